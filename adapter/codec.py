@@ -1,0 +1,82 @@
+"""The binary form of keys and records, the same in the cache and in the Meta Service's RocksDB.
+
+A key is its fields, each behind its length in one byte: no separator that a name could contain, and the prefix of a group
+matches that group alone. No key starts with a zero byte, so a store may keep its own entries there.
+"""
+
+import struct
+from functools import lru_cache
+
+from adapter.errors import StoreDamagedError
+from adapter.model import GroupKey, OffsetKey, OffsetRecord
+
+# seq, epoch, offset, committed_at_ms, live, partition, bytes of topic, bytes of metadata
+_HEAD = struct.Struct(">QQQQ?IBH")
+_SEQ = struct.Struct(">Q")
+
+
+def pack_names(*names: str) -> bytes:
+    """Length-prefixed fields: the key of all of them, or the prefix of everything below them."""
+    parts = [name.encode() for name in names]
+    return b"".join(bytes((len(part),)) + part for part in parts)
+
+
+def unpack_names(data: bytes) -> list[str]:
+    """The inverse of `pack_names`."""
+    names = []
+    at = 0
+    while at < len(data):
+        end = at + 1 + data[at]
+        if end > len(data):
+            raise StoreDamagedError(f"key {data.hex()} is cut off")
+        names.append(data[at + 1 : end].decode())
+        at = end
+    return names
+
+
+@lru_cache(maxsize=65536)
+def encode_key(key: OffsetKey) -> bytes:
+    """Namespace, group, shard."""
+    return pack_names(*key)
+
+
+def decode_key(data: bytes) -> OffsetKey:
+    """The inverse of `encode_key`."""
+    return OffsetKey(*unpack_names(data))
+
+
+def group_prefix(group: GroupKey) -> bytes:
+    """The prefix that all keys of a group have, and no other key."""
+    return pack_names(*group)
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first byte string above everything that starts with `prefix`; empty means that there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else b""
+
+
+def encode_record(record: OffsetRecord, seq: int = 0) -> bytes:
+    """The value of a key. `seq` is the cache's write counter; the Meta Service leaves it 0."""
+    topic = record.topic.encode()
+    metadata = record.metadata.encode()
+    head = _HEAD.pack(
+        seq, record.epoch, record.offset, record.committed_at_ms, record.live, record.partition, len(topic), len(metadata)
+    )
+    return head + topic + metadata if topic or metadata else head
+
+
+def decode_record(data: bytes) -> OffsetRecord:
+    """The record in a value."""
+    _, epoch, offset, committed_at_ms, live, partition, topic_size, metadata_size = _HEAD.unpack_from(data)
+    if not topic_size and not metadata_size:
+        return OffsetRecord(epoch, offset, live, committed_at_ms, "", "", partition)
+    at = _HEAD.size + topic_size
+    topic = data[_HEAD.size : at].decode()
+    return OffsetRecord(epoch, offset, live, committed_at_ms, data[at : at + metadata_size].decode(), topic, partition)
+
+
+def decode_seq(data: bytes) -> int:
+    """The write counter in a value."""
+    seq: int = _SEQ.unpack_from(data)[0]
+    return seq

@@ -1,0 +1,72 @@
+"""Group commit: what concurrent callers submit while one call is under way is taken together by the next.
+
+Nothing waits for a timer: a lone submission is taken at once. Used for WriteBatches, fsyncs, write-through saves and group loads.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from adapter.errors import AdapterError
+
+
+class Combiner[T, R]:
+    """Serializes calls of `perform`, which answers a list of items with as many results, or an error for an item alone.
+
+    An AdapterError raised by `perform` goes to every caller of that call. Any other exception ends `run`, and with it the process.
+    """
+
+    def __init__(self, perform: Callable[[Sequence[T]], Awaitable[Sequence[R | AdapterError]]], *, max_items: int) -> None:
+        self._perform = perform
+        self._max_items = max_items
+        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._arrived = asyncio.Event()
+
+    async def submit(self, item: T) -> R:
+        """Wait until a call that includes `item` has ended, and return its result. A cancelled caller does not undo the call."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        self._arrived.set()
+        return await future
+
+    async def run(self) -> None:
+        """Serve submissions until cancelled. Whoever still waits then is cancelled too."""
+        try:
+            while True:
+                await self._arrived.wait()
+                await self._call_once()
+        finally:
+            self._abandon([future for _, future in self._waiting])
+            self._waiting.clear()
+
+    async def _call_once(self) -> None:
+        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_items))]
+        if not self._waiting:
+            self._arrived.clear()
+        futures = [future for _, future in taken]
+        try:
+            results = await self._perform([item for item, _ in taken])
+        except AdapterError as error:
+            for future in futures:
+                _settle(future, error)
+            return
+        except BaseException:
+            self._abandon(futures)
+            raise
+        for future, result in zip(futures, results, strict=True):
+            _settle(future, result)
+
+    @staticmethod
+    def _abandon(futures: Sequence[asyncio.Future[R]]) -> None:
+        for future in futures:
+            future.cancel()
+
+
+def _settle[R](future: asyncio.Future[R], result: R | AdapterError) -> None:
+    # A caller that was cancelled meanwhile has a finished future.
+    with contextlib.suppress(asyncio.InvalidStateError):
+        if isinstance(result, AdapterError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)

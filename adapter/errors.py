@@ -1,0 +1,61 @@
+"""Everything that the adapter raises on purpose.
+
+Transient errors may go away when the same thing is tried again; permanent ones will not.
+Foreign exceptions are translated into these once, where they enter (gRPC: `meta_client`, RocksDB: `cache`, `rocksdb_engine`).
+"""
+
+
+class AdapterError(Exception):
+    """Base of all of them. Its text is written for the person who has to act on it."""
+
+
+class TransientError(AdapterError):
+    """Trying again later may help."""
+
+
+class PermanentError(AdapterError):
+    """Trying the same again cannot help."""
+
+
+class MetaUnavailableError(TransientError):
+    """The Meta Service did not answer, or not in time. Whether it applied the request is unknown."""
+
+
+class NotReadyError(TransientError):
+    """The adapter is recovering, degraded or stopping; what was asked for is not available now."""
+
+
+class DiskFullError(TransientError):
+    """The local store has no space. Nothing of the request was stored."""
+
+
+class StorageFailedError(TransientError):
+    """A write or a sync of the local store failed for good; it has to be opened again."""
+
+
+class ContendedError(TransientError):
+    """Commits kept coming in for keys that were to be removed."""
+
+
+class InvalidInputError(PermanentError):
+    """A request breaks a rule; the text names the field and the entry."""
+
+
+class RefusedError(PermanentError):
+    """The Meta Service refused an entry (INVALID or CONFLICT)."""
+
+
+class ConfigError(PermanentError):
+    """The configuration cannot be used; the text names file, section and key."""
+
+
+class StoreLockedError(PermanentError):
+    """Another process has the store open."""
+
+
+class StoreDamagedError(PermanentError):
+    """The store cannot be opened without losing data silently."""
+
+
+class ListenError(PermanentError):
+    """An address cannot be listened on."""

@@ -1,0 +1,161 @@
+"""Keys, records and the merge: pure values, no I/O.
+
+An offset is a max-register ordered by (epoch, offset). Whatever is written anywhere is decided by `merge`, `resolve` or `decide`.
+"""
+
+import re
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from adapter.errors import InvalidInputError
+
+DEFAULT_NAMESPACE = "default"
+NAME_MAX_BYTES = 255
+METADATA_MAX_BYTES = 4096  # Kafka's offset.metadata.max.bytes
+U64_MAX = 2**64 - 1
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class GroupKey(NamedTuple):
+    """A consumer group in its namespace."""
+
+    namespace: str
+    group: str
+
+
+class OffsetKey(NamedTuple):
+    """One consumer group's position in one shard (a queue, a partition)."""
+
+    namespace: str
+    group: str
+    shard: str
+
+    @property
+    def group_key(self) -> GroupKey:
+        """The group that this key belongs to."""
+        return GroupKey(self.namespace, self.group)
+
+
+class OffsetRecord(NamedTuple):
+    """What stands under a key. The order of the fields is the order of the register: `merge` is `max`.
+
+    `offset` is the next offset to read. `live` is False for a tombstone. `committed_at_ms` is Unix time.
+    `topic` and `partition` are labels for the Meta Service; they are compared last, only to keep `merge` deterministic.
+    """
+
+    epoch: int
+    offset: int
+    live: bool = True
+    committed_at_ms: int = 0
+    metadata: str = ""
+    topic: str = ""
+    partition: int = 0
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(epoch, offset): what may never go backwards."""
+        return self.epoch, self.offset
+
+
+class CommitMode(Enum):
+    """What a commit of a lower offset means. `INCREASE_ONLY` is RocketMQ's `increaseOnly = true`."""
+
+    INCREASE_ONLY = 0
+    OVERWRITE = 1
+
+
+class Status(Enum):
+    """What became of one saved entry; the values are the wire's."""
+
+    APPLIED = 1
+    SUPERSEDED = 2
+    CONFLICT = 3
+    INVALID = 4
+
+    @property
+    def acknowledged(self) -> bool:
+        """True when the store now holds at least the saved value (invariant 3)."""
+        return self in {Status.APPLIED, Status.SUPERSEDED}
+
+
+class SaveEntry(NamedTuple):
+    """One entry of a save. `expected_offset` makes it a compare-and-set on the offset that stands."""
+
+    key: OffsetKey
+    record: OffsetRecord
+    expected_offset: int | None = None
+
+
+class SaveOutcome(NamedTuple):
+    """The answer to one `SaveEntry`. `standing` is None when the key is absent."""
+
+    status: Status
+    standing: OffsetRecord | None
+    message: str = ""
+
+
+def merge(a: OffsetRecord, b: OffsetRecord) -> OffsetRecord:
+    """The larger of two records: idempotent, commutative, associative."""
+    return max(a, b)
+
+
+def resolve(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
+    """Give a record of unknown epoch (0) the epoch of the record that it meets."""
+    if offered.epoch == 0 and standing is not None and standing.epoch:
+        return offered._replace(epoch=standing.epoch)
+    return offered
+
+
+def combine(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
+    """What stands after both met: epochs resolved in either direction, then merged."""
+    if standing is None:
+        return offered
+    return merge(resolve(offered, standing), resolve(standing, offered))
+
+
+def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode) -> OffsetRecord:
+    """What stands after a commit that knows no epoch. Either the offered value, or a larger one that stood before.
+
+    A rewind (OVERWRITE of a lower offset) is stored under the next epoch.
+    """
+    if standing is None:
+        return offered
+    placed = offered._replace(epoch=standing.epoch)
+    if mode is CommitMode.OVERWRITE and placed.offset < standing.offset:
+        return placed._replace(epoch=standing.epoch + 1)
+    return merge(placed, standing)
+
+
+@lru_cache(maxsize=65536)
+def name_problem(name: str, max_bytes: int = NAME_MAX_BYTES) -> str | None:
+    """Why `name` cannot be a namespace, group or shard; None when it can."""
+    if not name:
+        return "is empty"
+    if len(name.encode()) > max_bytes:
+        return f"is {len(name.encode())} bytes long; at most {max_bytes} are allowed"
+    found = _CONTROL.search(name)
+    if found:
+        return f"has the control character U+{ord(found[0]):04X} at position {found.start()}"
+    return None
+
+
+def check_name(name: str, field: str) -> str:
+    """Return `name`, or raise InvalidInputError that says which `field` is bad and why."""
+    problem = name_problem(name)
+    if problem:
+        raise InvalidInputError(f"{field} {problem}")
+    return name
+
+
+def check_metadata(metadata: str, field: str) -> str:
+    """Return `metadata`, or raise InvalidInputError when it is over 4,096 bytes."""
+    if len(metadata) * 4 > METADATA_MAX_BYTES and len(metadata.encode()) > METADATA_MAX_BYTES:
+        raise InvalidInputError(f"{field} is {len(metadata.encode())} bytes long; at most {METADATA_MAX_BYTES} are allowed")
+    return metadata
+
+
+def check_topic(topic: str, field: str) -> str:
+    """Return `topic`, a label that may be empty, or raise InvalidInputError."""
+    return check_name(topic, field) if topic else topic
