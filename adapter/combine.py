@@ -6,12 +6,16 @@ Nothing waits for a timer: a lone submission is taken at once. Used for WriteBat
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, TypeVar
 
-from adapter.errors import AdapterError
+from adapter.errors import AdapterError, NotReadyError
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
-class Combiner[T, R]:
+class Combiner(Generic[T, R]):
     """Serializes calls of `perform`, which answers a list of items with as many results, or an error for an item alone.
 
     An AdapterError raised by `perform` goes to every caller of that call. Any other exception ends `run`, and with it the process.
@@ -31,39 +35,38 @@ class Combiner[T, R]:
         return await future
 
     async def run(self) -> None:
-        """Serve submissions until cancelled. Whoever still waits then is cancelled too."""
+        """Serve submissions until cancelled. Whoever still waits then gets a NotReadyError."""
         try:
             while True:
                 await self._arrived.wait()
                 await self._call_once()
         finally:
-            self._abandon([future for _, future in self._waiting])
+            self._abandon(self._waiting)
             self._waiting.clear()
 
     async def _call_once(self) -> None:
         taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_items))]
         if not self._waiting:
             self._arrived.clear()
-        futures = [future for _, future in taken]
         try:
             results = await self._perform([item for item, _ in taken])
         except AdapterError as error:
-            for future in futures:
+            for _, future in taken:
                 _settle(future, error)
             return
         except BaseException:
-            self._abandon(futures)
+            self._abandon(taken)
             raise
-        for future, result in zip(futures, results, strict=True):
+        for (_, future), result in zip(taken, results, strict=True):
             _settle(future, result)
 
     @staticmethod
-    def _abandon(futures: Sequence[asyncio.Future[R]]) -> None:
-        for future in futures:
-            future.cancel()
+    def _abandon(taken: Iterable[tuple[T, asyncio.Future[R]]]) -> None:
+        for _, future in taken:
+            _settle(future, NotReadyError("stopped before this was answered; it may or may not be stored: send it again"))
 
 
-def _settle[R](future: asyncio.Future[R], result: R | AdapterError) -> None:
+def _settle(future: asyncio.Future[R], result: R | AdapterError) -> None:
     # A caller that was cancelled meanwhile has a finished future.
     with contextlib.suppress(asyncio.InvalidStateError):
         if isinstance(result, AdapterError):

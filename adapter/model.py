@@ -108,7 +108,7 @@ def resolve(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecor
     return offered
 
 
-def combine(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
+def meet(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
     """What stands after both met: epochs resolved in either direction, then merged."""
     if standing is None:
         return offered

@@ -1,0 +1,27 @@
+"""Structured logs on standard error: events with fields, for a person (console) or a collector (json)."""
+
+import logging
+import sys
+
+import structlog
+
+from adapter.config import LogSection
+
+
+def setup(section: LogSection) -> None:
+    """Configure structlog for this process."""
+    console = section.format == "console"
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[section.level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
