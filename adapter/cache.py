@@ -55,11 +55,13 @@ class OffsetCache:
         self._watermark = watermark
         self._limiter = anyio.CapacityLimiter(1)
         self._failure: str | None = None
+        self.failed = anyio.Event()
         self.path = path
         self.wal_sync = wal_sync
         self.seq = max(self._number(_SEQ), watermark.value)
         self.synced_seq = self.seq
         self.flushed_seq = self._number(_FLUSHED)
+        self.loss_at_open = False
 
     @classmethod
     def open(cls, path: Path, wal_sync: WalSync) -> Self:
@@ -91,6 +93,11 @@ class OffsetCache:
         value: bytes | None = rocks.guarded(self._db.get, encode_key(key))
         return None if value is None else decode_record(value)
 
+    def seq_of(self, key: OffsetKey) -> int:
+        """The write counter of a stored key; 0 when it is absent."""
+        value: bytes | None = rocks.guarded(self._db.get, encode_key(key))
+        return 0 if value is None else decode_seq(value)
+
     def write(self, changes: Mapping[OffsetKey, OffsetRecord | None]) -> list[Stored]:
         """Store records, or forget keys (None), as one WriteBatch. Returns the stored ones with their write counters.
 
@@ -109,7 +116,10 @@ class OffsetCache:
             stored.append(Stored(key, record, seq))
         batch.put(_SEQ, _pack(seq))
         batch.put(_FLUSHED, _pack(self.flushed_seq))
-        rocks.guarded(self._db.write, batch)
+        try:
+            rocks.guarded(self._db.write, batch)
+        except StorageFailedError as error:
+            raise self._fail(f"a write of the local store failed: {error}") from error
         self.seq = seq
         # After the batch, before the acknowledgement: a watermark above the store always means a loss.
         self._advance_watermark(seq)
@@ -139,6 +149,11 @@ class OffsetCache:
             except OSError as error:
                 raise self._fail(f"the sync of the watermark failed: {error}") from error
 
+    async def watch(self) -> None:
+        """Wait for the store to fail, and raise StorageFailedError."""
+        await self.failed.wait()
+        self.check()
+
     def check(self) -> None:
         """Raise StorageFailedError once a sync has failed."""
         if self._failure:
@@ -154,6 +169,11 @@ class OffsetCache:
     def unsynced_writes(self) -> int:
         """Acknowledged writes that a power cut could lose now."""
         return self.seq - self.synced_seq
+
+    @property
+    def estimated_keys(self) -> int:
+        """RocksDB's estimate of how many keys there are."""
+        return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
 
     @property
     def loss(self) -> Loss | None:
@@ -180,6 +200,7 @@ class OffsetCache:
         writes = self._watermark.value - self._number(_SEQ)
         if writes <= 0:
             return
+        self.loss_at_open = True
         # Stored with the new counter in one synced batch: found once, told in status for ever.
         batch = WriteBatch(raw_mode=True)
         batch.put(_LOSS, _pack(writes) + _pack(time.time_ns() // 1_000_000))
@@ -201,6 +222,7 @@ class OffsetCache:
 
     def _fail(self, reason: str) -> StorageFailedError:
         self._failure = self._failure or reason
+        self.failed.set()
         return StorageFailedError(self._failure)
 
     def _number(self, key: bytes) -> int:

@@ -53,6 +53,10 @@ class DirtyKeys:
         self._waiting.pop(key, None)
         self._refused.pop(key, None)
 
+    def is_refused(self, key: OffsetKey) -> bool:
+        """True when the Meta Service refused the key's last flush."""
+        return key in self._refused
+
     def __contains__(self, key: OffsetKey) -> bool:
         """True when the Meta Service has not acknowledged the newest local value."""
         return key in self._waiting or key in self._in_flight or key in self._refused

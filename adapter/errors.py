@@ -42,7 +42,7 @@ class InvalidInputError(PermanentError):
 
 
 class RefusedError(PermanentError):
-    """The Meta Service refused an entry (INVALID or CONFLICT)."""
+    """The Meta Service refused an entry (INVALID or CONFLICT) or a whole request."""
 
 
 class ConfigError(PermanentError):

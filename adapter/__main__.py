@@ -1,0 +1,5 @@
+"""`python -m adapter` is `offset-adapter`."""
+
+from adapter.cli import main
+
+main()

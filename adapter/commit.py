@@ -1,0 +1,116 @@
+"""The commit policies: what must have happened before a commit is acknowledged.
+
+WriteBack: the local store has it. WriteThrough: the Meta Service has it.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from adapter.cache import OffsetCache
+from adapter.combine import Combiner
+from adapter.committer import MAX_CALLERS, Commit, Committer, Reconcile, Standing, place
+from adapter.config import AdapterConfig, Mode
+from adapter.errors import AdapterError, RefusedError
+from adapter.meta_client import MetaClient
+from adapter.metrics import AdapterMetrics
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
+from adapter.reads import GroupLoader
+
+
+class CommitPolicy(Protocol):
+    """What has to happen before a commit is acknowledged."""
+
+    async def commit(self, commit: Commit) -> list[Standing]:
+        """Make it so. Returns what stands, entry by entry."""
+
+
+class WriteBack:
+    """Cached: acknowledged when the local store has it; the flusher brings it to the Meta Service."""
+
+    def __init__(self, committer: Committer, loader: GroupLoader) -> None:
+        self._committer = committer
+        self._loader = loader
+
+    async def commit(self, commit: Commit) -> list[Standing]:
+        """Commit locally. Raises what `Committer.submit` raises."""
+        return await self._committer.submit(await self._loader.with_epochs(commit))
+
+
+class WriteThrough:
+    """Acknowledged when the Meta Service has it. Concurrent commits share one save call."""
+
+    def __init__(
+        self, committer: Committer, cache: OffsetCache, loader: GroupLoader, meta: MetaClient, metrics: AdapterMetrics
+    ) -> None:
+        self._committer = committer
+        self._cache = cache
+        self._loader = loader
+        self._meta = meta
+        self._metrics = metrics
+        self._combiner: Combiner[Commit, list[Standing]] = Combiner(self._save, max_items=MAX_CALLERS)
+        self.run = self._combiner.run
+
+    async def commit(self, commit: Commit) -> list[Standing]:
+        """Commit to the Meta Service, then locally.
+
+        Raises MetaUnavailableError: the commit does not count, though the Meta Service may have applied it. RefusedError when it
+        refused an entry. Else what `Committer.submit` raises.
+        """
+        return await self._combiner.submit(await self._loader.with_epochs(commit))
+
+    async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
+        offers: dict[OffsetKey, OffsetRecord] = {}
+        planned = [self._plan(commit, offers) for commit in commits]
+        entries = [SaveEntry(key, record) for key, record in offers.items()]
+        with self._metrics.save_call("write_through", len(entries)):
+            outcomes = await self._meta.save(entries)
+        by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
+        acknowledged = [(key, outcome.standing) for key, outcome in by_key.items() if outcome.status.acknowledged]
+        await self._committer.submit(Reconcile(acknowledged))
+        return [plan if isinstance(plan, AdapterError) else _answer(plan, by_key) for plan in planned]
+
+    def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:
+        """Decide one caller's commit against the local values and the callers before it; all or nothing."""
+        try:
+            plan = [
+                (key, place(key, offered, offers[key] if key in offers else self._cache.get(key), commit.mode))
+                for key, offered in commit.entries
+            ]
+        except AdapterError as error:
+            return error
+        offers.update(plan)
+        return [Standing(key, record) for key, record in plan]
+
+
+class Router:
+    """Sends each group's commits to the policy that the configuration names for it."""
+
+    def __init__(self, config: AdapterConfig, write_back: CommitPolicy, write_through: CommitPolicy) -> None:
+        self._policies = {"cached": write_back, "write_through": write_through}
+        self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
+
+    async def commit(self, commit: Commit) -> list[Standing]:
+        """Commit a batch; returns what stands, in no particular order. What is written through goes first: it is what may fail."""
+        by_mode: dict[Mode, list[tuple[OffsetKey, OffsetRecord]]] = {"write_through": [], "cached": []}
+        for entry in commit.entries:
+            by_mode[self._mode_of(entry[0].namespace, entry[0].group)].append(entry)
+        standing: list[Standing] = []
+        for mode, entries in by_mode.items():
+            if entries:
+                standing += await self._policies[mode].commit(Commit(entries, commit.mode))
+        return standing
+
+
+def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) -> list[Standing] | AdapterError:
+    answer = []
+    for key, record in plan:
+        outcome = outcomes[key]
+        if not outcome.status.acknowledged:
+            return RefusedError(f"{'/'.join(key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}".rstrip())
+        if outcome.status is Status.APPLIED and record is not None:
+            # A later caller of the same save may have gone further: this one was applied all the same.
+            answer.append(Standing(key, resolve(record, outcome.standing)))
+        else:
+            answer.append(Standing(key, outcome.standing))
+    return answer

@@ -1,0 +1,167 @@
+"""The only writer of the cache: decide, write, mark dirty, sync, answer, in this order.
+
+Takes what all callers submitted meanwhile as one WriteBatch, in which the newest value of a key wins. Never talks to the Meta Service.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from adapter.cache import OffsetCache
+from adapter.combine import Combiner
+from adapter.dirty import DirtyKeys
+from adapter.errors import AdapterError, ContendedError, NotReadyError
+from adapter.model import CommitMode, OffsetKey, OffsetRecord, decide, meet
+
+MAX_CALLERS = 1_024  # of one WriteBatch: bounds for how long a single write holds the event loop
+
+
+class Commit(NamedTuple):
+    """Values that consumers committed. They take the epoch that stands; where nothing stands, the one they carry."""
+
+    entries: Sequence[tuple[OffsetKey, OffsetRecord]]
+    mode: CommitMode
+
+
+class Reconcile(NamedTuple):
+    """What the Meta Service holds under some keys (None: nothing). The larger of both stands; a local value above it is dirty."""
+
+    entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]
+
+
+class Forget(NamedTuple):
+    """Keys to remove from the cache. Refused with ContendedError while one of them is dirty."""
+
+    keys: Sequence[OffsetKey]
+
+
+Change = Commit | Reconcile | Forget
+
+
+class Standing(NamedTuple):
+    """What stands under a key after a change. For a Forget: what was removed."""
+
+    key: OffsetKey
+    record: OffsetRecord | None
+
+
+class Committer:
+    """Applies changes in the order in which they came."""
+
+    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cache = cache
+        self._dirty = dirty
+        self._clock = clock
+        self._combiner: Combiner[Change, list[Standing]] = Combiner(self._apply, max_items=MAX_CALLERS)
+        self.run = self._combiner.run
+
+    async def submit(self, change: Change) -> list[Standing]:
+        """Apply a change. Returns what stands, entry by entry, once it is as durable as `wal_sync` says.
+
+        Raises DiskFullError or StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key
+        whose epoch is unknown, ContendedError for a Forget of a dirty key; then nothing of this change was stored.
+        """
+        return await self._combiner.submit(change)
+
+    async def _apply(self, changes: Sequence[Change]) -> list[list[Standing] | AdapterError]:
+        batch = _Batch(self._cache, self._dirty, self._clock)
+        results = [batch.add(change) for change in changes]
+        if batch.write() and self._cache.wal_sync == "always":
+            await self._cache.sync()
+        return results
+
+
+class _Batch:
+    """The changes of one WriteBatch, each decided against those before it."""
+
+    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, clock: Callable[[], float]) -> None:
+        self._cache = cache
+        self._dirty = dirty
+        self._clock = clock
+        self._staged: dict[OffsetKey, OffsetRecord | None] = {}
+        self._clean: set[OffsetKey] = set()
+
+    def add(self, change: Change) -> list[Standing] | AdapterError:
+        """Decide a change; an error refuses it whole."""
+        try:
+            match change:
+                case Commit():
+                    return self._commit(change)
+                case Reconcile():
+                    return self._reconcile(change)
+                case Forget():
+                    return self._forget(change)
+        except AdapterError as error:
+            return error
+
+    def write(self) -> bool:
+        """Write and mark dirty without a pause between: a flush that begins next must see each counter that it passes (3)."""
+        if not self._staged:
+            return False
+        stored = self._cache.write(self._staged)
+        now = self._clock()
+        for key, record, seq in stored:
+            if key in self._clean:
+                self._dirty.discard(key)
+            else:
+                self._dirty.add(key, record, seq, now)
+        return True
+
+    def _standing(self, key: OffsetKey) -> OffsetRecord | None:
+        return self._staged[key] if key in self._staged else self._cache.get(key)
+
+    def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
+        self._staged[key] = record
+        if clean:
+            self._clean.add(key)
+        else:
+            self._clean.discard(key)
+
+    def _commit(self, change: Commit) -> list[Standing]:
+        decided = []
+        changed = []
+        for key, offered in change.entries:
+            before = self._standing(key)
+            after = place(key, offered, before, change.mode)
+            decided.append(Standing(key, after))
+            if after != before:
+                changed.append((key, after))
+        for key, after in changed:
+            self._stage(key, after, clean=False)
+        return decided
+
+    def _reconcile(self, change: Reconcile) -> list[Standing]:
+        decided = []
+        for key, remote in change.entries:
+            before = self._standing(key)
+            after = meet(remote, before) if remote else before
+            decided.append(Standing(key, after))
+            if after is None:
+                continue
+            if after != before:
+                # A local value that only took the remote epoch still has to go there.
+                self._stage(key, after, clean=after == remote)
+            elif after == remote:
+                self._dirty.discard(key)
+            elif key not in self._dirty and key not in self._staged:
+                self._dirty.add(key, after, self._cache.seq_of(key), self._clock())
+        return decided
+
+    def _forget(self, change: Forget) -> list[Standing]:
+        busy = next((key for key in change.keys if key in self._dirty or key in self._staged), None)
+        if busy:
+            raise ContendedError(f"{'/'.join(busy)}: is still being committed")
+        removed = [Standing(key, self._cache.get(key)) for key in change.keys]
+        self._staged.update((key, None) for key, record in removed if record is not None)
+        return [entry for entry in removed if entry.record is not None]
+
+
+def place(key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode) -> OffsetRecord:
+    """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown.
+
+    Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
+    """
+    after = decide(offered, standing, mode)
+    if standing is not None and standing.epoch == 0 and after.epoch > 0:
+        raise NotReadyError(f"{'/'.join(key)}: cannot be rewound now: its epoch is unknown while the Meta Service is out of reach")
+    return after

@@ -1,0 +1,203 @@
+"""Brings dirty keys to the Meta Service: at most one attempt per interval, only what changed, newest values.
+
+A key becomes clean only by an acknowledgement of at least its value (invariant 3). Whatever goes wrong, what was not
+acknowledged stays dirty (4). Never blocks a commit.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+
+from adapter.cache import OffsetCache
+from adapter.committer import Committer, Reconcile
+from adapter.config import FlushSection
+from adapter.dirty import DirtyKeys, DirtyRecord
+from adapter.errors import AdapterError, RefusedError, TransientError
+from adapter.meta_client import MetaClient
+from adapter.metrics import AdapterMetrics
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status
+from adapter.retry import retrying
+
+log = structlog.get_logger(__name__)
+
+ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
+
+Entries = Mapping[OffsetKey, DirtyRecord]
+
+
+@dataclass
+class _Outcome:
+    """What one flush found out."""
+
+    refused: dict[OffsetKey, DirtyRecord] = field(default_factory=dict)
+    acknowledged: set[OffsetKey] = field(default_factory=set)
+    standing: list[tuple[OffsetKey, OffsetRecord | None]] = field(default_factory=list)
+    why_refused: str = ""
+
+
+class Flusher:
+    """The flush loop, and flushes on demand. One flush at a time."""
+
+    def __init__(
+        self,
+        section: FlushSection,
+        cache: OffsetCache,
+        dirty: DirtyKeys,
+        committer: Committer,
+        meta: MetaClient,
+        metrics: AdapterMetrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._section = section
+        self._cache = cache
+        self._dirty = dirty
+        self._committer = committer
+        self._meta = meta
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = anyio.Lock()
+        self._refused_since = 0.0
+        # False until the recovery has seen every key: before, the store may hold dirty keys that `dirty` does not know.
+        self.tracks_all = False
+        self.last_error = ""
+        self.last_flush_at_ms = 0
+        self.last_flush_seconds = 0.0
+
+    async def run(self) -> None:
+        """Flush once per interval; after a failure back off, always with the values that are newest by then."""
+        interval_s = self._section.interval_ms / 1000
+        policy = retrying("flush", first_s=interval_s, max_s=max(self._section.backoff_max_ms / 1000, interval_s))
+        next_at = self._clock() + interval_s
+        while True:
+            await anyio.sleep(next_at - self._clock())
+            # From the start of the flush, not from its end: ten a second, however long each takes; a slow one skips ticks.
+            next_at = max(next_at + interval_s, self._clock())
+            if self._dirty.refused and self._clock() - self._refused_since >= self._section.refused_retry_ms / 1000:
+                self._dirty.retry_refused()
+            await policy(self.flush_once)
+
+    async def flush_once(self) -> int:
+        """Send everything that is dirty now; returns how many keys were acknowledged.
+
+        Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again.
+        """
+        async with self._lock:
+            if not self._dirty.waiting:
+                return 0
+            seq = self._cache.seq
+            batch = self._dirty.take()
+            outcome = _Outcome()
+            started = self._clock()
+            try:
+                await self._send(batch, outcome)
+            except TransientError as error:
+                self.last_error = str(error)
+                self._metrics.flush_failed()
+                raise
+            finally:
+                self._settle(batch, outcome)
+            self._finish(seq, len(batch), started, outcome)
+        return len(outcome.acknowledged)
+
+    async def flush_all(self) -> int:
+        """Send what is dirty and what was refused before; returns how many keys were acknowledged.
+
+        Raises MetaUnavailableError, or RefusedError when the Meta Service refuses something again.
+        """
+        self._dirty.retry_refused()
+        flushed = await self.flush_once()
+        if self._dirty.refused:
+            raise RefusedError(f"{self._dirty.refused} offsets were refused: {self.last_error}")
+        return flushed
+
+    async def drain(self, deadline_s: float) -> int:
+        """Flush until nothing is dirty or `deadline_s` seconds have passed; returns how many keys are left."""
+        interval_s = self._section.interval_ms / 1000
+        with anyio.move_on_after(deadline_s):
+            while len(self._dirty):
+                try:
+                    await retrying("drain", first_s=interval_s, max_s=1.0, limit_s=deadline_s)(self.flush_all)
+                except AdapterError as error:
+                    self.last_error = str(error)
+                    break
+        return len(self._dirty)
+
+    async def _send(self, batch: Entries, outcome: _Outcome) -> None:
+        for chunk in _chunks(batch, self._section.max_batch_bytes):
+            try:
+                await self._send_chunk(chunk, outcome)
+            except RefusedError as error:
+                outcome.refused.update(chunk)
+                outcome.why_refused = str(error)
+        if outcome.standing:
+            await self._take_over(outcome)
+
+    async def _take_over(self, outcome: _Outcome) -> None:
+        """Bring what stands in the Meta Service into the cache; where that fails the keys are not clean."""
+        try:
+            await self._committer.submit(Reconcile(outcome.standing))
+        except AdapterError:
+            outcome.acknowledged.difference_update(key for key, _ in outcome.standing)
+            raise
+
+    async def _send_chunk(self, chunk: Entries, outcome: _Outcome) -> None:
+        entries = [SaveEntry(key, entry.record) for key, entry in chunk.items()]
+        with self._metrics.save_call("flush", len(entries)):
+            results = await self._meta.save(entries)
+        for (key, record, _), result in zip(entries, results, strict=True):
+            self._metrics.results[result.status].inc()
+            if not result.status.acknowledged:
+                outcome.refused[key] = chunk[key]
+                outcome.why_refused = f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip()
+                continue
+            outcome.acknowledged.add(key)
+            if result.standing is not None and result.standing != record:
+                outcome.standing.append((key, result.standing))
+                if result.status is Status.SUPERSEDED:
+                    log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
+
+    def _settle(self, batch: Entries, outcome: _Outcome) -> None:
+        unsent = {
+            key: entry for key, entry in batch.items() if key not in outcome.acknowledged and key not in outcome.refused
+        }
+        if outcome.refused:
+            self._refused_since = self._clock()
+            self.last_error = outcome.why_refused
+            log.warning("flush.refused", entries=len(outcome.refused), example=outcome.why_refused)
+        self._dirty.settle(outcome.refused, unsent)
+
+    def _finish(self, seq: int, size: int, started: float, outcome: _Outcome) -> None:
+        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused."""
+        if self.tracks_all:
+            floor = self._dirty.lowest_refused_seq()
+            self._cache.flushed_seq = max(self._cache.flushed_seq, seq if floor is None else min(seq, floor - 1))
+        self.last_flush_seconds = self._clock() - started
+        self.last_flush_at_ms = time.time_ns() // 1_000_000
+        self._metrics.flushed(size, self.last_flush_seconds)
+        if not outcome.refused:
+            self.last_error = ""
+
+
+def _chunks(batch: Entries, max_bytes: int) -> Iterator[dict[OffsetKey, DirtyRecord]]:
+    """Split a batch so that each save stays under `max_bytes`, which is under gRPC's message limit."""
+    chunk: dict[OffsetKey, DirtyRecord] = {}
+    size = 0
+    for key, entry in batch.items():
+        cost = _wire_bytes(key, entry.record)
+        if chunk and size + cost > max_bytes:
+            yield chunk
+            chunk, size = {}, 0
+        chunk[key] = entry
+        size += cost
+    if chunk:
+        yield chunk
+
+
+
+def _wire_bytes(key: OffsetKey, record: OffsetRecord) -> int:
+    """An upper bound of an entry's size in a save; some names are in it twice, for older and newer RobustMQ."""
+    text = "".join((*key, key.namespace, key.shard, record.topic, record.metadata))
+    return ENTRY_OVERHEAD_BYTES + (len(text) if text.isascii() else len(text.encode()))

@@ -1,0 +1,138 @@
+"""A gRPC server as both processes run it: addresses, TLS, health per service, reflection."""
+
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from adapter.config import ServerSection, ServerTls
+from adapter.errors import ConfigError, ListenError
+
+log = structlog.get_logger(__name__)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
+
+OPTIONS = (
+    # Two processes on one port would each get half of the calls.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+)
+
+
+class GrpcServer:
+    """A server that listens, with the health of its services."""
+
+    def __init__(self, server: grpc.aio.Server, health: HealthServicer, services: Sequence[str], addresses: Sequence[str]) -> None:
+        self._server = server
+        self._health = health
+        self._services = services
+        self.addresses = addresses
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Set the health of every service and of the server as a whole."""
+        for service in ("", *self._services):
+            await self._health.set(service, SERVING if serving else NOT_SERVING)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls at once; give those in flight `grace_s` seconds."""
+        await self._server.stop(grace_s)
+
+
+@asynccontextmanager
+async def listening(
+    section: ServerSection,
+    services: Sequence[str],
+    add: Callable[[grpc.aio.Server], None],
+    *,
+    options: Sequence[tuple[str, int]] = (),
+) -> AsyncIterator[GrpcServer]:
+    """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError."""
+    server = grpc.aio.server(options=[*OPTIONS, *options])
+    health = HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    add(server)
+    reflection.enable_server_reflection((*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server)
+    addresses = [_bind_tcp(server, section)]
+    unix_path = Path(section.unix_socket) if section.unix_socket else None
+    if unix_path:
+        addresses.append(_bind_unix(server, unix_path))
+    made = GrpcServer(server, health, services, addresses)
+    await made.set_serving(serving=False)
+    await server.start()
+    if unix_path:
+        unix_path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    log.info("server.listening", addresses=addresses, tls=section.tls is not None)
+    try:
+        yield made
+    finally:
+        await server.stop(None)
+        if unix_path:
+            unix_path.unlink(missing_ok=True)
+
+
+def _bind_tcp(server: grpc.aio.Server, section: ServerSection) -> str:
+    try:
+        if section.tls:
+            port = server.add_secure_port(section.listen, _credentials(section.tls))
+        else:
+            port = server.add_insecure_port(section.listen)
+    except RuntimeError as error:
+        raise ListenError(
+            f"server.listen = {section.listen!r}: cannot be listened on: choose another port or stop what uses it"
+        ) from error
+    return f"{section.listen.rpartition(':')[0]}:{port}"
+
+
+def _bind_unix(server: grpc.aio.Server, path: Path) -> str:
+    where = f"server.unix_socket = {str(path)!r}"
+    if len(os.fsencode(path)) > UNIX_PATH_MAX:
+        raise ListenError(f"{where}: is over {UNIX_PATH_MAX} bytes long; choose a shorter path")
+    if path.exists() and not _remove_stale(path):
+        raise ListenError(f"{where}: another process listens on it; choose another path or stop that process")
+    address = f"unix:{path}"
+    # Created for its owner only: between bind and chmod nobody else may connect.
+    mask = os.umask(0o177)
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise ListenError(f"{where}: cannot be listened on: its directory must exist and be writable") from error
+    finally:
+        os.umask(mask)
+    return address
+
+
+def _remove_stale(path: Path) -> bool:
+    """Remove what a killed process left; False when somebody still answers, or it is not a socket."""
+    if not path.is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return True
+    return False
+
+
+def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    try:
+        return grpc.ssl_server_credentials(
+            [(tls.key.read_bytes(), tls.cert.read_bytes())],
+            root_certificates=tls.client_ca.read_bytes() if tls.client_ca else None,
+            require_client_auth=tls.client_ca is not None,
+        )
+    except OSError as error:
+        raise ConfigError(f"server.tls: {error.filename}: {error.strerror}") from error

@@ -1,0 +1,58 @@
+"""What a store has to do to stand behind the Meta Service. Every engine passes tests/contract/test_engine.py."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, merge, resolve
+
+FIRST_EPOCH = 1
+
+
+class Page(NamedTuple):
+    """A page of a listing; `after` is the token of the next one, empty at the end."""
+
+    entries: list[tuple[OffsetKey, OffsetRecord]]
+    after: bytes
+
+
+class Engine(Protocol):
+    """Offsets of clusters. What a method acknowledged survives a power cut; reads see every acknowledged save.
+
+    Every method raises StorageFailedError, or DiskFullError when nothing was written for lack of space.
+    """
+
+    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """Merge entries by (epoch, offset), in their order; one outcome each."""
+
+    async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """The records of these keys, tombstones included, absent ones left out."""
+
+    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """All records of a group, tombstones included, in key order."""
+
+    async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
+        """Put tombstones with a raised epoch over these shards, or over all of the group when none is named."""
+
+    async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
+        """A page of what is below `names` (none, a namespace, or a namespace and a group), in key order, tombstones included."""
+
+
+def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
+    """What becomes of a valid entry: the rule that every engine applies. Pure.
+
+    The compare-and-set is checked on the live offset; a met expectation does not let a key go backwards (invariant 2).
+    """
+    if entry.expected_offset is not None:
+        live = standing if standing and standing.live else None
+        if live is None or live.offset != entry.expected_offset:
+            return SaveOutcome(Status.CONFLICT, standing)
+    offered = resolve(entry.record, standing)
+    if offered.epoch == 0:
+        offered = offered._replace(epoch=FIRST_EPOCH)
+    stands = merge(offered, standing) if standing else offered
+    return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
+
+
+def buried(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
+    """The tombstone over a record: the next epoch, so that no save from before can pass it."""
+    return OffsetRecord(standing.epoch + 1, 0, live=False, committed_at_ms=now_ms)

@@ -1,0 +1,120 @@
+"""The gRPC front of the Meta Service: wire <-> model, validation, errors -> statuses. No rule of its own about offsets.
+
+A bad entry of a save is answered with INVALID in its row and the others are saved: a save carries many brokers' consumers,
+and one of them must not disturb the others (invariant 10). A bad request as a whole gets INVALID_ARGUMENT.
+"""
+
+from collections.abc import Sequence
+
+from adapter.errors import InvalidInputError
+from adapter.metaservice.engine import Engine
+from adapter.metrics import MetaMetrics
+from adapter.model import OffsetKey, SaveEntry, SaveOutcome, Status, check_metadata, check_name, check_topic
+from adapter.requests import DEFAULT_PAGE, parse_page
+from adapter.rpc import meta_grpc, meta_pb
+from adapter.statuses import Context, answering
+from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save_entries
+
+DEFAULT_CLUSTER = "default"
+
+
+class MetaService(meta_grpc.MetaServiceServiceServicer):
+    """`meta.service.common.MetaServiceService`."""
+
+    def __init__(self, engine: Engine, metrics: MetaMetrics) -> None:
+        self._engine = engine
+        self._metrics = metrics
+
+    @answering
+    async def SaveOffsetData(  # noqa: D102 - documented in the proto, as all RPCs
+        self, request: meta_pb.SaveOffsetDataRequest, context: Context
+    ) -> meta_pb.SaveOffsetDataReply:
+        self._metrics.calls.labels("SaveOffsetData").inc()
+        cluster = _cluster(request.cluster_name)
+        entries = list(save_entries(request))
+        with self._metrics.save_seconds.time():
+            outcomes = await self._save(cluster, entries)
+        reply = meta_pb.SaveOffsetDataReply(committed=all(outcome.status.acknowledged for outcome in outcomes))
+        async for entry_slice in in_slices(entries):
+            at = len(reply.results)
+            for entry, outcome in zip(entry_slice, outcomes[at : at + len(entry_slice)], strict=True):
+                add_result(reply, entry, outcome)
+                self._metrics.results[outcome.status].inc()
+        return reply
+
+    @answering
+    async def GetOffsetData(self, request: meta_pb.GetOffsetDataRequest, context: Context) -> meta_pb.GetOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("GetOffsetData").inc()
+        namespace, group = _group(request.namespace, request.tenant, request.group)
+        found = await self._engine.get_group(_cluster(request.cluster_name), namespace, group)
+        return meta_pb.GetOffsetDataReply(offsets=[reply_offset(key, record) for key, record in found if record.live])
+
+    @answering
+    async def DeleteOffsetData(  # noqa: D102
+        self, request: meta_pb.DeleteOffsetDataRequest, context: Context
+    ) -> meta_pb.DeleteOffsetDataReply:
+        self._metrics.calls.labels("DeleteOffsetData").inc()
+        namespace, group = _group(request.namespace, request.tenant, request.group)
+        shards = [check_name(shard, f"shard_names[{at}]") for at, shard in enumerate(request.shard_names)]
+        await self._engine.delete(_cluster(request.cluster_name), namespace, group, shards)
+        return meta_pb.DeleteOffsetDataReply()
+
+    @answering
+    async def BatchGetOffsetData(  # noqa: D102
+        self, request: meta_pb.BatchGetOffsetDataRequest, context: Context
+    ) -> meta_pb.BatchGetOffsetDataReply:
+        self._metrics.calls.labels("BatchGetOffsetData").inc()
+        cluster = _cluster(request.cluster_name)
+        reply = meta_pb.BatchGetOffsetDataReply()
+        for at, item in enumerate(request.groups):
+            namespace, group = _group(item.namespace, "", item.group, f"groups[{at}].")
+            if item.shard_names:
+                keys = [OffsetKey(namespace, group, shard) for shard in item.shard_names]
+                found = await self._engine.get(cluster, keys)
+            else:
+                found = await self._engine.get_group(cluster, namespace, group)
+            reply.groups.add(offsets=[reply_offset(key, record) for key, record in found])
+        return reply
+
+    @answering
+    async def ListOffsetData(self, request: meta_pb.ListOffsetDataRequest, context: Context) -> meta_pb.ListOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("ListOffsetData").inc()
+        names = parse_page(request.namespace, request.group, request.page_size)
+        page = await self._engine.list_page(
+            _cluster(request.cluster_name), names, request.page_size or DEFAULT_PAGE, request.page_token
+        )
+        reply = meta_pb.ListOffsetDataReply(next_page_token=page.after)
+        for key, record in page.entries:
+            if record.live:
+                reply.entries.add(group=key.group, offset=reply_offset(key, record))
+        return reply
+
+    async def _save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        problems = [_problem(at, entry) for at, entry in enumerate(entries)]
+        saved = iter(
+            await self._engine.save(cluster, [entry for entry, bad in zip(entries, problems, strict=True) if not bad])
+        )
+        return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
+
+
+def _problem(at: int, entry: SaveEntry) -> str:
+    """Why an entry cannot be saved; empty when it can."""
+    where = f"entry {at}: "
+    try:
+        check_name(entry.key.namespace, f"{where}namespace")
+        check_name(entry.key.group, f"{where}group")
+        check_name(entry.key.shard, f"{where}shard_name")
+        check_topic(entry.record.topic, f"{where}topic")
+        check_metadata(entry.record.metadata, f"{where}metadata")
+    except InvalidInputError as error:
+        return str(error)
+    return ""
+
+
+def _cluster(name: str) -> str:
+    """The cluster; newer RobustMQ does not name one."""
+    return check_name(name or DEFAULT_CLUSTER, "cluster_name")
+
+
+def _group(namespace: str, tenant: str, group: str, where: str = "") -> tuple[str, str]:
+    return check_name(namespace_of(namespace, tenant), f"{where}namespace"), check_name(group, f"{where}group")

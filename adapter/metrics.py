@@ -1,0 +1,128 @@
+"""Prometheus metrics, served over HTTP from a thread of their own. Names follow Prometheus' conventions: base units, `_total`."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from adapter.config import MetricsSection, split_address
+from adapter.errors import ListenError
+from adapter.model import Status
+
+_LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_SIZE_BUCKETS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
+
+
+class AdapterMetrics:
+    """The adapter's counters. One per process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.commits = self._counter("commits", "Acknowledged offsets.")
+        self.commit_errors = self._counter("commit_errors", "Refused commit requests, by gRPC status.", ["status"])
+        self.commit_seconds = self._histogram("commit_seconds", "From a commit request to its answer.", _LATENCY_BUCKETS)
+        self.superseded = self._counter("superseded", "Commits that a larger standing value superseded locally.")
+        results = self._counter("save_results", "Saved entries by what the Meta Service made of them.", ["status"])
+        self.results = {status: results.labels(status.name.lower()) for status in Status}
+        self._save_calls = self._counter("save_calls", "SaveOffsetData calls.", ["cause"])
+        self._save_entries = self._counter("save_entries", "Entries sent in SaveOffsetData calls.", ["cause"])
+        self._save_seconds = self._histogram("save_call_seconds", "Duration of a SaveOffsetData call.", _LATENCY_BUCKETS)
+        self._flush_size = self._histogram("flush_keys", "Keys in a flush.", _SIZE_BUCKETS)
+        self._flush_seconds = self._histogram("flush_seconds", "Duration of a successful flush.", _LATENCY_BUCKETS)
+        self._flush_failures = self._counter("flush_failures", "Flushes that could not be sent whole.")
+        self.recovered = self._gauge("recovery_keys", "Keys of the last recovery, by what became of them.", ["result"])
+        self.recovery_seconds = self._gauge("recovery_seconds", "Duration of the last recovery.")
+        self.reopened = self._counter("cache_reopened", "Times that the local store failed and was opened again.")
+        self.save_call_count = 0
+        self.commit_count = 0
+        for cause in ("flush", "write_through"):
+            self._save_calls.labels(cause)
+
+    def committed(self, offsets: int, superseded: int, seconds: float) -> None:
+        """A commit request was acknowledged."""
+        self.commit_count += offsets
+        self.commits.inc(offsets)
+        self.commit_seconds.observe(seconds)
+        if superseded:
+            self.superseded.inc(superseded)
+
+    def save_call(self, cause: str, entries: int) -> AbstractContextManager[None]:
+        """Time and count one save call."""
+        return self._timed_call(cause, entries)
+
+    def flushed(self, keys: int, seconds: float) -> None:
+        """A flush was acknowledged."""
+        self._flush_size.observe(keys)
+        self._flush_seconds.observe(seconds)
+
+    def flush_failed(self) -> None:
+        """A flush could not be sent whole."""
+        self._flush_failures.inc()
+
+    @contextmanager
+    def _timed_call(self, cause: str, entries: int) -> Iterator[None]:
+        self.save_call_count += 1
+        self._save_calls.labels(cause).inc()
+        self._save_entries.labels(cause).inc(entries)
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._save_seconds.observe(time.perf_counter() - started)
+
+    def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
+        return Counter(f"offset_adapter_{name}", text, labels or (), registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: list[str] | None = None) -> Gauge:
+        return Gauge(f"offset_adapter_{name}", text, labels or (), registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"offset_adapter_{name}", text, buckets=buckets, registry=self.registry)
+
+
+class MetaMetrics:
+    """The Meta Service's counters."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.calls = Counter("offset_meta_calls", "Calls by RPC.", ["rpc"], registry=self.registry)
+        results = Counter("offset_meta_save_results", "Saved entries by result.", ["status"], registry=self.registry)
+        self.results = {status: results.labels(status.name.lower()) for status in Status}
+        self.save_seconds = Histogram(
+            "offset_meta_save_seconds", "Duration of a save, sync included.", buckets=_LATENCY_BUCKETS, registry=self.registry
+        )
+
+
+class GaugesCollector(Collector):
+    """Gauges that are read when Prometheus asks."""
+
+    def __init__(self, prefix: str, read: Callable[[], dict[str, tuple[str, float]]]) -> None:
+        self._prefix = prefix
+        self._read = read
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """What `read` gives: name -> (help, value)."""
+        for name, (text, value) in self._read().items():
+            yield GaugeMetricFamily(f"{self._prefix}_{name}", text, value=value)
+
+
+@contextmanager
+def serving(section: MetricsSection, registry: CollectorRegistry) -> Iterator[None]:
+    """Serve `/metrics` over HTTP meanwhile, unless the section says nowhere. Raises ListenError."""
+    if not section.listen:
+        yield
+        return
+    host, port = split_address(section.listen)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ListenError(f"metrics.listen = {section.listen!r}: {error.strerror}: choose another port or stop what uses it") from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

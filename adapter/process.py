@@ -1,0 +1,54 @@
+"""What makes a coroutine a well-behaved process: two signals and exit codes.
+
+The first SIGTERM or SIGINT asks for an orderly stop, the second ends the process at once.
+"""
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError
+
+log = structlog.get_logger(__name__)
+
+Until = Callable[[Callable[[], None]], Awaitable[None]]
+
+EXIT_OK, EXIT_FAILED = 0, 1
+
+
+async def on_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at the first signal, exit at the second."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        asked = False
+        async for received in signals:
+            name = signal.Signals(received).name
+            if asked:
+                log.error("process.forced", signal=name, help="stopped at once: what is dirty stays on disk")
+                os._exit(EXIT_FAILED)
+            asked = True
+            log.info("process.signal", signal=name, help="a second one stops at once")
+            stop()
+
+
+def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
+    """Run `main` and return its exit code; an error that was raised on purpose is logged, not traced."""
+
+    async def guarded() -> int:
+        try:
+            return await main(on_signals)
+        except* AdapterError as group:
+            for error in _leaves(group):
+                log.error("process.failed", error=str(error), kind=type(error).__name__)
+        return EXIT_FAILED
+
+    return anyio.run(guarded)
+
+
+def _leaves(group: BaseExceptionGroup[AdapterError]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

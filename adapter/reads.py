@@ -1,0 +1,129 @@
+"""Reads: from the cache, from the Meta Service, and the group loads that teach the cache a key's epoch."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import structlog
+
+from adapter.cache import OffsetCache
+from adapter.codec import group_prefix
+from adapter.combine import Combiner
+from adapter.committer import Commit, Committer, Reconcile
+from adapter.errors import NotReadyError, TransientError
+from adapter.meta_client import MetaClient
+from adapter.model import GroupKey, OffsetKey, OffsetRecord
+
+log = structlog.get_logger(__name__)
+
+LOAD_GROUPS = 256  # groups fetched by one call
+
+
+class ReadMode(Enum):
+    """Where a read looks, as RocketMQ's ReadOffsetType; the values are the wire's."""
+
+    MEMORY_FIRST_THEN_STORE = 0
+    MEMORY = 1
+    STORE = 2
+
+
+class Wanted(NamedTuple):
+    """Shards of a group; none named means all of them."""
+
+    group: GroupKey
+    shards: Sequence[str]
+
+    @property
+    def keys(self) -> list[OffsetKey]:
+        """The keys of the named shards."""
+        return [OffsetKey(*self.group, shard) for shard in self.shards]
+
+
+class GroupLoader:
+    """Brings groups from the Meta Service into the cache. Concurrent loads share a call."""
+
+    def __init__(self, cache: OffsetCache, committer: Committer, meta: MetaClient) -> None:
+        self._cache = cache
+        self._committer = committer
+        self._meta = meta
+        self._loaded: set[GroupKey] = set()
+        self._combiner: Combiner[GroupKey, None] = Combiner(self._load, max_items=LOAD_GROUPS)
+        self.run = self._combiner.run
+
+    def is_loaded(self, group: GroupKey) -> bool:
+        """True when the group was fetched since the start: what is not local is then in epoch 1."""
+        return group in self._loaded
+
+    def unload(self, group: GroupKey) -> None:
+        """Fetch the group again before the next commit of a key that is not local."""
+        self._loaded.discard(group)
+
+    async def load(self, group: GroupKey) -> None:
+        """Merge the Meta Service's values of the group into the cache. Raises MetaUnavailableError."""
+        await self._combiner.submit(group)
+
+    async def with_epochs(self, commit: Commit) -> Commit:
+        """Load the groups of keys that are not local. What cannot be loaded goes on at once, in epoch 0 (unknown)."""
+        missing = {
+            key.group_key for key, _ in commit.entries if key.group_key not in self._loaded and self._cache.get(key) is None
+        }
+        if not missing:
+            return commit
+        for group in missing if self._meta.available else ():
+            try:
+                await self.load(group)
+            except TransientError as error:
+                log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
+                break
+        unknown = missing - self._loaded
+        if not unknown:
+            return commit
+        entries = [
+            (key, record._replace(epoch=0) if key.group_key in unknown else record) for key, record in commit.entries
+        ]
+        return Commit(entries, commit.mode)
+
+    async def _load(self, groups: Sequence[GroupKey]) -> list[None]:
+        distinct = list(dict.fromkeys(groups))
+        for records in await self._meta.get_groups(distinct):
+            await self._committer.submit(Reconcile(list(records.items())))
+        self._loaded.update(distinct)
+        return [None] * len(groups)
+
+
+class OffsetReader:
+    """Answers reads in the three modes."""
+
+    def __init__(self, cache: OffsetCache, loader: GroupLoader) -> None:
+        self._cache = cache
+        self._loader = loader
+        self.recovered = False
+
+    async def read(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """The live offsets, in the order asked for; absent ones are left out.
+
+        Raises MetaUnavailableError or NotReadyError when the Meta Service had to be asked and could not: absent and unknown are different things.
+        """
+        for part in wanted:
+            if self._must_ask(part, mode):
+                if not self.recovered:
+                    raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
+                await self._loader.load(part.group)
+        return [(key, record) for part in wanted for key, record in self._local(part) if record.live]
+
+    def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:
+        if mode is ReadMode.STORE:
+            return True
+        if mode is ReadMode.MEMORY and self._cache.loss is None:
+            return False
+        # After a loss even MEMORY asks for what is absent: it may be absent because it was lost.
+        if not wanted.shards:
+            return not self._loader.is_loaded(wanted.group)
+        return any(self._cache.get(key) is None for key in wanted.keys)
+
+    def _local(self, wanted: Wanted) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
+        if wanted.shards:
+            found: Iterable[tuple[OffsetKey, OffsetRecord | None]] = ((key, self._cache.get(key)) for key in wanted.keys)
+            yield from ((key, record) for key, record in found if record is not None)
+        else:
+            yield from ((key, record) for key, record, _ in self._cache.scan(group_prefix(wanted.group)))

@@ -1,0 +1,154 @@
+"""Compares every local key with the Meta Service: pushes what is larger here, adopts what is larger there.
+
+Streams: a batch of keys at a time, in key order; the scan for the next batch overlaps the call for this one. What it
+compares it takes from the store on disk, never from an in-memory set, which is empty after a restart.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from adapter.cache import OffsetCache, Stored
+from adapter.committer import Committer, Reconcile
+from adapter.dirty import DirtyKeys
+from adapter.errors import TransientError
+from adapter.flusher import Flusher
+from adapter.meta_client import MetaClient
+from adapter.model import OffsetKey, OffsetRecord, merge, resolve
+
+log = structlog.get_logger(__name__)
+
+PROGRESS_S = 2.0  # between two log lines of a long recovery
+
+
+@dataclass
+class RecoveryReport:
+    """Keys compared so far, and what became of them. `failed` ones could not be pushed; they are dirty."""
+
+    compared: int = 0
+    pushed: int = 0
+    adopted: int = 0
+    equal: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    done: bool = False
+
+
+class Recovery:
+    """One comparison of all local keys; after a failure it goes on where it was."""
+
+    def __init__(
+        self,
+        cache: OffsetCache,
+        dirty: DirtyKeys,
+        committer: Committer,
+        flusher: Flusher,
+        meta: MetaClient,
+        *,
+        batch_keys: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cache = cache
+        self._dirty = dirty
+        self._committer = committer
+        self._flusher = flusher
+        self._meta = meta
+        self._batch_keys = batch_keys
+        self._clock = clock
+        self._whole_groups = cache.loss_at_open
+        self._after: OffsetKey | None = None
+        self.report = RecoveryReport()
+
+    async def run(self) -> RecoveryReport:
+        """Compare from the last finished batch to the end. Raises MetaUnavailableError; call it again to go on."""
+        started = self._clock() - self.report.seconds
+        told_at = self._clock()
+        try:
+            batch = await self._next_batch(self._after)
+            while batch:
+                async with anyio.create_task_group() as tasks:
+                    following: list[list[Stored]] = []
+                    tasks.start_soon(self._read_ahead, batch[-1].key, following)
+                    await self._compare(batch)
+                self._after = batch[-1].key
+                if self._clock() - told_at > PROGRESS_S:
+                    told_at = self._clock()
+                    log.info("recovery.progress", compared=self.report.compared, of_about=self._cache.estimated_keys)
+                batch = following[0]
+        except* TransientError as group:
+            raise _first(group) from group
+        finally:
+            self.report.seconds = self._clock() - started
+        self.report.done = True
+        self._flusher.tracks_all = True
+        log.info("recovery.done", **vars(self.report))
+        return self.report
+
+    async def mark_unflushed(self) -> None:
+        """Mark dirty what a former process left unflushed, for a stop or a degraded start that cannot wait for the comparison."""
+        flushed_seq = self._cache.flushed_seq
+        if flushed_seq >= self._cache.seq:
+            return
+
+        def read() -> list[Stored]:
+            return [stored for stored in self._cache.scan() if stored.seq > flushed_seq]
+
+        for key, record, seq in await anyio.to_thread.run_sync(read):
+            # Not what was committed, flushed or adopted while the scan ran.
+            if key not in self._dirty and self._cache.seq_of(key) == seq:
+                self._dirty.add(key, record, seq, self._clock())
+        log.info("recovery.unflushed", dirty=len(self._dirty))
+
+    async def _read_ahead(self, after: OffsetKey, into: list[list[Stored]]) -> None:
+        into.append(await self._next_batch(after))
+
+    async def _next_batch(self, after: OffsetKey | None) -> list[Stored]:
+        def read() -> list[Stored]:
+            scan: Iterator[Stored] = self._cache.scan(after=after)
+            return list(islice(scan, self._batch_keys))
+
+        return await anyio.to_thread.run_sync(read)
+
+    async def _compare(self, batch: list[Stored]) -> None:
+        remote = await self._fetch(batch)
+        differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
+        pushed = 0
+        for key, local, _ in batch:
+            found = remote.pop(key, None)
+            if found != local:
+                differing.append((key, found))
+                pushed += found is None or merge(resolve(local, found), found) != found
+        # What is left of whole groups is not in this batch. It may have been lost here: it stands again from now on.
+        if differing or remote:
+            await self._committer.submit(Reconcile([*differing, *remote.items()]))
+        self.report.compared += len(batch)
+        self.report.equal += len(batch) - len(differing)
+        self.report.adopted += len(differing) - pushed + len(remote)
+        if pushed:
+            await self._push(pushed)
+
+    async def _fetch(self, batch: list[Stored]) -> dict[OffsetKey, OffsetRecord]:
+        if not self._whole_groups:
+            return await self._meta.get([stored.key for stored in batch])
+        groups = list(dict.fromkeys(stored.key.group_key for stored in batch))
+        found = await self._meta.get_groups(groups)
+        return {key: record for records in found for key, record in records.items()}
+
+    async def _push(self, pushed: int) -> None:
+        try:
+            await self._flusher.flush_once()
+        except TransientError as error:
+            log.warning("recovery.push_failed", keys=pushed, error=str(error), help="they are dirty: the flusher goes on with them")
+            self.report.failed += pushed
+        else:
+            self.report.pushed += pushed
+
+
+def _first(group: BaseExceptionGroup[TransientError]) -> TransientError:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

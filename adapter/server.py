@@ -1,0 +1,143 @@
+"""The gRPC front of the offset store: proto <-> model, errors -> statuses. No policy."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Protocol
+
+import grpc
+import structlog
+
+from adapter.commit import CommitPolicy
+from adapter.dirty import DirtyKeys
+from adapter.errors import AdapterError
+from adapter.metrics import AdapterMetrics
+from adapter.ownership import Ownership
+from adapter.reads import OffsetReader
+from adapter.requests import parse_commit, parse_read_mode, parse_wanted, shard_offset, superseded_rows
+from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.statuses import Context, answering, status_of
+
+log = structlog.get_logger(__name__)
+
+CommitRequest = Callable[[offsets_pb.CommitOffsetsRequest], Awaitable[list[offsets_pb.Superseded]]]
+
+MAX_PIPELINED = 256  # unanswered requests of one stream; beyond that its reading stops, and with it the sender
+
+
+class Core(Protocol):
+    """What the front needs of an open store."""
+
+    commits: CommitPolicy
+    reader: OffsetReader
+    ownership: Ownership
+    dirty: DirtyKeys
+
+
+class OffsetStore(offsets_grpc.OffsetStoreServicer):
+    """`offsets.v1.OffsetStore`. `core` gives the store, or raises NotReadyError while there is none to serve."""
+
+    def __init__(self, core: Callable[[], Core], metrics: AdapterMetrics) -> None:
+        self._core = core
+        self._metrics = metrics
+        self._readers: set[asyncio.Task[None]] = set()
+
+    @answering
+    async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
+        self, request: offsets_pb.CommitOffsetsRequest, context: Context
+    ) -> offsets_pb.CommitOffsetsReply:
+        return offsets_pb.CommitOffsetsReply(superseded=await self._commit(request))
+
+    async def StreamCommits(  # noqa: D102
+        self, request_iterator: AsyncIterator[offsets_pb.StreamCommitsRequest], context: Context
+    ) -> AsyncIterator[offsets_pb.StreamCommitsReply]:
+        stream = _Stream(self._commit)
+        reader = asyncio.create_task(stream.read(request_iterator), name="stream.reader")
+        self._readers.add(reader)
+        try:
+            async for reply in stream.replies(reader):
+                yield reply
+        finally:
+            self._readers.discard(reader)
+            reader.cancel()
+        if reader.cancelled():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the adapter is stopping; send again what was not answered")
+
+    @answering
+    async def ReadOffsets(self, request: offsets_pb.ReadOffsetsRequest, context: Context) -> offsets_pb.ReadOffsetsReply:  # noqa: D102
+        core = self._core()
+        mode = parse_read_mode(request.mode)
+        found = await core.reader.read(parse_wanted(request.groups), mode)
+        return offsets_pb.ReadOffsetsReply(
+            offsets=[shard_offset(key, record, dirty=key in core.dirty) for key, record in found]
+        )
+
+    @answering
+    async def PersistOffsets(  # noqa: D102
+        self, request: offsets_pb.PersistOffsetsRequest, context: Context
+    ) -> offsets_pb.PersistOffsetsReply:
+        await self._core().ownership.persist(parse_wanted(request.groups))
+        return offsets_pb.PersistOffsetsReply()
+
+    @answering
+    async def RemoveOffsets(  # noqa: D102
+        self, request: offsets_pb.RemoveOffsetsRequest, context: Context
+    ) -> offsets_pb.RemoveOffsetsReply:
+        removed = await self._core().ownership.remove(parse_wanted(request.groups))
+        return offsets_pb.RemoveOffsetsReply(removed=removed)
+
+    def end_streams(self) -> None:
+        """Read nothing more from open streams; what was read is still answered (invariant 8)."""
+        for reader in self._readers:
+            reader.cancel()
+
+    async def _commit(self, request: offsets_pb.CommitOffsetsRequest) -> list[offsets_pb.Superseded]:
+        started = time.perf_counter()
+        try:
+            core = self._core()
+            commit = parse_commit(request)
+            rows = superseded_rows(commit, await core.commits.commit(commit))
+        except AdapterError as error:
+            self._metrics.commit_errors.labels(status_of(error).name).inc()
+            raise
+        self._metrics.committed(len(commit.entries), len(rows), time.perf_counter() - started)
+        return rows
+
+
+class _Stream:
+    """One StreamCommits call: commits go on concurrently, their replies leave in the order of the requests."""
+
+    def __init__(self, commit: CommitRequest) -> None:
+        self._commit = commit
+        self._answers: asyncio.Queue[asyncio.Task[offsets_pb.StreamCommitsReply] | None] = asyncio.Queue()
+        self._slots = asyncio.Semaphore(MAX_PIPELINED)
+
+    async def read(self, requests: AsyncIterator[offsets_pb.StreamCommitsRequest]) -> None:
+        """Start a commit per request, as many at once as there are slots."""
+        running: set[asyncio.Task[offsets_pb.StreamCommitsReply]] = set()
+        async for request in requests:
+            await self._slots.acquire()
+            # A rewind means something only in its place: what came before it ends first, and it ends before what follows.
+            ordered = request.commit.mode == offsets_pb.OVERWRITE
+            if ordered and running:
+                await asyncio.wait(running)
+            task = asyncio.create_task(self._answer(request), name="stream.commit")
+            running.add(task)
+            task.add_done_callback(running.discard)
+            self._answers.put_nowait(task)
+            if ordered:
+                await asyncio.wait([task])
+
+    async def replies(self, reader: asyncio.Task[None]) -> AsyncIterator[offsets_pb.StreamCommitsReply]:
+        """The replies, in order, until the reader has ended and all are out. A reply that is not taken keeps its slot."""
+        reader.add_done_callback(lambda _: self._answers.put_nowait(None))
+        while (answer := await self._answers.get()) is not None:
+            yield await answer
+            self._slots.release()
+
+    async def _answer(self, request: offsets_pb.StreamCommitsRequest) -> offsets_pb.StreamCommitsReply:
+        try:
+            return offsets_pb.StreamCommitsReply(id=request.id, superseded=await self._commit(request.commit))
+        except AdapterError as error:
+            code: int = status_of(error).value[0]
+            return offsets_pb.StreamCommitsReply(id=request.id, code=code, message=str(error))

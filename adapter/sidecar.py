@@ -1,0 +1,200 @@
+"""The adapter process: listen, open, recover, serve, stop intake, drain, close.
+
+Composes the process from its parts. A failed local store is closed and opened again; nothing is acknowledged meanwhile.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import grpc.aio
+import structlog
+from tenacity import AsyncRetrying
+
+from adapter import metrics as metrics_http
+from adapter.admin import OffsetAdmin, Situation
+from adapter.cache import OffsetCache
+from adapter.config import AdapterConfig
+from adapter.core import Core, open_cache, running_core
+from adapter.errors import AdapterError, NotReadyError, StorageFailedError
+from adapter.listen import GrpcServer, listening
+from adapter.meta_client import GrpcMetaClient, MetaClient
+from adapter.metrics import AdapterMetrics, GaugesCollector
+from adapter.retry import retrying
+from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.server import OffsetStore
+
+log = structlog.get_logger(__name__)
+
+SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin")
+MAX_REQUEST_BYTES = 4 * 2**20
+REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store
+RECOVER_FIRST_S, RECOVER_MAX_S = 0.1, 2.0  # pauses between attempts to reach the Meta Service for the recovery
+
+State = offsets_pb.StatusReply
+
+
+class Sidecar:
+    """One adapter over one local store."""
+
+    def __init__(self, config: AdapterConfig, meta: MetaClient) -> None:
+        self._config = config
+        self._meta = meta
+        self._metrics = AdapterMetrics()
+        self._stop = anyio.Event()
+        self.situation = Situation(config, meta, self._metrics)
+        self.store = OffsetStore(self.core, self._metrics)
+        self.ready = anyio.Event()
+        self.addresses: list[str] = []
+
+    def stop(self) -> None:
+        """Ask for the orderly end (invariant 8)."""
+        self._stop.set()
+
+    def core(self) -> Core:
+        """The core that serves requests. Raises NotReadyError while there is none."""
+        core = self.situation.core
+        if core is None or self.situation.state in {State.RECOVERING, State.FAILED}:
+            name = State.State.Name(self.situation.state).lower()
+            raise NotReadyError(f"the adapter is {name}: {self.situation.reason or 'try again soon'}")
+        return core
+
+    async def run(self) -> int:
+        """Serve until `stop`; returns how many keys stayed dirty, -1 when the store could not even be opened again.
+
+        Raises what listening raises, and what opening the store raises at the first attempt.
+        """
+        async with self._listening() as server:
+            cache: OffsetCache | None = await open_cache(self._config)
+            while cache:
+                left = await self._serve(cache, server)
+                if left is not None:
+                    return left
+                cache = await self._reopen()
+        return -1
+
+    async def _serve(self, cache: OffsetCache, server: GrpcServer) -> int | None:
+        """Serve until `stop` and return what stayed dirty; None when the store failed before."""
+        reason = ""
+        try:
+            async with running_core(self._config, cache, self._meta, self._metrics) as core:
+                self.situation.core = core
+                self.situation.enter(State.RECOVERING)
+                await self._unless_stopped(lambda: self._recover(core))
+                core.tasks.start_soon(core.flusher.run, name="flusher")
+                await self._unless_stopped(lambda: self._take_commits(server))
+                await self._stop_intake(server)
+                return await self._drain(core)
+        except* StorageFailedError as group:
+            reason = str(group.exceptions[0])
+        self.situation.core = None
+        self.situation.enter(State.FAILED, reason)
+        await server.set_serving(serving=False)
+        self._metrics.reopened.inc()
+        log.error("cache.failed", reason=reason, help="nothing is acknowledged until the store is open again")
+        return None
+
+    async def _recover(self, core: Core) -> None:
+        """Compare with the Meta Service, or after `recovery.timeout_ms` without it serve degraded (invariant 9)."""
+        limit_s = self._config.recovery.timeout_ms / 1000
+        try:
+            await self._recovering(limit_s)(core.recovery.run)
+        except AdapterError as error:
+            await core.recovery.mark_unflushed()
+            self.situation.enter(State.DEGRADED, str(error))
+            log.error("sidecar.degraded", reason=str(error), help="commits are taken; reads of the store are refused")
+            core.tasks.start_soon(self._recover_later, core, name="recovery")
+        else:
+            self._recovered(core)
+
+    async def _recover_later(self, core: Core) -> None:
+        await self._recovering(None)(core.recovery.run)
+        self._recovered(core)
+
+    def _recovered(self, core: Core) -> None:
+        core.reader.recovered = True
+        report = core.recovery.report
+        for result in ("compared", "pushed", "adopted", "equal", "failed"):
+            self._metrics.recovered.labels(result).set(getattr(report, result))
+        self._metrics.recovery_seconds.set(report.seconds)
+        if not self._stop.is_set():
+            self.situation.enter(State.SERVING)
+
+    async def _take_commits(self, server: GrpcServer) -> None:
+        await server.set_serving(serving=True)
+        log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.situation.state))
+        self.ready.set()
+        await anyio.sleep_forever()
+
+    async def _stop_intake(self, server: GrpcServer) -> None:
+        self.situation.enter(State.STOPPING)
+        log.info("sidecar.stopping")
+        await server.set_serving(serving=False)
+        self.store.end_streams()
+        await server.stop(self._config.stop.grace_ms / 1000)
+
+    async def _drain(self, core: Core) -> int:
+        if not core.recovery.report.done:
+            await core.recovery.mark_unflushed()
+        left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
+        if left:
+            log.error("sidecar.drained", left=left, reason=core.flusher.last_error, help="they are on disk; the next start pushes them")
+        else:
+            log.info("sidecar.drained", left=0)
+        return left
+
+    async def _reopen(self) -> OffsetCache | None:
+        """Open the failed store again, however long it takes; None when stopped meanwhile."""
+        opened: list[OffsetCache] = []
+
+        async def attempt() -> None:
+            policy = retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
+            opened.append(await policy(open_cache, self._config))
+
+        await self._unless_stopped(attempt)
+        return opened[0] if opened else None
+
+    async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` until it ends or `stop` is called. An error of `work` is raised as it is."""
+        failure: list[Exception] = []
+
+        async def guarded(scope: anyio.CancelScope) -> None:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
+                failure.append(error)
+            scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(guarded, tasks.cancel_scope)
+            await self._stop.wait()
+            tasks.cancel_scope.cancel()
+        if failure:
+            raise failure[0]
+
+    @staticmethod
+    def _recovering(limit_s: float | None) -> AsyncRetrying:
+        return retrying("recovery", first_s=RECOVER_FIRST_S, max_s=RECOVER_MAX_S, limit_s=limit_s, on=AdapterError)
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[GrpcServer]:
+        def add(server: grpc.aio.Server) -> None:
+            offsets_grpc.add_OffsetStoreServicer_to_server(self.store, server)
+            offsets_grpc.add_OffsetAdminServicer_to_server(OffsetAdmin(self.situation, self.core), server)
+
+        self._metrics.registry.register(GaugesCollector("offset_adapter", self.situation.gauges))
+        options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
+        with metrics_http.serving(self._config.metrics, self._metrics.registry):
+            async with listening(self._config.server, SERVICES, add, options=options) as server:
+                self.addresses = list(server.addresses)
+                yield server
+
+
+async def run(config: AdapterConfig, until: Callable[[Callable[[], None]], Awaitable[None]]) -> int:
+    """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code."""
+    async with GrpcMetaClient.open(config.meta) as meta, anyio.create_task_group() as tasks:
+        sidecar = Sidecar(config, meta)
+        tasks.start_soon(until, sidecar.stop, name="signals")
+        left = await sidecar.run()
+        tasks.cancel_scope.cancel()
+    return 0 if left == 0 else 1

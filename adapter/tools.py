@@ -1,0 +1,213 @@
+"""What the tools of the command line print: tables for a person, JSON for a script."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+from rich.table import Table
+
+from adapter.client import OffsetClient
+from adapter.config import MetaSection, Section
+from adapter.errors import AdapterError, InvalidInputError
+from adapter.meta_client import GrpcMetaClient
+from adapter.model import CommitMode
+from adapter.reads import ReadMode
+from adapter.requests import DEFAULT_PAGE, parse_offset, shard_offset
+from adapter.rpc import offsets_pb
+
+MODES = {"memory-first": ReadMode.MEMORY_FIRST_THEN_STORE, "memory": ReadMode.MEMORY, "store": ReadMode.STORE}
+
+_UNREACHABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+
+
+class CallError(AdapterError):
+    """A call of a tool failed."""
+
+
+@asynccontextmanager
+async def _client(address: str) -> AsyncIterator[OffsetClient]:
+    try:
+        async with OffsetClient.connect(address) as client:
+            yield client
+    except grpc.aio.AioRpcError as error:
+        code = error.code()
+        help_text = "; is the adapter running there, and ready? (--address)" if code in _UNREACHABLE else ""
+        raise CallError(f"{address}: {code.name}: {error.details()}{help_text}") from error
+
+
+async def status(address: str, as_json: bool) -> bool:
+    """Print the status; True when the adapter is serving."""
+    async with _client(address) as client:
+        reply = await client.status()
+    state = offsets_pb.StatusReply.State.Name(reply.state)
+    if as_json:
+        _print_json(_as_dict(reply))
+    else:
+        _print_status(reply, state)
+    return reply.state == offsets_pb.StatusReply.SERVING
+
+
+async def get(address: str, namespace: str, group: str, shards: Sequence[str], mode: str, as_json: bool) -> bool:
+    """Print a group's offsets; True when every named shard has one."""
+    async with _client(address) as client:
+        found = await client.read(group, shards, namespace=namespace, mode=MODES[mode])
+    _print_offsets(found.values(), as_json=as_json)
+    return bool(found) and all(shard in found for shard in shards)
+
+
+async def commit(
+    address: str, namespace: str, group: str, shard: str, offset: str, metadata: str, overwrite: bool, as_json: bool
+) -> bool:
+    """Commit one offset; True when it stands."""
+    item = offsets_pb.ShardCommit(shard=shard, offset=parse_offset(offset, "OFFSET"), metadata=metadata)
+    mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY
+    request = offsets_pb.CommitOffsetsRequest(
+        groups=[offsets_pb.GroupCommits(namespace=namespace, group=group, shards=[item])],
+        mode=offsets_pb.CommitMode.ValueType(mode.value),
+    )
+    async with _client(address) as client:
+        reply = await client.store.CommitOffsets(request, timeout=5.0)
+    if as_json:
+        _print_json(_as_dict(reply))
+    elif reply.superseded:
+        row = reply.superseded[0]
+        tell(f"not applied: {'a deletion' if row.deleted else row.offset} (epoch {row.epoch}) stands; --overwrite rewinds")
+    else:
+        tell("committed")
+    return not reply.superseded
+
+
+async def flush(address: str, as_json: bool) -> None:
+    """Flush and print how many offsets the Meta Service acknowledged."""
+    async with _client(address) as client:
+        flushed = await client.flush()
+    if as_json:
+        _print_json({"flushed": flushed})
+    else:
+        tell(f"flushed {flushed:,} offsets")
+
+
+async def list_local(address: str, namespace: str, group: str, as_json: bool) -> None:
+    """Print the adapter's local offsets."""
+    async with _client(address) as client:
+        rows = [row async for row in client.list(namespace, group)]
+    _print_offsets(rows, as_json=as_json)
+
+
+async def list_meta(address: str, cluster: str, namespace: str, group: str, as_json: bool) -> None:
+    """Print what the Meta Service holds."""
+    rows: list[offsets_pb.ShardOffset] = []
+    try:
+        section = MetaSection(cluster=cluster, endpoints=(address,))
+    except ValueError as error:
+        raise InvalidInputError(f"--meta or --cluster: {error}") from error
+    async with GrpcMetaClient.open(section) as client:
+        token = b""
+        while True:
+            page, token = await client.list_page(namespace, group, DEFAULT_PAGE, token)
+            rows += [shard_offset(key, record, dirty=False) for key, record in page]
+            if not token:
+                break
+    _print_offsets(rows, as_json=as_json)
+
+
+def show_config(config: Section, *, as_json: bool) -> None:
+    """Print the settings in force."""
+    values = config.model_dump(mode="json")
+    if as_json:
+        _print_json(values)
+        return
+    table = Table("setting", "value")
+    for name, value in _flatten(values):
+        table.add_row(name, json.dumps(value) if not isinstance(value, str) else value)
+    Console().print(table)
+
+
+def tell(text: str) -> None:
+    """Print a sentence."""
+    Console(highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _as_dict(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any protobuf message
+    """Numbers as numbers: 64-bit ones too, which protobuf's own JSON writes as strings."""
+    values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return {name: _plain(message, name, value) for name, value in values.items()}
+
+
+def _plain(message: Any, name: str, value: Any) -> Any:  # noqa: ANN401
+    field = message.DESCRIPTOR.fields_by_name[name]
+    if field.message_type is not None:
+        present = getattr(message, name)
+        return [_as_dict(item) for item in present] if field.is_repeated else _as_dict(present)
+    return int(value) if field.type in {field.TYPE_UINT64, field.TYPE_INT64} and isinstance(value, str) else value
+
+
+def _print_json(value: Any) -> None:  # noqa: ANN401 - anything json takes
+    print(json.dumps(value, indent=2, ensure_ascii=False))  # noqa: T201 - what the command is for
+
+
+def _print_offsets(rows: Iterable[offsets_pb.ShardOffset], *, as_json: bool) -> None:
+    if as_json:
+        _print_json([_as_dict(row) for row in rows])
+        return
+    table = Table("namespace", "group", "shard")
+    for name in ("offset", "epoch", "committed", "state"):
+        table.add_column(name, justify="right" if name in {"offset", "epoch"} else "left")
+    table.add_column("metadata", overflow="fold")
+    count = 0
+    for row in rows:
+        count += 1
+        cells = (row.namespace, row.group, row.shard, str(row.offset), str(row.epoch), _when(row.committed_at_ms))
+        table.add_row(*cells, "dirty" if row.dirty else "clean", row.metadata)
+    console = Console()
+    if count:
+        console.print(table, markup=False)
+    console.print(f"{count:,} offsets", highlight=False)
+
+
+def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    meta = f"{reply.meta_endpoint} ({'answers' if reply.meta_available else 'does not answer'})"
+    flush_text = f"{_when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
+    recovery = reply.recovery
+    rows = [
+        ("state", f"{state.lower()}{f': {reply.reason}' if reply.reason else ''}"),
+        ("version, up for", f"{reply.version}, {reply.uptime_seconds:,.0f} s"),
+        ("mode", ", ".join([reply.mode, *reply.policies])),
+        ("local store", f"{reply.cache_path}, about {reply.stored_keys:,} keys"),
+        ("commits, save calls", f"{reply.commits:,}, {reply.save_calls:,}"),
+        ("dirty", f"{reply.dirty_keys:,} keys, oldest {reply.oldest_dirty_seconds:.1f} s, refused {reply.refused_keys:,}"),
+        ("wal_sync", f"{reply.wal_sync}: {reply.at_risk}; now {reply.unsynced_writes:,} writes"),
+        ("Meta Service", meta),
+        ("last flush", flush_text + (f"; {reply.last_flush_error}" if reply.last_flush_error else "")),
+        (
+            "recovery",
+            f"{'done' if recovery.done else 'not done'} in {recovery.seconds:.1f} s: compared {recovery.compared:,}, pushed "
+            f"{recovery.pushed:,}, adopted {recovery.adopted:,}, equal {recovery.equal:,}, failed {recovery.failed:,}",
+        ),
+    ]
+    if reply.HasField("loss"):
+        rows.append(("LOSS", f"up to {reply.loss.writes:,} acknowledged writes were missing, found {_when(reply.loss.found_at_ms)}"))
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table, markup=False)
+
+
+def _when(unix_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ms / 1000)) if unix_ms else ""
