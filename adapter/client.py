@@ -30,7 +30,12 @@ class OffsetClient:
             yield cls(channel, timeout_s)
 
     async def commit(
-        self, group: str, offsets: dict[str, int], *, namespace: str = DEFAULT_NAMESPACE, mode: CommitMode = CommitMode.INCREASE_ONLY
+        self,
+        group: str,
+        offsets: dict[str, int],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        mode: CommitMode = CommitMode.INCREASE_ONLY,
     ) -> list[offsets_pb.Superseded]:
         """Commit shard -> next offset to read; returns the shards above whose value a larger one stands."""
         shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]

@@ -163,5 +163,7 @@ def place(key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, 
     """
     after = decide(offered, standing, mode)
     if standing is not None and standing.epoch == 0 and after.epoch > 0:
-        raise NotReadyError(f"{'/'.join(key)}: cannot be rewound now: its epoch is unknown while the Meta Service is out of reach")
+        raise NotReadyError(
+            f"{'/'.join(key)}: cannot be rewound now: its epoch is unknown while the Meta Service is out of reach"
+        )
     return after

@@ -108,6 +108,7 @@ class AdapterServerSection(ServerSection):
     """The adapter's gRPC addresses."""
 
     listen: Address = "127.0.0.1:9520"
+    unix_socket: str = "data/adapter.sock"
 
 
 class MetaServerSection(ServerSection):
@@ -181,6 +182,11 @@ class StopSection(Section):
     """What SIGTERM waits for."""
 
     grace_ms: int = Field(default=5_000, ge=0, le=600_000)
+
+
+class AdapterStopSection(StopSection):
+    """The adapter has dirty offsets to flush as well."""
+
     drain_timeout_ms: int = Field(default=10_000, ge=0, le=600_000)
 
 
@@ -214,7 +220,7 @@ class AdapterConfig(Section):
     flush: FlushSection = FlushSection()
     meta: MetaSection = MetaSection()
     recovery: RecoverySection = RecoverySection()
-    stop: StopSection = StopSection()
+    stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
 
     def mode_of(self, namespace: str, group: str) -> Mode:

@@ -160,9 +160,7 @@ class Flusher:
                     log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
 
     def _settle(self, batch: Entries, outcome: _Outcome) -> None:
-        unsent = {
-            key: entry for key, entry in batch.items() if key not in outcome.acknowledged and key not in outcome.refused
-        }
+        unsent = {key: entry for key, entry in batch.items() if key not in outcome.acknowledged and key not in outcome.refused}
         if outcome.refused:
             self._refused_since = self._clock()
             self.last_error = outcome.why_refused
@@ -194,7 +192,6 @@ def _chunks(batch: Entries, max_bytes: int) -> Iterator[dict[OffsetKey, DirtyRec
         size += cost
     if chunk:
         yield chunk
-
 
 
 def _wire_bytes(key: OffsetKey, record: OffsetRecord) -> int:

@@ -35,7 +35,9 @@ OPTIONS = (
 class GrpcServer:
     """A server that listens, with the health of its services."""
 
-    def __init__(self, server: grpc.aio.Server, health: HealthServicer, services: Sequence[str], addresses: Sequence[str]) -> None:
+    def __init__(
+        self, server: grpc.aio.Server, health: HealthServicer, services: Sequence[str], addresses: Sequence[str]
+    ) -> None:
         self._server = server
         self._health = health
         self._services = services
@@ -64,7 +66,9 @@ async def listening(
     health = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     add(server)
-    reflection.enable_server_reflection((*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server)
+    reflection.enable_server_reflection(
+        (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server
+    )
     addresses = [_bind_tcp(server, section)]
     unix_path = Path(section.unix_socket) if section.unix_socket else None
     if unix_path:

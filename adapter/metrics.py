@@ -119,7 +119,9 @@ def serving(section: MetricsSection, registry: CollectorRegistry) -> Iterator[No
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise ListenError(f"metrics.listen = {section.listen!r}: {error.strerror}: choose another port or stop what uses it") from error
+        raise ListenError(
+            f"metrics.listen = {section.listen!r}: {error.strerror}: choose another port or stop what uses it"
+        ) from error
     try:
         yield
     finally:

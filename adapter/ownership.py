@@ -18,9 +18,7 @@ REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left
 class Ownership:
     """Persists and removes keys; never removes one that the Meta Service does not have."""
 
-    def __init__(
-        self, cache: OffsetCache, dirty: DirtyKeys, committer: Committer, flusher: Flusher, loader: GroupLoader
-    ) -> None:
+    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, committer: Committer, flusher: Flusher, loader: GroupLoader) -> None:
         self._cache = cache
         self._dirty = dirty
         self._committer = committer

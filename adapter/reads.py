@@ -78,9 +78,7 @@ class GroupLoader:
         unknown = missing - self._loaded
         if not unknown:
             return commit
-        entries = [
-            (key, record._replace(epoch=0) if key.group_key in unknown else record) for key, record in commit.entries
-        ]
+        entries = [(key, record._replace(epoch=0) if key.group_key in unknown else record) for key, record in commit.entries]
         return Commit(entries, commit.mode)
 
     async def _load(self, groups: Sequence[GroupKey]) -> list[None]:

@@ -143,7 +143,9 @@ class Recovery:
         try:
             await self._flusher.flush_once()
         except TransientError as error:
-            log.warning("recovery.push_failed", keys=pushed, error=str(error), help="they are dirty: the flusher goes on with them")
+            log.warning(
+                "recovery.push_failed", keys=pushed, error=str(error), help="they are dirty: the flusher goes on with them"
+            )
             self.report.failed += pushed
         else:
             self.report.pushed += pushed

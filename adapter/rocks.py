@@ -71,7 +71,9 @@ def open_store(path: Path, opened: Callable[[], Rdict]) -> Rdict:
     except Exception as error:
         found = translate(error)
         if isinstance(found, StoreLockedError):
-            raise StoreLockedError(f"{path}: another process has this store open; stop it, or give this one another path") from error
+            raise StoreLockedError(
+                f"{path}: another process has this store open; stop it, or give this one another path"
+            ) from error
         raise type(found)(f"{path}: {found}") from error
 
 

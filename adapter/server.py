@@ -68,9 +68,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         core = self._core()
         mode = parse_read_mode(request.mode)
         found = await core.reader.read(parse_wanted(request.groups), mode)
-        return offsets_pb.ReadOffsetsReply(
-            offsets=[shard_offset(key, record, dirty=key in core.dirty) for key, record in found]
-        )
+        return offsets_pb.ReadOffsetsReply(offsets=[shard_offset(key, record, dirty=key in core.dirty) for key, record in found])
 
     @answering
     async def PersistOffsets(  # noqa: D102

@@ -138,7 +138,9 @@ class Sidecar:
             await core.recovery.mark_unflushed()
         left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
         if left:
-            log.error("sidecar.drained", left=left, reason=core.flusher.last_error, help="they are on disk; the next start pushes them")
+            log.error(
+                "sidecar.drained", left=left, reason=core.flusher.last_error, help="they are on disk; the next start pushes them"
+            )
         else:
             log.info("sidecar.drained", left=0)
         return left

@@ -184,7 +184,9 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     meta = f"{reply.meta_endpoint} ({'answers' if reply.meta_available else 'does not answer'})"
-    flush_text = f"{_when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
+    flush_text = (
+        f"{_when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
+    )
     recovery = reply.recovery
     rows = [
         ("state", f"{state.lower()}{f': {reply.reason}' if reply.reason else ''}"),
@@ -203,7 +205,9 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
         ),
     ]
     if reply.HasField("loss"):
-        rows.append(("LOSS", f"up to {reply.loss.writes:,} acknowledged writes were missing, found {_when(reply.loss.found_at_ms)}"))
+        rows.append(
+            ("LOSS", f"up to {reply.loss.writes:,} acknowledged writes were missing, found {_when(reply.loss.found_at_ms)}")
+        )
     for row in rows:
         table.add_row(*row)
     Console().print(table, markup=False)

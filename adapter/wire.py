@@ -92,9 +92,7 @@ def save_outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome
     if status is Status.APPLIED:
         # Only the epoch can differ from what was sent: epoch 0 took the stored one.
         return SaveOutcome(status, entry.record._replace(epoch=row.epoch))
-    standing = OffsetRecord(
-        row.epoch, row.offset, not row.tombstone, row.committed_at_ms, row.metadata, row.topic, row.partition
-    )
+    standing = OffsetRecord(row.epoch, row.offset, not row.tombstone, row.committed_at_ms, row.metadata, row.topic, row.partition)
     return SaveOutcome(status, standing if row.epoch else None, row.message)
 
 

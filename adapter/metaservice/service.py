@@ -91,9 +91,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
 
     async def _save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         problems = [_problem(at, entry) for at, entry in enumerate(entries)]
-        saved = iter(
-            await self._engine.save(cluster, [entry for entry, bad in zip(entries, problems, strict=True) if not bad])
-        )
+        saved = iter(await self._engine.save(cluster, [entry for entry, bad in zip(entries, problems, strict=True) if not bad]))
         return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
 
 

@@ -1,0 +1,59 @@
+# `make demo` and `make test` need Debian, Python 3.11+, python3-venv and make; they bring everything else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test tools lint format types proto proto-check bench lock clean
+
+help: ## Show these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $(STAMP)
+
+setup: $(STAMP) ## Make the virtual environment with everything pinned
+
+demo: $(STAMP) ## Show the main job on real data, end to end, in under a minute
+	$(BIN)/python -m demo
+
+test: $(STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+tools: ## Install the Debian packages that the fault tests use
+	@sh tests/install-tools.sh
+
+lint: $(STAMP) ## Check format and lint
+	$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --diff --quiet .; exit 1; }
+	$(BIN)/ruff check --quiet .
+
+format: $(STAMP) ## Format the code and apply safe fixes
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+types: $(STAMP) ## Check types
+	$(BIN)/mypy
+
+proto: $(STAMP) ## Generate the wire code from proto/
+	$(BIN)/python -m grpc_tools.protoc -Iadapter/rpc=proto \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	  --python_out=$(or $(OUT),.) --grpc_python_out=$(or $(OUT),.) --mypy_out=quiet:$(or $(OUT),.) --mypy_grpc_out=quiet:$(or $(OUT),.) proto/*.proto
+
+proto-check: $(STAMP) ## Check that the generated code is current
+	@rm -rf $(VENV)/proto && mkdir -p $(VENV)/proto
+	@$(MAKE) --no-print-directory --silent proto OUT=$(VENV)/proto
+	@for file in adapter/rpc/*_pb2*; do cmp -s $$file $(VENV)/proto/$$file || { echo "$$file is not current: run make proto"; exit 1; }; done
+
+bench: $(STAMP) ## Measure, and print tables
+	$(BIN)/python -m benchmarks
+
+lock: ## Resolve the dependencies again (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements.lock
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements.lock -o requirements-dev.lock
+
+clean: ## Remove what the targets above made
+	rm -rf $(VENV) data .pytest_cache .mypy_cache .ruff_cache .coverage

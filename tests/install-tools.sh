@@ -1,0 +1,16 @@
+#!/bin/sh
+# What the fault tests use, from Debian's packages. Without root, or elsewhere, those tests say by name that they did not run.
+set -eu
+missing=""
+for pair in strace:strace faketime:faketime mkfs.ext4:e2fsprogs mount:mount losetup:mount; do
+  command -v "${pair%%:*}" >/dev/null 2>&1 || PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
+done
+[ -n "$missing" ] || exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+  echo "not installed:$missing (needs root and apt-get); the tests that use them will say so"
+  exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086 - a list of packages
+apt-get install -y -qq --no-install-recommends $missing >/dev/null
