@@ -28,12 +28,12 @@ class Situation:
         self.config = config
         self.meta = meta
         self.metrics = metrics
-        self.state = offsets_pb.StatusReply.RECOVERING
+        self.state: offsets_pb.StatusReply.State.ValueType = offsets_pb.StatusReply.RECOVERING
         self.reason = ""
         self.core: Core | None = None
         self.started = time.monotonic()
 
-    def enter(self, state: offsets_pb.StatusReply.State, reason: str = "") -> None:
+    def enter(self, state: offsets_pb.StatusReply.State.ValueType, reason: str = "") -> None:
         """Note a new state."""
         self.state = state
         self.reason = reason
@@ -109,7 +109,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 
 
 def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
-    reply.stored_keys = core.cache.estimated_keys
+    reply.stored_keys = core.cache.keys
     reply.dirty_keys = len(core.dirty)
     reply.oldest_dirty_seconds = core.dirty.oldest_age(time.monotonic())
     reply.unsynced_writes = core.cache.unsynced_writes

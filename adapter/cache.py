@@ -4,6 +4,8 @@ Promises: a write that returned survives a killed process; one that was synced s
 acknowledged writes says so at open. Never knows of the Meta Service.
 """
 
+import shutil
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,16 +19,26 @@ from rocksdict import Rdict, WriteBatch
 from adapter import rocks
 from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_record, prefix_end
 from adapter.config import WalSync
-from adapter.errors import StorageFailedError, StoreDamagedError
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
 from adapter.model import OffsetKey, OffsetRecord
 from adapter.watermark import Watermark
 
 log = structlog.get_logger(__name__)
 
-_SEQ = b"\0seq"
-_FLUSHED = b"\0flushed"
+_STATE = b"\0state"
 _LOSS = b"\0loss"
+_STATE_FORM = struct.Struct(">QQQQ")
+_LOSS_FORM = struct.Struct(">QQ")
 _FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
+
+
+SPACE_CHECK_S = 0.5  # while the disk is full
+REOPEN_SPARE_BYTES = 2**20  # beyond the replay: manifest, options, a new WAL
+
+ADVICE = (
+    "Stop the adapter and run `offset-adapter repair --config FILE`, which keeps a copy; "
+    "with --start-from-meta it begins with what the Meta Service holds instead."
+)
 
 
 class Stored(NamedTuple):
@@ -44,8 +56,21 @@ class Loss(NamedTuple):
     found_at_ms: int
 
 
+class State(NamedTuple):
+    """The store's bookkeeping, written with every batch.
+
+    `seq`: the newest write counter. `flushed_seq`: up to which the Meta Service has everything. `keys` and `digest`: how many
+    records there are, and the sum of their write counters modulo 2^64: a record that vanished or went back changes them.
+    """
+
+    seq: int = 0
+    flushed_seq: int = 0
+    keys: int = 0
+    digest: int = 0
+
+
 class OffsetCache:
-    """Offsets in RocksDB, a write counter, and the counter up to which the Meta Service has everything.
+    """Offsets in RocksDB, with the bookkeeping that tells what is flushed and whether anything was lost.
 
     Reads and writes are called on the event loop: they do not release the GIL, so that a thread would only add a hop.
     """
@@ -55,78 +80,94 @@ class OffsetCache:
         self._watermark = watermark
         self._limiter = anyio.CapacityLimiter(1)
         self._failure: str | None = None
+        self._disk_full = False
+        state = State(*_STATE_FORM.unpack(db.get(_STATE) or _STATE_FORM.pack(*State())))
+        self._keys, self._digest = state.keys, state.digest
         self.failed = anyio.Event()
         self.path = path
         self.wal_sync = wal_sync
-        self.seq = max(self._number(_SEQ), watermark.value)
-        self.synced_seq = self.seq
-        self.flushed_seq = self._number(_FLUSHED)
+        self.seq = self.synced_seq = state.seq
+        self.flushed_seq = state.flushed_seq
+        loss = db.get(_LOSS)
+        self.loss = Loss(*_LOSS_FORM.unpack(loss)) if loss else None
         self.loss_at_open = False
 
     @classmethod
     def open(cls, path: Path, wal_sync: WalSync) -> Self:
-        """Open or create the store at `path`. Blocks.
+        """Open or create the store at `path`, and verify it: reads every record once. Blocks.
 
         Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do.
         """
         database = path / "db"
         existed = database.exists() and any(database.iterdir())
-        db = rocks.open_store(database, lambda: Rdict(str(database), options=rocks.options()))
+        db = rocks.open_store(database, ("default",), ADVICE)
         try:
             watermark = Watermark.open(path / "watermark")
         except OSError as error:
             db.close()
             raise StorageFailedError(f"{path / 'watermark'}: {error.strerror}") from error
-        if not existed and watermark.value:
-            value = watermark.value
+        cache = cls(db, watermark, path, wal_sync)
+        try:
+            cache._verify(existed=existed)
+        except BaseException:
             watermark.close()
             db.close()
-            Rdict.destroy(str(database))
-            raise StoreDamagedError(f"{database}: is empty, though {value} writes were acknowledged here")
-        cache = cls(db, watermark, path, wal_sync)
-        cache._detect_loss()
-        log.info("cache.opened", path=str(path), created=not existed, seq=cache.seq, flushed_seq=cache.flushed_seq)
+            raise
+        log.info(
+            "cache.opened", path=str(path), created=not existed, keys=cache.keys, seq=cache.seq, flushed_seq=cache.flushed_seq
+        )
         return cache
 
     def get(self, key: OffsetKey) -> OffsetRecord | None:
         """What stands locally. A tombstone is a record."""
-        value: bytes | None = rocks.guarded(self._db.get, encode_key(key))
+        value = self._value(key)
         return None if value is None else decode_record(value)
 
     def seq_of(self, key: OffsetKey) -> int:
         """The write counter of a stored key; 0 when it is absent."""
-        value: bytes | None = rocks.guarded(self._db.get, encode_key(key))
+        value = self._value(key)
         return 0 if value is None else decode_seq(value)
 
-    def write(self, changes: Mapping[OffsetKey, OffsetRecord | None]) -> list[Stored]:
+    def find(self, key: OffsetKey) -> tuple[OffsetRecord | None, int]:
+        """What `get` and `seq_of` say, in one read."""
+        value = self._value(key)
+        return (None, 0) if value is None else (decode_record(value), decode_seq(value))
+
+    def write(
+        self, changes: Mapping[OffsetKey, OffsetRecord | None], replaced: Mapping[OffsetKey, int] | None = None
+    ) -> list[Stored]:
         """Store records, or forget keys (None), as one WriteBatch. Returns the stored ones with their write counters.
 
-        When it returns, a killed process loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
+        `replaced` is what `seq_of` says of the keys, where the caller has read it already. When this returns, a killed process
+        loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
         """
         self.check()
         batch = WriteBatch(raw_mode=True)
         stored: list[Stored] = []
-        seq = self.seq
+        seq, keys, digest = self.seq, self._keys, self._digest
         for key, record in changes.items():
+            before = replaced[key] if replaced is not None and key in replaced else self.seq_of(key)
             if record is None:
                 batch.delete(encode_key(key))
+                keys, digest = keys - bool(before), digest - before
                 continue
             seq += 1
             batch.put(encode_key(key), encode_record(record, seq))
             stored.append(Stored(key, record, seq))
-        batch.put(_SEQ, _pack(seq))
-        batch.put(_FLUSHED, _pack(self.flushed_seq))
-        try:
-            rocks.guarded(self._db.write, batch)
-        except StorageFailedError as error:
-            raise self._fail(f"a write of the local store failed: {error}") from error
-        self.seq = seq
+            keys, digest = keys + (not before), digest + seq - before
+        state = State(seq, self.flushed_seq, keys, digest % 2**64)
+        batch.put(_STATE, _STATE_FORM.pack(*state))
+        self._write(batch)
+        self.seq, _, self._keys, self._digest = state
         # After the batch, before the acknowledgement: a watermark above the store always means a loss.
         self._advance_watermark(seq)
         return stored
 
     async def sync(self) -> None:
-        """Make every write so far survive a power cut. Raises StorageFailedError, and so does every later write: a sync is never retried."""
+        """Make every write so far survive a power cut.
+
+        Raises StorageFailedError, and so does every later write: a sync is never retried.
+        """
         self.check()
         seq = self.seq
         try:
@@ -150,9 +191,13 @@ class OffsetCache:
                 raise self._fail(f"the sync of the watermark failed: {error}") from error
 
     async def watch(self) -> None:
-        """Wait for the store to fail, and raise StorageFailedError."""
-        await self.failed.wait()
-        self.check()
+        """Raise StorageFailedError when the store has to be opened again: it failed, or its full disk has space again."""
+        while True:
+            with anyio.move_on_after(SPACE_CHECK_S):
+                await self.failed.wait()
+            self.check()
+            if self._disk_full and self._has_space():
+                raise self._fail("the disk was full and has space again")
 
     def check(self) -> None:
         """Raise StorageFailedError once a sync has failed."""
@@ -171,48 +216,88 @@ class OffsetCache:
         return self.seq - self.synced_seq
 
     @property
-    def estimated_keys(self) -> int:
-        """RocksDB's estimate of how many keys there are."""
-        return self._db.property_int_value("rocksdb.estimate-num-keys") or 0
-
-    @property
-    def loss(self) -> Loss | None:
-        """The last loss of acknowledged writes that was ever found here."""
-        value: bytes | None = self._db.get(_LOSS)
-        return Loss(int.from_bytes(value[:8]), int.from_bytes(value[8:])) if value else None
+    def keys(self) -> int:
+        """How many records there are, tombstones included."""
+        return self._keys
 
     def rocksdb_properties(self) -> dict[str, int]:
         """RocksDB's own numbers, by our names. Thread-safe."""
         return {ours: self._db.property_int_value(theirs) or 0 for theirs, ours in rocks.PROPERTIES.items()}
 
     def close(self) -> None:
-        """Store the flushed watermark, sync, close. After a failure it only closes."""
+        """Store the bookkeeping, sync, close. Never raises: what goes wrong here is found at the next open."""
         try:
             if not self._failure:
                 self.write({})
                 rocks.guarded(self._db.flush_wal, True)
                 self._watermark.sync()
-        finally:
-            self._watermark.close()
-            self._db.close()
+        except (AdapterError, OSError) as error:
+            log.error("cache.close", error=str(error))
+        self._watermark.close()
+        try:
+            rocks.guarded(self._db.close)
+        except AdapterError as error:
+            log.error("cache.close", error=str(error))
 
-    def _detect_loss(self) -> None:
-        writes = self._watermark.value - self._number(_SEQ)
-        if writes <= 0:
-            return
+    def _verify(self, *, existed: bool) -> None:
+        """Compare the store with its watermark and its digest; raises StoreDamagedError when it cannot be read to the end."""
+        if not existed and self._watermark.value:
+            raise StoreDamagedError(
+                f"{self.path}: is empty, though {self._watermark.value} writes were acknowledged here. {ADVICE}"
+            )
+        keys = digest = 0
+        try:
+            for _, value in rocks.scan(self._db, _FIRST_KEY, b""):
+                keys += 1
+                digest += decode_seq(value)
+        except StoreDamagedError as error:
+            raise StoreDamagedError(f"{self.path}: {error}. {ADVICE}") from error
+        missing = max(self._watermark.value - self.seq, 0)
+        if (keys, digest % 2**64) != (self._keys, self._digest):
+            missing += max(self._keys - keys, 1)
+        self._keys, self._digest = keys, digest % 2**64
+        if missing:
+            self._note_loss(missing)
+
+    def _note_loss(self, writes: int) -> None:
+        """Store the loss and the new bookkeeping in one synced batch: found once, told in status for ever."""
+        self.loss = Loss(writes, time.time_ns() // 1_000_000)
         self.loss_at_open = True
-        # Stored with the new counter in one synced batch: found once, told in status for ever.
+        self.seq = self.synced_seq = max(self.seq, self._watermark.value)
         batch = WriteBatch(raw_mode=True)
-        batch.put(_LOSS, _pack(writes) + _pack(time.time_ns() // 1_000_000))
-        batch.put(_SEQ, _pack(self.seq))
-        rocks.guarded(self._db.write, batch)
+        batch.put(_LOSS, _LOSS_FORM.pack(*self.loss))
+        batch.put(_STATE, _STATE_FORM.pack(self.seq, self.flushed_seq, self._keys, self._digest))
+        self._write(batch)
         rocks.guarded(self._db.flush_wal, True)
         log.error(
             "cache.acknowledged_writes_lost",
             writes=writes,
             path=str(self.path),
-            help="the store's WAL was damaged; the values of affected keys are fetched from the Meta Service",
+            help="files of the store were damaged; what is missing is looked up in the Meta Service",
         )
+
+    def _value(self, key: OffsetKey) -> bytes | None:
+        value: bytes | None = rocks.guarded(self._db.get, encode_key(key))
+        return value
+
+    def _write(self, batch: WriteBatch) -> None:
+        try:
+            rocks.guarded(self._db.write, batch)
+        except DiskFullError as error:
+            self._disk_full = True
+            raise DiskFullError(f"{self.path}: no space left; nothing was stored. Free some space there: {error}") from error
+        except StorageFailedError as error:
+            raise self._fail(f"a write of the local store failed: {error}") from error
+        self._disk_full = False
+
+    def _has_space(self) -> bool:
+        """True when an open could replay the WAL into a new file, after RocksDB did not resume by itself."""
+        try:
+            self.write({})
+        except DiskFullError:
+            replay = sum(file.stat().st_size for file in (self.path / "db").glob("*.log"))
+            return shutil.disk_usage(self.path).free > replay + REOPEN_SPARE_BYTES
+        return False
 
     def _advance_watermark(self, seq: int) -> None:
         try:
@@ -224,10 +309,3 @@ class OffsetCache:
         self._failure = self._failure or reason
         self.failed.set()
         return StorageFailedError(self._failure)
-
-    def _number(self, key: bytes) -> int:
-        return int.from_bytes(self._db.get(key) or b"")
-
-
-def _pack(number: int) -> bytes:
-    return number.to_bytes(8)

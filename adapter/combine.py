@@ -18,7 +18,7 @@ R = TypeVar("R")
 class Combiner(Generic[T, R]):
     """Serializes calls of `perform`, which answers a list of items with as many results, or an error for an item alone.
 
-    An AdapterError raised by `perform` goes to every caller of that call. Any other exception ends `run`, and with it the process.
+    An AdapterError raised by `perform` goes to every caller of that call. Any other exception ends `run`, and so the process.
     """
 
     def __init__(self, perform: Callable[[Sequence[T]], Awaitable[Sequence[R | AdapterError]]], *, max_items: int) -> None:
@@ -26,9 +26,15 @@ class Combiner(Generic[T, R]):
         self._max_items = max_items
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
         self._arrived = asyncio.Event()
+        self._ended = False
 
     async def submit(self, item: T) -> R:
-        """Wait until a call that includes `item` has ended, and return its result. A cancelled caller does not undo the call."""
+        """Wait until a call that includes `item` has ended, and return its result. A cancelled caller does not undo the call.
+
+        Raises NotReadyError when `run` has ended, or ends meanwhile.
+        """
+        if self._ended:
+            raise NotReadyError("stopped before this was taken; nothing of it is stored: send it again")
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         self._arrived.set()
@@ -41,6 +47,7 @@ class Combiner(Generic[T, R]):
                 await self._arrived.wait()
                 await self._call_once()
         finally:
+            self._ended = True
             self._abandon(self._waiting)
             self._waiting.clear()
 

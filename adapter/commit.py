@@ -91,7 +91,7 @@ class Router:
         self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
 
     async def commit(self, commit: Commit) -> list[Standing]:
-        """Commit a batch; returns what stands, in no particular order. What is written through goes first: it is what may fail."""
+        """Commit a batch; returns what stands, in any order. What is written through goes first: it is what may fail."""
         by_mode: dict[Mode, list[tuple[OffsetKey, OffsetRecord]]] = {"write_through": [], "cached": []}
         for entry in commit.entries:
             by_mode[self._mode_of(entry[0].namespace, entry[0].group)].append(entry)

@@ -1,6 +1,7 @@
 """The only writer of the cache: decide, write, mark dirty, sync, answer, in this order.
 
-Takes what all callers submitted meanwhile as one WriteBatch, in which the newest value of a key wins. Never talks to the Meta Service.
+Takes what all callers submitted meanwhile as one WriteBatch, in which the newest value of a key wins.
+Never talks to the Meta Service.
 """
 
 import time
@@ -80,6 +81,7 @@ class _Batch:
         self._clock = clock
         self._staged: dict[OffsetKey, OffsetRecord | None] = {}
         self._clean: set[OffsetKey] = set()
+        self._seqs: dict[OffsetKey, int] = {}
 
     def add(self, change: Change) -> list[Standing] | AdapterError:
         """Decide a change; an error refuses it whole."""
@@ -98,7 +100,7 @@ class _Batch:
         """Write and mark dirty without a pause between: a flush that begins next must see each counter that it passes (3)."""
         if not self._staged:
             return False
-        stored = self._cache.write(self._staged)
+        stored = self._cache.write(self._staged, self._seqs)
         now = self._clock()
         for key, record, seq in stored:
             if key in self._clean:
@@ -108,7 +110,10 @@ class _Batch:
         return True
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
-        return self._staged[key] if key in self._staged else self._cache.get(key)
+        if key in self._staged:
+            return self._staged[key]
+        record, self._seqs[key] = self._cache.find(key)
+        return record
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
         self._staged[key] = record

@@ -17,14 +17,16 @@ from adapter.model import check_name
 Mode = Literal["cached", "write_through"]
 WalSync = Literal["always", "interval", "never"]
 
+MAX_PORT = 65_535
+
 _Path = Annotated[Path, Strict(strict=False)]
 
 
 def split_address(address: str) -> tuple[str, int]:
     """Split `host:port` or `[v6]:port`. Raises ValueError."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise ValueError(f"{address!r} is not host:port with a port from 0 to 65535")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise ValueError(f"{address!r} is not host:port with a port from 0 to {MAX_PORT}")
     return host.strip("[]"), int(port)
 
 

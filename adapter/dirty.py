@@ -79,7 +79,8 @@ class DirtyKeys:
 
     def oldest_age(self, now: float) -> float:
         """For how many seconds the longest waiting key has been dirty; 0 when none is."""
-        ages = [now - entry.since for part in self._parts() for entry in part.values()]
+        # Also called from the metrics thread: `list` copies while no other thread runs.
+        ages = [now - entry.since for part in self._parts() for entry in list(part.values())]
         return max(ages, default=0.0)
 
     def lowest_refused_seq(self) -> int | None:

@@ -59,3 +59,11 @@ class StoreDamagedError(PermanentError):
 
 class ListenError(PermanentError):
     """An address cannot be listened on."""
+
+
+def leaves(group: BaseExceptionGroup[AdapterError]) -> list[AdapterError]:
+    """The errors in a group of groups, which task groups nest."""
+    found: list[AdapterError] = []
+    for error in group.exceptions:
+        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

@@ -5,16 +5,17 @@ The first SIGTERM or SIGINT asks for an orderly stop, the second ends the proces
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import anyio
 import structlog
 
-from adapter.errors import AdapterError
+from adapter.errors import AdapterError, leaves
 
 log = structlog.get_logger(__name__)
 
-Until = Callable[[Callable[[], None]], Awaitable[None]]
+Until = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
 EXIT_OK, EXIT_FAILED = 0, 1
 
@@ -40,15 +41,8 @@ def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
         try:
             return await main(on_signals)
         except* AdapterError as group:
-            for error in _leaves(group):
+            for error in leaves(group):
                 log.error("process.failed", error=str(error), kind=type(error).__name__)
         return EXIT_FAILED
 
     return anyio.run(guarded)
-
-
-def _leaves(group: BaseExceptionGroup[AdapterError]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found

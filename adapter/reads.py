@@ -100,7 +100,7 @@ class OffsetReader:
     async def read(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[tuple[OffsetKey, OffsetRecord]]:
         """The live offsets, in the order asked for; absent ones are left out.
 
-        Raises MetaUnavailableError or NotReadyError when the Meta Service had to be asked and could not: absent and unknown are different things.
+        Raises MetaUnavailableError or NotReadyError when the Meta Service had to be asked and could not: unknown is not absent.
         """
         for part in wanted:
             if self._must_ask(part, mode):

@@ -16,7 +16,7 @@ import structlog
 from adapter.cache import OffsetCache, Stored
 from adapter.committer import Committer, Reconcile
 from adapter.dirty import DirtyKeys
-from adapter.errors import TransientError
+from adapter.errors import TransientError, leaves
 from adapter.flusher import Flusher
 from adapter.meta_client import MetaClient
 from adapter.model import OffsetKey, OffsetRecord, merge, resolve
@@ -78,10 +78,10 @@ class Recovery:
                 self._after = batch[-1].key
                 if self._clock() - told_at > PROGRESS_S:
                     told_at = self._clock()
-                    log.info("recovery.progress", compared=self.report.compared, of_about=self._cache.estimated_keys)
+                    log.info("recovery.progress", compared=self.report.compared, of=self._cache.keys)
                 batch = following[0]
         except* TransientError as group:
-            raise _first(group) from group
+            raise leaves(group)[0] from group
         finally:
             self.report.seconds = self._clock() - started
         self.report.done = True
@@ -149,8 +149,3 @@ class Recovery:
             self.report.failed += pushed
         else:
             self.report.pushed += pushed
-
-
-def _first(group: BaseExceptionGroup[TransientError]) -> TransientError:
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error

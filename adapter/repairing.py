@@ -1,4 +1,4 @@
-"""What can be done about a local store that does not open. Nothing is ever deleted: the damaged store stays beside the new one."""
+"""What can be done about a local store that does not open. Nothing is deleted: the damaged store stays beside the new one."""
 
 import shutil
 import time

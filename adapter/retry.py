@@ -11,9 +11,9 @@ log = structlog.get_logger(__name__)
 def retrying(
     what: str, *, first_s: float, max_s: float, limit_s: float | None = None, on: type[AdapterError] = TransientError
 ) -> AsyncRetrying:
-    """Attempts of `what`: the pause grows from `first_s` to at most `max_s` seconds; after `limit_s` seconds the last error is raised.
+    """Attempts of `what`: the pause grows from `first_s` to at most `max_s` seconds; after `limit_s` the last error is raised.
 
-    Without a limit it goes on for as long as the task lives, which is right only for a loop that takes new values on each attempt.
+    Without a limit it goes on for as long as the task lives: right only where each attempt takes the newest values.
     """
 
     def tell(state: RetryCallState) -> None:

@@ -1,6 +1,6 @@
 """What both stores share of RocksDB: options, opening with clear errors, and the table foreign error -> ours."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +10,8 @@ from adapter.errors import AdapterError, DiskFullError, StorageFailedError, Stor
 
 R = TypeVar("R")
 
-WRITE_BUFFER_BYTES = 32 * 2**20  # one memtable; also the order of what an open has to replay
+WRITE_BUFFER_BYTES = 16 * 2**20  # one memtable; also the order of what an open has to replay
+WRITE_BUFFERS = 6  # a write that has to wait for a memtable does so with the GIL held: give it room
 BLOCK_CACHE_BYTES = 64 * 2**20
 MAX_WAL_BYTES = 128 * 2**20
 LOG_FILES = 3  # RocksDB's own LOG, kept for support
@@ -24,8 +25,7 @@ PROPERTIES = {
     "rocksdb.num-running-compactions": "running_compactions",
     "rocksdb.num-running-flushes": "running_flushes",
     "rocksdb.estimate-pending-compaction-bytes": "pending_compaction_bytes",
-    "rocksdb.is-write-stopped": "write_stopped",
-    "rocksdb.background-errors": "background_errors",
+    "rocksdb.num-files-at-level0": "level0_files",
 }
 
 _TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
@@ -35,15 +35,17 @@ _TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
     ("lock ", StoreLockedError),
     ("LOCK", StoreLockedError),
     ("Corruption", StoreDamagedError),
+    ("No such file or directory", StoreDamagedError),
 )
 
 
-def options() -> Options:
+def options(*, create: bool = True) -> Options:
     """The options of both stores. The WAL is recovered up to the first damaged record; who needs more compares watermarks."""
     made = Options(raw_mode=True)
-    made.create_if_missing(True)
+    made.create_if_missing(create)
     made.create_missing_column_families(True)
     made.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    made.set_max_write_buffer_number(WRITE_BUFFERS)
     made.set_max_total_wal_size(MAX_WAL_BYTES)
     made.set_keep_log_file_num(LOG_FILES)
     made.set_max_background_jobs(2)
@@ -54,10 +56,11 @@ def options() -> Options:
     return made
 
 
-def open_store(path: Path, opened: Callable[[], Rdict]) -> Rdict:
-    """Open a database. Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError, with what to do.
+def open_store(path: Path, families: Sequence[str], advice: str) -> Rdict:
+    """Open or create a database. Raises StoreLockedError, StoreDamagedError (with `advice`), DiskFullError or StorageFailedError.
 
-    A directory that has files but no CURRENT was a database once: RocksDB would silently begin an empty one there.
+    Only an empty directory becomes a new database: one that has files but no CURRENT was a database once, and RocksDB
+    would in some cases silently begin an empty one there.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -65,15 +68,17 @@ def open_store(path: Path, opened: Callable[[], Rdict]) -> Rdict:
     except OSError as error:
         raise StorageFailedError(f"{path}: {error.strerror}: the store's directory must be writable by this user") from error
     if names and "CURRENT" not in names:
-        raise StoreDamagedError(f"{path}: has files of a store, but its CURRENT file is missing")
+        raise StoreDamagedError(f"{path}: has files of a store, but its CURRENT file is missing. {advice}")
     try:
-        return opened()
+        return Rdict(str(path), options=options(create=not names), column_families={name: options() for name in families})
     except Exception as error:
         found = translate(error)
         if isinstance(found, StoreLockedError):
             raise StoreLockedError(
                 f"{path}: another process has this store open; stop it, or give this one another path"
             ) from error
+        if isinstance(found, StoreDamagedError):
+            raise StoreDamagedError(f"{path}: {found}. {advice}") from error
         raise type(found)(f"{path}: {found}") from error
 
 
@@ -93,9 +98,16 @@ def guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - wha
 
 
 def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values from `start` up to, not including, `end` (empty: to the last), in key order."""
+    """Keys and values from `start` up to, not including, `end` (empty: to the last), in key order.
+
+    Raises StoreDamagedError at a block that cannot be read: rocksdict's own iterators end there in silence.
+    """
     read_options = ReadOptions()
     if end:
         read_options.set_iterate_upper_bound(end)
-    items: Iterator[tuple[bytes, bytes]] = db.items(read_opt=read_options, from_key=start)  # type: ignore[assignment]
-    return items
+    found = db.iter(read_options)
+    found.seek(start)
+    while found.valid():
+        yield found.key(), found.value()
+        found.next()
+    guarded(found.status)

@@ -3,17 +3,13 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Protocol
 
 import grpc
 import structlog
 
-from adapter.commit import CommitPolicy
-from adapter.dirty import DirtyKeys
+from adapter.core import Core
 from adapter.errors import AdapterError
 from adapter.metrics import AdapterMetrics
-from adapter.ownership import Ownership
-from adapter.reads import OffsetReader
 from adapter.requests import parse_commit, parse_read_mode, parse_wanted, shard_offset, superseded_rows
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.statuses import Context, answering, status_of
@@ -23,15 +19,6 @@ log = structlog.get_logger(__name__)
 CommitRequest = Callable[[offsets_pb.CommitOffsetsRequest], Awaitable[list[offsets_pb.Superseded]]]
 
 MAX_PIPELINED = 256  # unanswered requests of one stream; beyond that its reading stops, and with it the sender
-
-
-class Core(Protocol):
-    """What the front needs of an open store."""
-
-    commits: CommitPolicy
-    reader: OffsetReader
-    ownership: Ownership
-    dirty: DirtyKeys
 
 
 class OffsetStore(offsets_grpc.OffsetStoreServicer):

@@ -3,6 +3,7 @@
 Composes the process from its parts. A failed local store is closed and opened again; nothing is acknowledged meanwhile.
 """
 
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -16,10 +17,11 @@ from adapter.admin import OffsetAdmin, Situation
 from adapter.cache import OffsetCache
 from adapter.config import AdapterConfig
 from adapter.core import Core, open_cache, running_core
-from adapter.errors import AdapterError, NotReadyError, StorageFailedError
+from adapter.errors import AdapterError, NotReadyError, StorageFailedError, leaves
 from adapter.listen import GrpcServer, listening
 from adapter.meta_client import GrpcMetaClient, MetaClient
 from adapter.metrics import AdapterMetrics, GaugesCollector
+from adapter.process import Until
 from adapter.retry import retrying
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.server import OffsetStore
@@ -84,9 +86,11 @@ class Sidecar:
                 core.tasks.start_soon(core.flusher.run, name="flusher")
                 await self._unless_stopped(lambda: self._take_commits(server))
                 await self._stop_intake(server)
-                return await self._drain(core)
+                left = await self._drain(core)
+                self.situation.core = None
+                return left
         except* StorageFailedError as group:
-            reason = str(group.exceptions[0])
+            reason = str(leaves(group)[0])
         self.situation.core = None
         self.situation.enter(State.FAILED, reason)
         await server.set_serving(serving=False)
@@ -150,6 +154,7 @@ class Sidecar:
         opened: list[OffsetCache] = []
 
         async def attempt() -> None:
+            gc.collect()  # an iterator of the failed store that is still referenced would keep its lock
             policy = retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
             opened.append(await policy(open_cache, self._config))
 
@@ -192,7 +197,7 @@ class Sidecar:
                 yield server
 
 
-async def run(config: AdapterConfig, until: Callable[[Callable[[], None]], Awaitable[None]]) -> int:
+async def run(config: AdapterConfig, until: Until) -> int:
     """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code."""
     async with GrpcMetaClient.open(config.meta) as meta, anyio.create_task_group() as tasks:
         sidecar = Sidecar(config, meta)

@@ -188,6 +188,7 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
         f"{_when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
     )
     recovery = reply.recovery
+    counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
     rows = [
         ("state", f"{state.lower()}{f': {reply.reason}' if reply.reason else ''}"),
         ("version, up for", f"{reply.version}, {reply.uptime_seconds:,.0f} s"),
@@ -198,11 +199,7 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
         ("wal_sync", f"{reply.wal_sync}: {reply.at_risk}; now {reply.unsynced_writes:,} writes"),
         ("Meta Service", meta),
         ("last flush", flush_text + (f"; {reply.last_flush_error}" if reply.last_flush_error else "")),
-        (
-            "recovery",
-            f"{'done' if recovery.done else 'not done'} in {recovery.seconds:.1f} s: compared {recovery.compared:,}, pushed "
-            f"{recovery.pushed:,}, adopted {recovery.adopted:,}, equal {recovery.equal:,}, failed {recovery.failed:,}",
-        ),
+        ("recovery", f"{'done' if recovery.done else 'not done'} in {recovery.seconds:.1f} s: {counts}"),
     ]
     if reply.HasField("loss"):
         rows.append(

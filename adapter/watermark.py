@@ -1,7 +1,7 @@
 """The newest acknowledged write, kept outside RocksDB's WAL.
 
-32 bytes in a file of its own, overwritten in place after each WriteBatch and before its acknowledgement. If RocksDB opens with
-less than this says, acknowledged writes are missing. It survives a killed process as it is, and a power cut as of the last `sync`.
+A file of its own, overwritten in place after each WriteBatch and before its acknowledgement. If RocksDB opens with less
+than this says, acknowledged writes are missing. It survives a killed process as it is, a power cut as of the last `sync`.
 """
 
 import os

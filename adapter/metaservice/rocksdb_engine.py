@@ -26,6 +26,10 @@ log = structlog.get_logger(__name__)
 
 DATA, META = "data", "meta"
 _SCHEMA_KEY, _SCHEMA = b"schema", b"1"
+ADVICE = (
+    "Restore it from a backup, or move it away and start empty: every adapter then pushes what it still holds "
+    "(offsets of brokers that are gone are only in the backup)."
+)
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop gets a turn
 
@@ -47,9 +51,7 @@ class RocksDbEngine:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open or create the store. Blocks. Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError."""
-        options = rocks.options()
-        families = {DATA: rocks.options(), META: rocks.options()}
-        db = rocks.open_store(path, lambda: Rdict(str(path), options=options, column_families=families))
+        db = rocks.open_store(path, (DATA, META), ADVICE)
         meta = db.get_column_family(META)
         schema: bytes | None = meta.get(_SCHEMA_KEY)
         if schema is None:

@@ -618,7 +618,7 @@ class LossStatus(_message.Message):
     WRITES_FIELD_NUMBER: _builtins.int
     FOUND_AT_MS_FIELD_NUMBER: _builtins.int
     writes: _builtins.int
-    """How many writes, at most: the distance between the two watermarks."""
+    """About how many: from the write counters, or the number of missing keys."""
     found_at_ms: _builtins.int
     """When it was found; Unix time in milliseconds."""
     def __init__(
@@ -695,7 +695,6 @@ class StatusReply(_message.Message):
     """"cached" or "write_through", and the group patterns that differ."""
     cache_path: _builtins.str
     stored_keys: _builtins.int
-    """An estimate by RocksDB."""
     dirty_keys: _builtins.int
     oldest_dirty_seconds: _builtins.float
     wal_sync: _builtins.str
