@@ -67,6 +67,13 @@ def status(address: str, *, as_json: bool) -> None:
 
 
 @cli.command()
+@_address
+def health(address: str) -> None:
+    """Exit with 0 when the adapter or Meta Service at ADDRESS is SERVING, else with 1: for container health checks."""
+    sys.exit(0 if anyio.run(tools.health, address) else 1)
+
+
+@cli.command()
 @click.argument("group")
 @click.argument("shards", nargs=-1)
 @_namespace

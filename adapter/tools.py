@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from google.protobuf.json_format import MessageToDict
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rich.console import Console
 from rich.table import Table
 
@@ -51,6 +52,18 @@ async def status(address: str, as_json: bool) -> bool:
     else:
         _print_status(reply, state)
     return reply.state == offsets_pb.StatusReply.SERVING
+
+
+async def health(address: str) -> bool:
+    """Print the health of the server as a whole; True when it is SERVING."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        try:
+            reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=2.0)
+        except grpc.aio.AioRpcError as error:
+            tell(f"{address}: {error.code().name}: {error.details()}")
+            return False
+    tell(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+    return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 async def get(address: str, namespace: str, group: str, shards: Sequence[str], mode: str, as_json: bool) -> bool:
