@@ -14,6 +14,7 @@ DEFAULT_NAMESPACE = "default"
 NAME_MAX_BYTES = 255
 METADATA_MAX_BYTES = 4096  # Kafka's offset.metadata.max.bytes
 U64_MAX = 2**64 - 1
+FIRST_EPOCH = 1  # of a key that was never there; 0 means unknown
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 

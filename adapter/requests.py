@@ -7,6 +7,7 @@ from adapter.committer import Commit, Standing
 from adapter.errors import InvalidInputError
 from adapter.model import (
     DEFAULT_NAMESPACE,
+    FIRST_EPOCH,
     U64_MAX,
     CommitMode,
     GroupKey,
@@ -19,7 +20,6 @@ from adapter.model import (
 from adapter.reads import ReadMode, Wanted
 from adapter.rpc import offsets_pb
 
-FIRST_EPOCH = 1
 MAX_PAGE = 10_000
 DEFAULT_PAGE = 1_000
 

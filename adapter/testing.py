@@ -24,7 +24,7 @@ from adapter.config import AdapterConfig, parse
 from adapter.errors import AdapterError
 from adapter.meta_client import MetaClient, Page
 from adapter.metaservice.engine import settle
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
+from adapter.model import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
 from adapter.sidecar import Sidecar
 
 READY_TIMEOUT_S = 30.0
@@ -251,7 +251,7 @@ class Ledger:
     def __init__(self) -> None:
         self.acknowledged: dict[OffsetKey, tuple[int, int]] = {}
 
-    def note(self, key: OffsetKey, offset: int, epoch: int = 0) -> None:
+    def note(self, key: OffsetKey, offset: int, epoch: int = FIRST_EPOCH) -> None:
         """A commit was acknowledged."""
         self.acknowledged[key] = max(self.acknowledged.get(key, (0, 0)), (epoch, offset))
 
@@ -262,7 +262,8 @@ class Ledger:
         return {
             key: (acknowledged, found.get(key))
             for key, acknowledged in self.acknowledged.items()
-            if key not in found or found[key] < acknowledged
+            # Stored while the Meta Service was away, an epoch may still be 0 (unknown).
+            if key not in found or max(found[key], (FIRST_EPOCH, found[key][1])) < acknowledged
         }
 
 

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, merge, resolve
-
-FIRST_EPOCH = 1
+from adapter.model import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, merge, resolve
 
 
 class Page(NamedTuple):
