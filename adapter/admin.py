@@ -10,7 +10,8 @@ from adapter.config import AdapterConfig
 from adapter.core import Core
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
-from adapter.requests import DEFAULT_PAGE, parse_page, shard_offset
+from adapter.model import OffsetKey
+from adapter.requests import DEFAULT_PAGE, parse_page, parse_page_token, shard_offset
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.statuses import Context, answering
 
@@ -99,7 +100,8 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ListOffsets(self, request: offsets_pb.ListOffsetsRequest, context: Context) -> offsets_pb.ListOffsetsReply:  # noqa: D102
         core = self._core()
         prefix = pack_names(*parse_page(request.namespace, request.group, request.page_size))
-        after = decode_key(request.page_token) if request.page_token else None
+        token = parse_page_token(request.page_token, prefix, len(OffsetKey._fields))
+        after = decode_key(token) if token else None
         size = request.page_size or DEFAULT_PAGE
         page = list(islice(core.cache.scan(prefix, after), size))
         return offsets_pb.ListOffsetsReply(

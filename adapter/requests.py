@@ -3,8 +3,9 @@
 import time
 from collections.abc import Iterable, Sequence
 
+from adapter.codec import unpack_names
 from adapter.committer import Commit, Standing
-from adapter.errors import InvalidInputError
+from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.model import (
     DEFAULT_NAMESPACE,
     FIRST_EPOCH,
@@ -89,6 +90,17 @@ def parse_page(namespace: str, group: str, page_size: int) -> tuple[str, ...]:
         raise InvalidInputError("namespace: is empty, but a group is named; name both")
     names = (("namespace", namespace), ("group", group))
     return tuple(check_name(name, field) for field, name in names if name)
+
+
+def parse_page_token(token: bytes, prefix: bytes, fields: int) -> bytes:
+    """The token of a former page of the list below `prefix`: a key of so many fields. Raises InvalidInputError."""
+    try:
+        names = unpack_names(token)
+    except (StoreDamagedError, UnicodeDecodeError):
+        names = []
+    if token and (len(names) != fields or not token.startswith(prefix)):
+        raise InvalidInputError("page_token: is not the next_page_token of a page of this list")
+    return token
 
 
 def superseded_rows(commit: Commit, standing: Iterable[Standing]) -> list[offsets_pb.Superseded]:

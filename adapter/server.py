@@ -126,3 +126,6 @@ class _Stream:
         except AdapterError as error:
             code: int = status_of(error).value[0]
             return offsets_pb.StreamCommitsReply(id=request.id, code=code, message=str(error))
+        except Exception:
+            log.exception("rpc.failed", method="StreamCommits")
+            raise

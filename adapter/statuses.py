@@ -6,9 +6,12 @@ from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+import structlog
 
 from adapter import errors
 from adapter.errors import AdapterError
+
+log = structlog.get_logger(__name__)
 
 S = TypeVar("S")
 Q = TypeVar("Q")
@@ -42,5 +45,8 @@ def answering(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q
             return await method(self, request, context)
         except AdapterError as error:
             await context.abort(status_of(error), str(error))
+        except Exception:
+            log.exception("rpc.failed", method=method.__name__)
+            raise
 
     return answer

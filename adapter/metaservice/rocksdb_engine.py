@@ -115,8 +115,6 @@ class RocksDbEngine:
         """A bounded scan."""
         prefix = pack_names(cluster, *names)
         start = after + b"\0" if after else prefix
-        if not start.startswith(prefix):
-            return Page([], b"")
         rows = list(islice(rocks.scan(self._data, start, prefix_end(prefix)), size))
         return Page([_entry(key, value) for key, value in rows], rows[-1][0] if len(rows) == size else b"")
 

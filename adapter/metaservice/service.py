@@ -6,11 +6,12 @@ and one of them must not disturb the others (invariant 10). A bad request as a w
 
 from collections.abc import Sequence
 
+from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
 from adapter.metaservice.engine import Engine
 from adapter.metrics import MetaMetrics
 from adapter.model import OffsetKey, SaveEntry, SaveOutcome, Status, check_metadata, check_name, check_topic
-from adapter.requests import DEFAULT_PAGE, parse_page
+from adapter.requests import DEFAULT_PAGE, parse_page, parse_page_token
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.statuses import Context, answering
 from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save_entries
@@ -80,9 +81,9 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     async def ListOffsetData(self, request: meta_pb.ListOffsetDataRequest, context: Context) -> meta_pb.ListOffsetDataReply:  # noqa: D102
         self._metrics.calls.labels("ListOffsetData").inc()
         names = parse_page(request.namespace, request.group, request.page_size)
-        page = await self._engine.list_page(
-            _cluster(request.cluster_name), names, request.page_size or DEFAULT_PAGE, request.page_token
-        )
+        cluster = _cluster(request.cluster_name)
+        token = parse_page_token(request.page_token, pack_names(cluster, *names), 1 + len(OffsetKey._fields))
+        page = await self._engine.list_page(cluster, names, request.page_size or DEFAULT_PAGE, token)
         reply = meta_pb.ListOffsetDataReply(next_page_token=page.after)
         for key, record in page.entries:
             if record.live:
