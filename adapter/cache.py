@@ -4,6 +4,7 @@ Promises: a write that returned survives a killed process; one that was synced s
 acknowledged writes says so at open. Never knows of the Meta Service.
 """
 
+import contextlib
 import shutil
 import struct
 import time
@@ -79,7 +80,7 @@ class OffsetCache:
         self._db = db
         self._watermark = watermark
         self._limiter = anyio.CapacityLimiter(1)
-        self._failure: str | None = None
+        self.failure = ""
         self._disk_full = False
         state = State(*_STATE_FORM.unpack(db.get(_STATE) or _STATE_FORM.pack(*State())))
         self._keys, self._digest = state.keys, state.digest
@@ -99,20 +100,22 @@ class OffsetCache:
         Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do.
         """
         database = path / "db"
-        existed = database.exists() and any(database.iterdir())
-        db = rocks.open_store(database, ("default",), ADVICE)
         try:
+            path.mkdir(parents=True, exist_ok=True)
+            existed = database.exists() and any(database.iterdir())
             watermark = Watermark.open(path / "watermark")
         except OSError as error:
-            db.close()
-            raise StorageFailedError(f"{path / 'watermark'}: {error.strerror}") from error
-        cache = cls(db, watermark, path, wal_sync)
-        try:
-            cache._verify(existed=existed)
-        except BaseException:
-            watermark.close()
-            db.close()
-            raise
+            raise StorageFailedError(f"{path}: {error.strerror}: the directory must be writable by this user") from error
+        with contextlib.ExitStack() as undo:
+            undo.callback(watermark.close)
+            if not existed and watermark.value:
+                # Refused before RocksDB could make an empty database here, which the next start would take for the store.
+                raise StoreDamagedError(f"{path}: is empty, though {watermark.value} writes were acknowledged here. {ADVICE}")
+            db = rocks.open_store(database, ("default",), ADVICE)
+            undo.callback(db.close)
+            cache = cls(db, watermark, path, wal_sync)
+            cache._verify()
+            undo.pop_all()
         log.info(
             "cache.opened", path=str(path), created=not existed, keys=cache.keys, seq=cache.seq, flushed_seq=cache.flushed_seq
         )
@@ -201,8 +204,8 @@ class OffsetCache:
 
     def check(self) -> None:
         """Raise StorageFailedError once a sync has failed."""
-        if self._failure:
-            raise StorageFailedError(self._failure)
+        if self.failure:
+            raise StorageFailedError(self.failure)
 
     def scan(self, prefix: bytes = b"", after: OffsetKey | None = None) -> Iterator[Stored]:
         """The records below `prefix`, in key order, from behind `after`."""
@@ -227,7 +230,7 @@ class OffsetCache:
     def close(self) -> None:
         """Store the bookkeeping, sync, close. Never raises: what goes wrong here is found at the next open."""
         try:
-            if not self._failure:
+            if not self.failure:
                 self.write({})
                 rocks.guarded(self._db.flush_wal, True)
                 self._watermark.sync()
@@ -239,12 +242,8 @@ class OffsetCache:
         except AdapterError as error:
             log.error("cache.close", error=str(error))
 
-    def _verify(self, *, existed: bool) -> None:
+    def _verify(self) -> None:
         """Compare the store with its watermark and its digest; raises StoreDamagedError when it cannot be read to the end."""
-        if not existed and self._watermark.value:
-            raise StoreDamagedError(
-                f"{self.path}: is empty, though {self._watermark.value} writes were acknowledged here. {ADVICE}"
-            )
         keys = digest = 0
         try:
             for _, value in rocks.scan(self._db, _FIRST_KEY, b""):
@@ -306,6 +305,6 @@ class OffsetCache:
             raise self._fail(f"the watermark could not be written: {error}") from error
 
     def _fail(self, reason: str) -> StorageFailedError:
-        self._failure = self._failure or reason
+        self.failure = self.failure or reason
         self.failed.set()
-        return StorageFailedError(self._failure)
+        return StorageFailedError(self.failure)

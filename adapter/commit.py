@@ -14,7 +14,7 @@ from adapter.config import AdapterConfig, Mode
 from adapter.errors import AdapterError, RefusedError
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
+from adapter.model import CommitMode, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
 from adapter.reads import GroupLoader
 
 
@@ -34,7 +34,8 @@ class WriteBack:
 
     async def commit(self, commit: Commit) -> list[Standing]:
         """Commit locally. Raises what `Committer.submit` raises."""
-        return await self._committer.submit(await self._loader.with_epochs(commit))
+        await self._loader.load_for(commit)
+        return await self._committer.submit(commit)
 
 
 class WriteThrough:
@@ -57,7 +58,8 @@ class WriteThrough:
         Raises MetaUnavailableError: the commit does not count, though the Meta Service may have applied it. RefusedError when it
         refused an entry. Else what `Committer.submit` raises.
         """
-        return await self._combiner.submit(await self._loader.with_epochs(commit))
+        await self._loader.load_for(commit)
+        return await self._combiner.submit(commit)
 
     async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
         offers: dict[OffsetKey, OffsetRecord] = {}
@@ -73,14 +75,17 @@ class WriteThrough:
     def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:
         """Decide one caller's commit against the local values and the callers before it; all or nothing."""
         try:
-            plan = [
-                (key, place(key, offered, offers[key] if key in offers else self._cache.get(key), commit.mode))
-                for key, offered in commit.entries
-            ]
+            plan = [(key, self._place(key, offered, offers, commit.mode)) for key, offered in commit.entries]
         except AdapterError as error:
             return error
         offers.update(plan)
         return [Standing(key, record) for key, record in plan]
+
+    def _place(
+        self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], mode: CommitMode
+    ) -> OffsetRecord:
+        standing = offers[key] if key in offers else self._cache.get(key)
+        return place(key, offered, standing, mode, self._committer.loaded)
 
 
 class Router:

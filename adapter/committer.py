@@ -5,20 +5,20 @@ Never talks to the Meta Service.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from adapter.cache import OffsetCache
 from adapter.combine import Combiner
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, NotReadyError
-from adapter.model import CommitMode, OffsetKey, OffsetRecord, decide, meet
+from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, OffsetKey, OffsetRecord, as_seen, decide, meet
 
 MAX_CALLERS = 1_024  # of one WriteBatch: bounds for how long a single write holds the event loop
 
 
 class Commit(NamedTuple):
-    """Values that consumers committed. They take the epoch that stands; where nothing stands, the one they carry."""
+    """Values that consumers committed. They take the epoch that stands; where nothing stands, see `LoadedGroups`."""
 
     entries: Sequence[tuple[OffsetKey, OffsetRecord]]
     mode: CommitMode
@@ -30,13 +30,24 @@ class Reconcile(NamedTuple):
     entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]
 
 
+class Load(NamedTuple):
+    """All that the Meta Service holds of some groups, fetched when `forgets` keys had been forgotten.
+
+    Refused with ContendedError when more have been since: what was fetched may be older than what was flushed and forgotten.
+    """
+
+    groups: Collection[GroupKey]
+    entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]
+    forgets: int
+
+
 class Forget(NamedTuple):
     """Keys to remove from the cache. Refused with ContendedError while one of them is dirty."""
 
     keys: Sequence[OffsetKey]
 
 
-Change = Commit | Reconcile | Forget
+Change = Commit | Reconcile | Load | Forget
 
 
 class Standing(NamedTuple):
@@ -46,10 +57,27 @@ class Standing(NamedTuple):
     record: OffsetRecord | None
 
 
+class LoadedGroups:
+    """The groups of which everything that the Meta Service holds is known here.
+
+    A key of such a group that is not local is nowhere: it begins in the first epoch. Any other one may stand in some epoch
+    remotely: it begins in epoch 0 (unknown), and the flush brings the true one.
+    """
+
+    def __init__(self) -> None:
+        self.groups: set[GroupKey] = set()
+        self.forgets = 0
+
+    def epoch_of_absent(self, key: OffsetKey) -> int:
+        """The epoch of the first commit of a key that is not local."""
+        return FIRST_EPOCH if key.group_key in self.groups else 0
+
+
 class Committer:
     """Applies changes in the order in which they came."""
 
     def __init__(self, cache: OffsetCache, dirty: DirtyKeys, clock: Callable[[], float] = time.monotonic) -> None:
+        self.loaded = LoadedGroups()
         self._cache = cache
         self._dirty = dirty
         self._clock = clock
@@ -65,7 +93,7 @@ class Committer:
         return await self._combiner.submit(change)
 
     async def _apply(self, changes: Sequence[Change]) -> list[list[Standing] | AdapterError]:
-        batch = _Batch(self._cache, self._dirty, self._clock)
+        batch = _Batch(self._cache, self._dirty, self.loaded, self._clock)
         results = [batch.add(change) for change in changes]
         if batch.write() and self._cache.wal_sync == "always":
             await self._cache.sync()
@@ -75,10 +103,12 @@ class Committer:
 class _Batch:
     """The changes of one WriteBatch, each decided against those before it."""
 
-    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, clock: Callable[[], float]) -> None:
+    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._dirty = dirty
+        self._loaded = loaded
         self._clock = clock
+        self._newly_loaded: set[GroupKey] = set()
         self._staged: dict[OffsetKey, OffsetRecord | None] = {}
         self._clean: set[OffsetKey] = set()
         self._seqs: dict[OffsetKey, int] = {}
@@ -90,7 +120,9 @@ class _Batch:
                 case Commit():
                     return self._commit(change)
                 case Reconcile():
-                    return self._reconcile(change)
+                    return self._reconcile(change.entries)
+                case Load():
+                    return self._load(change)
                 case Forget():
                     return self._forget(change)
         except AdapterError as error:
@@ -98,16 +130,16 @@ class _Batch:
 
     def write(self) -> bool:
         """Write and mark dirty without a pause between: a flush that begins next must see each counter that it passes (3)."""
-        if not self._staged:
-            return False
-        stored = self._cache.write(self._staged, self._seqs)
+        stored = self._cache.write(self._staged, self._seqs) if self._staged else []
+        # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
+        self._loaded.groups |= self._newly_loaded
         now = self._clock()
         for key, record, seq in stored:
             if key in self._clean:
                 self._dirty.discard(key)
             else:
                 self._dirty.add(key, record, seq, now)
-        return True
+        return bool(self._staged)
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
         if key in self._staged:
@@ -127,7 +159,7 @@ class _Batch:
         changed = []
         for key, offered in change.entries:
             before = self._standing(key)
-            after = place(key, offered, before, change.mode)
+            after = place(key, offered, before, change.mode, self._loaded)
             decided.append(Standing(key, after))
             if after != before:
                 changed.append((key, after))
@@ -135,10 +167,17 @@ class _Batch:
             self._stage(key, after, clean=False)
         return decided
 
-    def _reconcile(self, change: Reconcile) -> list[Standing]:
+    def _load(self, change: Load) -> list[Standing]:
+        if change.forgets != self._loaded.forgets:
+            raise ContendedError("keys were removed while their groups were loaded")
+        self._newly_loaded.update(change.groups)
+        return self._reconcile(change.entries)
+
+    def _reconcile(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[Standing]:
         decided = []
-        for key, remote in change.entries:
+        for key, found in entries:
             before = self._standing(key)
+            remote = as_seen(found, before) if found else None
             after = meet(remote, before) if remote else before
             decided.append(Standing(key, after))
             if after is None:
@@ -156,18 +195,26 @@ class _Batch:
         busy = next((key for key in change.keys if key in self._dirty or key in self._staged), None)
         if busy:
             raise ContendedError(f"{'/'.join(busy)}: is still being committed")
+        groups = {key.group_key for key in change.keys}
+        self._loaded.groups -= groups
+        self._newly_loaded -= groups
+        self._loaded.forgets += 1
         removed = [Standing(key, self._cache.get(key)) for key in change.keys]
         self._staged.update((key, None) for key, record in removed if record is not None)
         return [entry for entry in removed if entry.record is not None]
 
 
-def place(key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode) -> OffsetRecord:
+def place(
+    key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
+) -> OffsetRecord:
     """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown.
 
     Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
     """
+    if standing is None:
+        return offered._replace(epoch=loaded.epoch_of_absent(key))
     after = decide(offered, standing, mode)
-    if standing is not None and standing.epoch == 0 and after.epoch > 0:
+    if standing.epoch == 0 and after.epoch > 0:
         raise NotReadyError(
             f"{'/'.join(key)}: cannot be rewound now: its epoch is unknown while the Meta Service is out of reach"
         )

@@ -71,7 +71,7 @@ async def running_core(
                 commits=Router(config, WriteBack(committer, loader), write_through),
                 reader=OffsetReader(cache, loader),
                 flusher=flusher,
-                ownership=Ownership(cache, dirty, committer, flusher, loader),
+                ownership=Ownership(cache, dirty, committer, flusher),
                 recovery=Recovery(cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys),
                 tasks=tasks,
             )

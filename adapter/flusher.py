@@ -72,9 +72,10 @@ class Flusher:
         policy = retrying("flush", first_s=interval_s, max_s=max(self._section.backoff_max_ms / 1000, interval_s))
         next_at = self._clock() + interval_s
         while True:
-            await anyio.sleep(next_at - self._clock())
-            # From the start of the flush, not from its end: ten a second, however long each takes; a slow one skips ticks.
-            next_at = max(next_at + interval_s, self._clock())
+            await anyio.sleep(max(next_at - self._clock(), 0))
+            # At most one a tick (5): a flush that is slower than the interval, or was retried, skips the ticks it missed.
+            now = self._clock()
+            next_at = max(next_at, now - interval_s) + interval_s
             if self._dirty.refused and self._clock() - self._refused_since >= self._section.refused_retry_ms / 1000:
                 self._dirty.retry_refused()
             await policy(self.flush_once)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 import stat
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -104,6 +105,8 @@ def _bind_unix(server: grpc.aio.Server, path: Path) -> str:
     where = f"server.unix_socket = {str(path)!r}"
     if len(os.fsencode(path)) > UNIX_PATH_MAX:
         raise ListenError(f"{where}: is over {UNIX_PATH_MAX} bytes long; choose a shorter path")
+    if path.exists() and not path.is_socket():
+        raise ListenError(f"{where}: is a file, not a socket; choose another path or move it away")
     if path.exists() and not _remove_stale(path):
         raise ListenError(f"{where}: another process listens on it; choose another path or stop that process")
     address = f"unix:{path}"
@@ -119,9 +122,7 @@ def _bind_unix(server: grpc.aio.Server, path: Path) -> str:
 
 
 def _remove_stale(path: Path) -> bool:
-    """Remove what a killed process left; False when somebody still answers, or it is not a socket."""
-    if not path.is_socket():
-        return False
+    """Remove what a killed process left; False when somebody still answers."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
@@ -133,10 +134,18 @@ def _remove_stale(path: Path) -> bool:
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
     try:
+        # gRPC says nothing useful of a bad file: let the standard library look first.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.cert, tls.key)
+        if tls.client_ca:
+            context.load_verify_locations(tls.client_ca)
         return grpc.ssl_server_credentials(
             [(tls.key.read_bytes(), tls.cert.read_bytes())],
             root_certificates=tls.client_ca.read_bytes() if tls.client_ca else None,
             require_client_auth=tls.client_ca is not None,
         )
+    except ssl.SSLError as error:
+        files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
+        raise ConfigError(f"server.tls: {files}: not PEM files that belong together: {error.reason}") from error
     except OSError as error:
         raise ConfigError(f"server.tls: {error.filename}: {error.strerror}") from error

@@ -3,6 +3,7 @@
 Never retries: the flusher and the recovery do, with the values that are newest by then.
 """
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
@@ -14,7 +15,7 @@ import structlog
 
 from adapter.config import ClientTls, MetaSection
 from adapter.errors import AdapterError, ConfigError, MetaUnavailableError, RefusedError
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.wire import in_slices, record_of, save_outcome, save_request
 
@@ -111,7 +112,7 @@ class GrpcMetaClient:
         reply = await self._call(lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
         if not reply.results and entries:
             log.debug("meta.no_results", help="this server knows no epochs: its reply is taken as applied")
-            return [SaveOutcome(Status.APPLIED, entry.record) for entry in entries]
+            return [SaveOutcome(Status.APPLIED, as_seen(entry.record, None)) for entry in entries]
         if len(reply.results) != len(entries):
             raise MetaUnavailableError(f"{self.endpoint}: answered {len(reply.results)} results to {len(entries)} entries")
         outcomes: list[SaveOutcome] = []
@@ -213,10 +214,17 @@ def _translate(endpoint: str, error: grpc.aio.AioRpcError, timeout_s: float) -> 
 
 def _credentials(tls: ClientTls) -> grpc.ChannelCredentials:
     try:
+        # gRPC would fail each call without saying why: let the standard library look first.
+        context = ssl.create_default_context(cafile=str(tls.ca))
+        if tls.cert:
+            context.load_cert_chain(tls.cert, tls.key)
         return grpc.ssl_channel_credentials(
             tls.ca.read_bytes(),
             tls.key.read_bytes() if tls.key else None,
             tls.cert.read_bytes() if tls.cert else None,
         )
+    except ssl.SSLError as error:
+        files = ", ".join(str(path) for path in (tls.ca, tls.cert, tls.key) if path)
+        raise ConfigError(f"meta.tls: {files}: not PEM files that belong together: {error.reason}") from error
     except OSError as error:
         raise ConfigError(f"meta.tls: {error.filename}: {error.strerror}") from error

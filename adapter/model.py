@@ -15,6 +15,7 @@ NAME_MAX_BYTES = 255
 METADATA_MAX_BYTES = 4096  # Kafka's offset.metadata.max.bytes
 U64_MAX = 2**64 - 1
 FIRST_EPOCH = 1  # of a key that was never there; 0 means unknown
+EPOCH_MAX = 2**63 - 1  # accepted from outside: rewinds and deletes can still raise it
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -114,6 +115,18 @@ def meet(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
     if standing is None:
         return offered
     return merge(resolve(offered, standing), resolve(standing, offered))
+
+
+def as_seen(remote: OffsetRecord, local: OffsetRecord | None) -> OffsetRecord:
+    """A remote record as this side compares it. One of epoch 0 comes from a server that knows no epochs, only offsets.
+
+    It counts as being in the local epoch, and at the same offset as the same record: such a server keeps nothing but the offset.
+    """
+    if remote.epoch:
+        return remote
+    if local is None:
+        return remote._replace(epoch=FIRST_EPOCH)
+    return local if local.live and local.offset == remote.offset else resolve(remote, local)
 
 
 def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode) -> OffsetRecord:

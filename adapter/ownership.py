@@ -9,7 +9,7 @@ from adapter.dirty import DirtyKeys
 from adapter.errors import ContendedError, RefusedError
 from adapter.flusher import Flusher
 from adapter.model import OffsetKey
-from adapter.reads import GroupLoader, Wanted
+from adapter.reads import Wanted
 from adapter.retry import retrying
 
 REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left alone
@@ -18,12 +18,11 @@ REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left
 class Ownership:
     """Persists and removes keys; never removes one that the Meta Service does not have."""
 
-    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, committer: Committer, flusher: Flusher, loader: GroupLoader) -> None:
+    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, committer: Committer, flusher: Flusher) -> None:
         self._cache = cache
         self._dirty = dirty
         self._committer = committer
         self._flusher = flusher
-        self._loader = loader
 
     async def persist(self, wanted: Sequence[Wanted]) -> None:
         """Return when the Meta Service has at least the values that these shards have now.
@@ -44,8 +43,6 @@ class Ownership:
 
         Raises as `persist` does, and ContendedError when commits keep coming in; nothing is removed then.
         """
-        for part in wanted:
-            self._loader.unload(part.group)
         attempts = retrying("remove", first_s=0.001, max_s=0.05, limit_s=REMOVE_LIMIT_S, on=ContendedError)
         return await attempts(self._remove_once, wanted)
 

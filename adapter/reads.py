@@ -9,14 +9,16 @@ import structlog
 from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.combine import Combiner
-from adapter.committer import Commit, Committer, Reconcile
-from adapter.errors import NotReadyError, TransientError
+from adapter.committer import Commit, Committer, Load
+from adapter.errors import AdapterError, ContendedError, NotReadyError
 from adapter.meta_client import MetaClient
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.retry import retrying
 
 log = structlog.get_logger(__name__)
 
 LOAD_GROUPS = 256  # groups fetched by one call
+LOAD_LIMIT_S = 1.0  # after which a load that meets removals again and again is given up
 
 
 class ReadMode(Enum):
@@ -46,47 +48,43 @@ class GroupLoader:
         self._cache = cache
         self._committer = committer
         self._meta = meta
-        self._loaded: set[GroupKey] = set()
         self._combiner: Combiner[GroupKey, None] = Combiner(self._load, max_items=LOAD_GROUPS)
         self.run = self._combiner.run
 
     def is_loaded(self, group: GroupKey) -> bool:
-        """True when the group was fetched since the start: what is not local is then in epoch 1."""
-        return group in self._loaded
-
-    def unload(self, group: GroupKey) -> None:
-        """Fetch the group again before the next commit of a key that is not local."""
-        self._loaded.discard(group)
+        """True when all that the Meta Service holds of the group is known here."""
+        return group in self._committer.loaded.groups
 
     async def load(self, group: GroupKey) -> None:
-        """Merge the Meta Service's values of the group into the cache. Raises MetaUnavailableError."""
+        """Merge the Meta Service's values of the group into the cache.
+
+        Raises MetaUnavailableError, and ContendedError when keys keep being removed meanwhile.
+        """
         await self._combiner.submit(group)
 
-    async def with_epochs(self, commit: Commit) -> Commit:
-        """Load the groups of keys that are not local. What cannot be loaded goes on at once, in epoch 0 (unknown)."""
-        missing = {
-            key.group_key for key, _ in commit.entries if key.group_key not in self._loaded and self._cache.get(key) is None
-        }
-        if not missing:
-            return commit
+    async def load_for(self, commit: Commit) -> None:
+        """Load the groups of keys that are not local, so that their epochs are known.
+
+        What cannot be loaded now is not waited for: its keys go in with epoch 0.
+        """
+        loaded = self._committer.loaded.groups
+        missing = {key.group_key for key, _ in commit.entries if key.group_key not in loaded and self._cache.get(key) is None}
         for group in missing if self._meta.available else ():
             try:
                 await self.load(group)
-            except TransientError as error:
+            except AdapterError as error:
                 log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
                 break
-        unknown = missing - self._loaded
-        if not unknown:
-            return commit
-        entries = [(key, record._replace(epoch=0) if key.group_key in unknown else record) for key, record in commit.entries]
-        return Commit(entries, commit.mode)
 
     async def _load(self, groups: Sequence[GroupKey]) -> list[None]:
-        distinct = list(dict.fromkeys(groups))
-        for records in await self._meta.get_groups(distinct):
-            await self._committer.submit(Reconcile(list(records.items())))
-        self._loaded.update(distinct)
+        attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=LOAD_LIMIT_S, on=ContendedError)
+        await attempts(self._load_once, list(dict.fromkeys(groups)))
         return [None] * len(groups)
+
+    async def _load_once(self, groups: Sequence[GroupKey]) -> None:
+        forgets = self._committer.loaded.forgets
+        found = await self._meta.get_groups(groups)
+        await self._committer.submit(Load(groups, [entry for records in found for entry in records.items()], forgets))
 
 
 class OffsetReader:

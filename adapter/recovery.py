@@ -19,7 +19,7 @@ from adapter.dirty import DirtyKeys
 from adapter.errors import TransientError, leaves
 from adapter.flusher import Flusher
 from adapter.meta_client import MetaClient
-from adapter.model import OffsetKey, OffsetRecord, merge, resolve
+from adapter.model import OffsetKey, OffsetRecord, as_seen, meet
 
 log = structlog.get_logger(__name__)
 
@@ -119,10 +119,11 @@ class Recovery:
         differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
         pushed = 0
         for key, local, _ in batch:
-            found = remote.pop(key, None)
+            held = remote.pop(key, None)
+            found = as_seen(held, local) if held else None
             if found != local:
-                differing.append((key, found))
-                pushed += found is None or merge(resolve(local, found), found) != found
+                differing.append((key, held))
+                pushed += found is None or meet(local, found) != found
         # What is left of whole groups is not in this batch. It may have been lost here: it stands again from now on.
         if differing or remote:
             await self._committer.submit(Reconcile([*differing, *remote.items()]))

@@ -32,9 +32,9 @@ _TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
     ("No space left on device", DiskFullError),
     ("Disk quota exceeded", DiskFullError),
     ("SST file size limit", DiskFullError),
-    ("lock ", StoreLockedError),
-    ("LOCK", StoreLockedError),
     ("Corruption", StoreDamagedError),
+    ("While lock file", StoreLockedError),
+    ("lock hold by current process", StoreLockedError),
     ("No such file or directory", StoreDamagedError),
 )
 

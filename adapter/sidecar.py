@@ -80,23 +80,33 @@ class Sidecar:
         reason = ""
         try:
             async with running_core(self._config, cache, self._meta, self._metrics) as core:
-                self.situation.core = core
-                self.situation.enter(State.RECOVERING)
-                await self._unless_stopped(lambda: self._recover(core))
-                core.tasks.start_soon(core.flusher.run, name="flusher")
-                await self._unless_stopped(lambda: self._take_commits(server))
-                await self._stop_intake(server)
-                left = await self._drain(core)
-                self.situation.core = None
-                return left
+                try:
+                    return await self._run_core(core, server)
+                finally:
+                    # Before the store is closed, which may take long on a bad disk: nobody may reach it from here on.
+                    await self._leave_core(core, server)
         except* StorageFailedError as group:
             reason = str(leaves(group)[0])
-        self.situation.core = None
         self.situation.enter(State.FAILED, reason)
-        await server.set_serving(serving=False)
         self._metrics.reopened.inc()
         log.error("cache.failed", reason=reason, help="nothing is acknowledged until the store is open again")
         return None
+
+    async def _run_core(self, core: Core, server: GrpcServer) -> int:
+        self.situation.core = core
+        self.situation.enter(State.RECOVERING)
+        await self._unless_stopped(lambda: self._recover(core))
+        core.tasks.start_soon(core.flusher.run, name="flusher")
+        await self._unless_stopped(lambda: self._take_commits(server))
+        await self._stop_intake(server)
+        return await self._drain(core)
+
+    async def _leave_core(self, core: Core, server: GrpcServer) -> None:
+        self.situation.core = None
+        if not self._stop.is_set():
+            self.situation.enter(State.FAILED, core.cache.failure)
+        with anyio.CancelScope(shield=True):
+            await server.set_serving(serving=False)
 
     async def _recover(self, core: Core) -> None:
         """Compare with the Meta Service, or after `recovery.timeout_ms` without it serve degraded (invariant 9)."""

@@ -112,9 +112,9 @@ def reply_offset(key: OffsetKey, record: OffsetRecord) -> meta_pb.GetOffsetDataR
 
 
 def record_of(item: meta_pb.GetOffsetDataReplyOffset) -> OffsetRecord:
-    """The record in a get or list reply. A server without epochs sends 0, which stands for the first one."""
+    """The record in a get or list reply. A server without epochs sends epoch 0: see `model.as_seen`."""
     return OffsetRecord(
-        item.epoch or 1,
+        item.epoch,
         item.offset,
         not item.tombstone,
         item.committed_at_ms,

@@ -10,7 +10,7 @@ from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
 from adapter.metaservice.engine import Engine
 from adapter.metrics import MetaMetrics
-from adapter.model import OffsetKey, SaveEntry, SaveOutcome, Status, check_metadata, check_name, check_topic
+from adapter.model import EPOCH_MAX, OffsetKey, SaveEntry, SaveOutcome, Status, check_metadata, check_name, check_topic
 from adapter.requests import DEFAULT_PAGE, parse_page, parse_page_token
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.statuses import Context, answering
@@ -70,7 +70,8 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         for at, item in enumerate(request.groups):
             namespace, group = _group(item.namespace, "", item.group, f"groups[{at}].")
             if item.shard_names:
-                keys = [OffsetKey(namespace, group, shard) for shard in item.shard_names]
+                names = [check_name(name, f"groups[{at}].shard_names[{index}]") for index, name in enumerate(item.shard_names)]
+                keys = [OffsetKey(namespace, group, name) for name in names]
                 found = await self._engine.get(cluster, keys)
             else:
                 found = await self._engine.get_group(cluster, namespace, group)
@@ -105,6 +106,8 @@ def _problem(at: int, entry: SaveEntry) -> str:
         check_name(entry.key.shard, f"{where}shard_name")
         check_topic(entry.record.topic, f"{where}topic")
         check_metadata(entry.record.metadata, f"{where}metadata")
+        if entry.record.epoch > EPOCH_MAX:
+            return f"{where}epoch {entry.record.epoch} is over {EPOCH_MAX}"
     except InvalidInputError as error:
         return str(error)
     return ""
