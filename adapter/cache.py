@@ -94,15 +94,18 @@ class OffsetCache:
         self.loss_at_open = False
 
     @classmethod
-    def open(cls, path: Path, wal_sync: WalSync) -> Self:
+    def open(cls, path: Path, wal_sync: WalSync, *, create: bool = True) -> Self:
         """Open or create the store at `path`, and verify it: reads every record once. Blocks.
 
-        Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do.
+        Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do. With `create`
+        False a store that is not there raises StorageFailedError as well: its disk may come back.
         """
         database = path / "db"
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=create, exist_ok=True)
             existed = database.exists() and any(database.iterdir())
+            if not existed and not create:
+                raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
             watermark = Watermark.open(path / "watermark")
         except OSError as error:
             raise StorageFailedError(f"{path}: {error.strerror}: the directory must be writable by this user") from error
@@ -169,13 +172,16 @@ class OffsetCache:
     async def sync(self) -> None:
         """Make every write so far survive a power cut.
 
-        Raises StorageFailedError, and so does every later write: a sync is never retried.
+        Raises StorageFailedError, and so does every later write: a sync is never retried. DiskFullError while the disk is full:
+        RocksDB then refuses to sync for want of an intact WAL; the open that has to follow syncs what was written before.
         """
         self.check()
         seq = self.seq
         try:
             await anyio.to_thread.run_sync(rocks.guarded, self._db.flush_wal, True, limiter=self._limiter)
         except Exception as error:
+            if self._disk_full:
+                raise DiskFullError(f"{self.path}: no space left: {error}") from error
             raise self._fail(f"the sync of the local store failed: {error}") from error
         self.synced_seq = max(self.synced_seq, seq)
 
@@ -184,12 +190,14 @@ class OffsetCache:
         marked = self.seq
         while self.wal_sync != "never":
             await anyio.sleep(interval_s)
-            if self.seq == marked:
+            if self.seq == marked or self._disk_full:
                 continue
             marked = self.seq
-            await self.sync()
             try:
+                await self.sync()
                 await anyio.to_thread.run_sync(self._watermark.sync, limiter=self._limiter)
+            except DiskFullError:
+                marked = -1
             except OSError as error:
                 raise self._fail(f"the sync of the watermark failed: {error}") from error
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -36,9 +37,9 @@ class Core:
     tasks: anyio.abc.TaskGroup
 
 
-async def open_cache(config: AdapterConfig) -> OffsetCache:
+async def open_cache(config: AdapterConfig, *, create: bool) -> OffsetCache:
     """Open the local store in a worker thread: a replay of its WAL may take a while."""
-    return await anyio.to_thread.run_sync(OffsetCache.open, config.cache.path, config.cache.wal_sync)
+    return await anyio.to_thread.run_sync(partial(OffsetCache.open, config.cache.path, config.cache.wal_sync, create=create))
 
 
 @asynccontextmanager

@@ -67,7 +67,7 @@ class Sidecar:
         Raises what listening raises, and what opening the store raises at the first attempt.
         """
         async with self._listening() as server:
-            cache: OffsetCache | None = await open_cache(self._config)
+            cache: OffsetCache | None = await open_cache(self._config, create=True)
             while cache:
                 left = await self._serve(cache, server)
                 if left is not None:
@@ -166,7 +166,7 @@ class Sidecar:
         async def attempt() -> None:
             gc.collect()  # an iterator of the failed store that is still referenced would keep its lock
             policy = retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
-            opened.append(await policy(open_cache, self._config))
+            opened.append(await policy(open_cache, self._config, create=False))
 
         await self._unless_stopped(attempt)
         return opened[0] if opened else None
