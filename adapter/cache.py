@@ -17,7 +17,7 @@ import anyio.to_thread
 import structlog
 from rocksdict import Rdict, WriteBatch
 
-from adapter import rocks
+from adapter import rocks, running
 from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_record, prefix_end
 from adapter.config import WalSync
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Acknowledged writes that were missing at an open: at most how many, and when that was found (Unix ms)."""
+    """Acknowledged writes that were missing at an open: about how many, at least 1, and when that was found (Unix ms)."""
 
     writes: int
     found_at_ms: int
@@ -118,6 +118,10 @@ class OffsetCache:
             undo.callback(db.close)
             cache = cls(db, watermark, path, wal_sync)
             cache._verify()
+            try:
+                running.begin(path / "running", wal_sync)
+            except OSError as error:
+                raise rocks.translate(error) from error
             undo.pop_all()
         log.info(
             "cache.opened", path=str(path), created=not existed, keys=cache.keys, seq=cache.seq, flushed_seq=cache.flushed_seq
@@ -242,6 +246,7 @@ class OffsetCache:
                 self.write({})
                 rocks.guarded(self._db.flush_wal, True)
                 self._watermark.sync()
+                running.end(self.path / "running")
         except (AdapterError, OSError) as error:
             log.error("cache.close", error=str(error))
         self._watermark.close()
@@ -263,6 +268,9 @@ class OffsetCache:
         if (keys, digest % 2**64) != (self._keys, self._digest):
             missing += max(self._keys - keys, 1)
         self._keys, self._digest = keys, digest % 2**64
+        if running.machine_went_down(self.path / "running"):
+            log.warning("cache.machine_went_down", help="acknowledged commits that were not synced yet may be missing")
+            missing = max(missing, 1)
         if missing:
             self._note_loss(missing)
 
@@ -280,7 +288,7 @@ class OffsetCache:
             "cache.acknowledged_writes_lost",
             writes=writes,
             path=str(self.path),
-            help="files of the store were damaged; what is missing is looked up in the Meta Service",
+            help="a power cut, or damaged files; what is missing is looked up in the Meta Service",
         )
 
     def _value(self, key: OffsetKey) -> bytes | None:

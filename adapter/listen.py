@@ -1,5 +1,6 @@
 """A gRPC server as both processes run it: addresses, TLS, health per service, reflection."""
 
+import asyncio
 import os
 import socket
 import ssl
@@ -17,6 +18,7 @@ from grpc_reflection.v1alpha import reflection
 
 from adapter.config import ServerSection, ServerTls
 from adapter.errors import ConfigError, ListenError
+from adapter.statuses import Context
 
 log = structlog.get_logger(__name__)
 
@@ -33,12 +35,33 @@ OPTIONS = (
 )
 
 
+class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
+    """Health whose watchers can be ended: they would hold up a stop for the whole grace time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watching: set[asyncio.Task[None]] = set()
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        watching = asyncio.create_task(super().Watch(request, context), name="health.watch")
+        self._watching.add(watching)
+        try:
+            # Not `await watching`: that one was ended is no error of this call.
+            await asyncio.wait([watching])
+        finally:
+            self._watching.discard(watching)
+            watching.cancel()
+
+    def end_watches(self) -> None:
+        """Let every Watch end, with what it was told last."""
+        for watching in self._watching:
+            watching.cancel()
+
+
 class GrpcServer:
     """A server that listens, with the health of its services."""
 
-    def __init__(
-        self, server: grpc.aio.Server, health: HealthServicer, services: Sequence[str], addresses: Sequence[str]
-    ) -> None:
+    def __init__(self, server: grpc.aio.Server, health: _Health, services: Sequence[str], addresses: Sequence[str]) -> None:
         self._server = server
         self._health = health
         self._services = services
@@ -50,7 +73,8 @@ class GrpcServer:
             await self._health.set(service, SERVING if serving else NOT_SERVING)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls at once; give those in flight `grace_s` seconds."""
+        """Refuse new calls at once; give those in flight `grace_s` seconds. Watchers of the health are not waited for."""
+        self._health.end_watches()
         await self._server.stop(grace_s)
 
 
@@ -64,7 +88,7 @@ async def listening(
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError."""
     server = grpc.aio.server(options=[*OPTIONS, *options])
-    health = HealthServicer()
+    health = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     add(server)
     reflection.enable_server_reflection(

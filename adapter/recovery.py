@@ -69,6 +69,7 @@ class Recovery:
         started = self._clock() - self.report.seconds
         told_at = self._clock()
         try:
+            await self._meta.get([])  # with an empty store, too: recovered means that the Meta Service was there
             batch = await self._next_batch(self._after)
             while batch:
                 async with anyio.create_task_group() as tasks:

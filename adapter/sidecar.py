@@ -29,6 +29,7 @@ from adapter.server import OffsetStore
 log = structlog.get_logger(__name__)
 
 SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin")
+LINGER_S = 0.1  # between the refusal of new calls and the end of the server
 MAX_REQUEST_BYTES = 4 * 2**20
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store
 RECOVER_FIRST_S, RECOVER_MAX_S = 0.1, 2.0  # pauses between attempts to reach the Meta Service for the recovery
@@ -54,9 +55,9 @@ class Sidecar:
         self._stop.set()
 
     def core(self) -> Core:
-        """The core that serves requests. Raises NotReadyError while there is none."""
+        """The core for a request that begins now. Raises NotReadyError while none may begin."""
         core = self.situation.core
-        if core is None or self.situation.state in {State.RECOVERING, State.FAILED}:
+        if core is None or self.situation.state not in {State.SERVING, State.DEGRADED}:
             name = State.State.Name(self.situation.state).lower()
             raise NotReadyError(f"the adapter is {name}: {self.situation.reason or 'try again soon'}")
         return core
@@ -145,6 +146,8 @@ class Sidecar:
         log.info("sidecar.stopping")
         await server.set_serving(serving=False)
         self.store.end_streams()
+        # Who commits in this moment gets UNAVAILABLE from us, and not CANCELLED from a server that is going away.
+        await anyio.sleep(LINGER_S)
         await server.stop(self._config.stop.grace_ms / 1000)
 
     async def _drain(self, core: Core) -> int:

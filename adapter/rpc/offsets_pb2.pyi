@@ -618,7 +618,7 @@ class LossStatus(_message.Message):
     WRITES_FIELD_NUMBER: _builtins.int
     FOUND_AT_MS_FIELD_NUMBER: _builtins.int
     writes: _builtins.int
-    """About how many: from the write counters, or the number of missing keys."""
+    """About how many, at least 1: from the write counters or the number of missing keys; a power cut leaves no better trace."""
     found_at_ms: _builtins.int
     """When it was found; Unix time in milliseconds."""
     def __init__(
