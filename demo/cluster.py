@@ -1,0 +1,70 @@
+"""The two processes of the demo and the ways to them. Everything is in one temporary directory, and gone at the end."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import grpc.aio
+
+from adapter.cache import OffsetCache
+from adapter.client import OffsetClient
+from adapter.config import MetaSection
+from adapter.meta_client import CHANNEL_OPTIONS, GrpcMetaClient
+from adapter.model import OffsetKey
+from adapter.requests import DEFAULT_PAGE
+from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+
+
+class DemoError(Exception):
+    """Something did not happen as promised. The text says what."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Meta Service, an adapter, and the broker's client of the adapter; none is started."""
+
+    store: Path
+    meta: ServiceProcess
+    adapter: ServiceProcess
+    channel: grpc.aio.Channel
+    broker: OffsetClient
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls) -> AsyncIterator["Cluster"]:
+        """Prepare both; at the end kill what still runs and remove the directory."""
+        with TemporaryDirectory(prefix="offset-demo-") as name:
+            directory = Path(name)
+            meta = meta_process(directory)
+            adapter = adapter_process(directory, meta.address)
+            with ended(adapter, meta):
+                async with grpc.aio.insecure_channel(adapter.address, CHANNEL_OPTIONS) as channel:
+                    yield cls(directory / "adapter", meta, adapter, channel, OffsetClient(channel))
+
+    async def remote_positions(self) -> dict[OffsetKey, tuple[int, int]]:
+        """All that the Meta Service lists."""
+        found: dict[OffsetKey, tuple[int, int]] = {}
+        token = b""
+        # A new channel each time: an old one may still wait to reconnect.
+        async with GrpcMetaClient.open(MetaSection(endpoints=(self.meta.address,))) as client:
+            while True:
+                page, token = await client.list_page("", "", DEFAULT_PAGE, token)
+                found |= {key: record.position for key, record in page}
+                if not token:
+                    return found
+
+    def stored_positions(self) -> dict[OffsetKey, tuple[int, int]]:
+        """All that is in the adapter's store, read from its directory. The adapter must have ended. Blocks."""
+        cache = OffsetCache.open(self.store, "interval")
+        try:
+            return {stored.key: stored.record.position for stored in cache.scan()}
+        finally:
+            cache.close()
+
+    def last_words(self, lines: int = 6) -> str:
+        """The end of both logs, for a person who has to find out what went wrong."""
+        logs = {"Meta Service": self.meta, "adapter": self.adapter}
+        started = {name: process.log for name, process in logs.items() if process.process}
+        return "\n".join(f"{name}:\n" + "\n".join(log.splitlines()[-lines:]) for name, log in started.items())

@@ -1,0 +1,121 @@
+"""What a person sees: a live screen on a terminal, else a line a second; at the end a table and a sentence."""
+
+import sys
+
+import anyio
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from demo.comparison import Comparison
+from demo.state import State
+
+REFRESH_S = 0.25
+LINE_S = 1.0
+TITLE = "Offset adapter demo: offsets of real RocketMQ brokers, one commit per message"
+
+
+class Display:
+    """Reads the state, never writes it."""
+
+    def __init__(self, state: State, console: Console) -> None:
+        self._state = state
+        self._console = console
+        # Not the console's own guess: FORCE_COLOR makes that True for files, too.
+        self.live = sys.stdout.isatty() and not console.is_dumb_terminal
+        if not self.live:
+            state.on_event = lambda at, text: print(f"{at:5.1f} s  * {text}", flush=True)
+
+    async def run(self) -> None:
+        """Show until cancelled."""
+        if not self.live:
+            await self._lines()
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while True:
+                live.update(self.screen(), refresh=True)
+                await anyio.sleep(REFRESH_S)
+
+    async def _lines(self) -> None:
+        print(TITLE, flush=True)
+        while True:
+            await anyio.sleep(LINE_S)
+            print(self.line(), flush=True)
+
+    def line(self) -> str:
+        """The state in one line."""
+        state = self._state
+        return (
+            f"{state.elapsed:5.1f} s  {state.phase_name}: {state.commits_per_s:,.0f} commits/s, "
+            f"{state.save_calls_per_s:.1f} save calls/s, dirty {state.dirty_keys}/{state.keys}, flush {state.flush_ms:.1f} ms, "
+            f"adapter {state.adapter}, Meta Service {state.meta}"
+        )
+
+    def screen(self) -> RenderableType:
+        """The state on a screen of 80 x 24 or more."""
+        state = self._state
+        bar = Table.grid(padding=(0, 2))
+        bar.add_row(ProgressBar(total=1.0, completed=state.progress, width=56), f"{state.elapsed:4.1f} s")
+        return Group(Text(TITLE, style="bold"), "", self._phases(), bar, "", self._numbers(), "", *self._events())
+
+    def report(self, comparison: Comparison) -> None:
+        """The end: what happened, the table, the verdict."""
+        if self.live:
+            self._console.print(Text(TITLE, style="bold"), *self._events(), sep="\n")
+        sentence = Text(verdict(comparison, self._state), style="bold green" if comparison.complete else "bold red")
+        self._console.print("", comparison_table(comparison), "", sentence, sep="\n")
+
+    def _phases(self) -> Text:
+        names = [name for name, _ in self._state.phases]
+        styles = ["green"] * self._state.phase + ["bold reverse"] + ["dim"] * len(names)
+        return Text("  ").join(Text(name, style=style) for name, style in zip(names, styles, strict=False))
+
+    def _numbers(self) -> Table:
+        state = self._state
+        oldest = f", oldest {state.oldest_dirty_s:.1f} s" if state.dirty_keys else ""
+        table = Table.grid(padding=(0, 2))
+        for width in (12, 26, 12, 22):
+            table.add_column(min_width=width)
+        table.add_row("consumers", f"{state.consumers}", "acknowledged", f"{state.acknowledged:,} commits")
+        table.add_row("commits/s", Text(f"{state.commits_per_s:,.0f}", style="bold"), "sent again", f"{state.retried:,}")
+        table.add_row("save calls/s", Text(f"{state.save_calls_per_s:.1f}", style="bold"), "save calls", f"{state.save_calls:,}")
+        table.add_row("dirty keys", f"{state.dirty_keys} of {state.keys}{oldest}", "last flush", f"{state.flush_ms:.1f} ms")
+        table.add_row("adapter", _process(state.adapter), "Meta Service", _process(state.meta))
+        return table
+
+    def _events(self) -> list[Text]:
+        return [Text(f"{at:5.1f} s  {text}") for at, text in self._state.events]
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A row per group and a row for all."""
+    # As narrow as it can be: the longest group name and seven digits fit into 80 columns.
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, show_footer=True)
+    table.title, table.title_justify = "Offsets, summed over the keys of a group; missing: keys", "left"
+    totals = [sum(column) for column in zip(*(row[1:] for row in comparison.rows), strict=True)]
+    table.add_column("group", "all", overflow="fold")
+    for name, total in zip(("keys", "acknowledged", "local", "remote", "missing"), totals or [0] * 5, strict=True):
+        table.add_column(name, f"{total:,}", justify="right")
+    for row in comparison.rows:
+        table.add_row(row.group, *(f"{number:,}" for number in row[1:]), style="red" if row.missing else "")
+    return table
+
+
+def verdict(comparison: Comparison, state: State) -> str:
+    """One sentence."""
+    if comparison.missing:
+        return f"MISSING: {len(comparison.missing)} of {comparison.keys} keys, for example {comparison.missing[0]}."
+    if comparison.ahead:
+        return f"WRONG: {len(comparison.ahead)} keys are above what was acknowledged, for example {comparison.ahead[0]}."
+    if not comparison.complete:
+        return "WRONG: there was nothing to compare."
+    return (
+        f"Nothing is missing: all {state.acknowledged:,} acknowledged commits on {comparison.keys} keys are in the local store "
+        f"and in the Meta Service, which got about {state.save_calls:,} save calls for them."
+    )
+
+
+def _process(text: str) -> Text:
+    return Text(text, style="green" if text.startswith("serving") else "yellow")
