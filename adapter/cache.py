@@ -108,7 +108,8 @@ class OffsetCache:
                 raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
             watermark = Watermark.open(path / "watermark")
         except OSError as error:
-            raise StorageFailedError(f"{path}: {error.strerror}: the directory must be writable by this user") from error
+            where = error.filename or path
+            raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
         with contextlib.ExitStack() as undo:
             undo.callback(watermark.close)
             if not existed and watermark.value:

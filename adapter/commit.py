@@ -28,25 +28,20 @@ class CommitPolicy(Protocol):
 class WriteBack:
     """Cached: acknowledged when the local store has it; the flusher brings it to the Meta Service."""
 
-    def __init__(self, committer: Committer, loader: GroupLoader) -> None:
+    def __init__(self, committer: Committer) -> None:
         self._committer = committer
-        self._loader = loader
 
     async def commit(self, commit: Commit) -> list[Standing]:
         """Commit locally. Raises what `Committer.submit` raises."""
-        await self._loader.load_for(commit)
         return await self._committer.submit(commit)
 
 
 class WriteThrough:
     """Acknowledged when the Meta Service has it. Concurrent commits share one save call."""
 
-    def __init__(
-        self, committer: Committer, cache: OffsetCache, loader: GroupLoader, meta: MetaClient, metrics: AdapterMetrics
-    ) -> None:
+    def __init__(self, committer: Committer, cache: OffsetCache, meta: MetaClient, metrics: AdapterMetrics) -> None:
         self._committer = committer
         self._cache = cache
-        self._loader = loader
         self._meta = meta
         self._metrics = metrics
         self._combiner: Combiner[Commit, list[Standing]] = Combiner(self._save, max_items=MAX_CALLERS)
@@ -58,7 +53,6 @@ class WriteThrough:
         Raises MetaUnavailableError: the commit does not count, though the Meta Service may have applied it. RefusedError when it
         refused an entry. Else what `Committer.submit` raises.
         """
-        await self._loader.load_for(commit)
         return await self._combiner.submit(commit)
 
     async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
@@ -91,9 +85,14 @@ class WriteThrough:
 class Router:
     """Sends each group's commits to the policy that the configuration names for it."""
 
-    def __init__(self, config: AdapterConfig, write_back: CommitPolicy, write_through: CommitPolicy) -> None:
+    def __init__(self, config: AdapterConfig, loader: GroupLoader, write_back: CommitPolicy, write_through: CommitPolicy) -> None:
+        self._loader = loader
         self._policies = {"cached": write_back, "write_through": write_through}
         self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
+
+    async def prepare(self, commit: Commit) -> None:
+        """Load the groups of keys that are not local. Commits made in the order of their preparation apply in this order."""
+        await self._loader.load_for(commit)
 
     async def commit(self, commit: Commit) -> list[Standing]:
         """Commit a batch; returns what stands, in any order. What is written through goes first: it is what may fail."""

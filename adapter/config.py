@@ -55,6 +55,12 @@ def _name(value: str) -> str:
         raise ValueError(str(error)) from error
 
 
+def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise ValueError("is empty; at least one endpoint is needed")
+    return value
+
+
 Address = Annotated[str, AfterValidator(_address)]
 OptionalAddress = Annotated[str, AfterValidator(_optional_address)]
 
@@ -167,7 +173,7 @@ class MetaSection(Section):
     """The Meta Service as this adapter sees it."""
 
     cluster: Annotated[str, AfterValidator(_name)] = "default"
-    endpoints: Annotated[tuple[Address, ...], Strict(strict=False), Field(min_length=1)] = ("127.0.0.1:9530",)
+    endpoints: Annotated[tuple[Address, ...], Strict(strict=False), AfterValidator(_not_empty)] = ("127.0.0.1:9530",)
     timeout_ms: int = Field(default=3_000, ge=10, le=600_000)
     load_timeout_ms: int = Field(default=500, ge=10, le=60_000)
     tls: ClientTls | None = None

@@ -53,7 +53,7 @@ async def running_core(
     dirty = DirtyKeys()
     committer = Committer(cache, dirty)
     loader = GroupLoader(cache, committer, meta)
-    write_through = WriteThrough(committer, cache, loader, meta, metrics)
+    write_through = WriteThrough(committer, cache, meta, metrics)
     flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics)
     try:
         async with anyio.create_task_group() as tasks:
@@ -69,7 +69,7 @@ async def running_core(
                 cache=cache,
                 dirty=dirty,
                 committer=committer,
-                commits=Router(config, WriteBack(committer, loader), write_through),
+                commits=Router(config, loader, WriteBack(committer), write_through),
                 reader=OffsetReader(cache, loader),
                 flusher=flusher,
                 ownership=Ownership(cache, dirty, committer, flusher),

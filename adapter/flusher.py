@@ -133,16 +133,14 @@ class Flusher:
             except RefusedError as error:
                 outcome.refused.update(chunk)
                 outcome.why_refused = str(error)
-        if outcome.standing:
             await self._take_over(outcome)
 
     async def _take_over(self, outcome: _Outcome) -> None:
-        """Bring what stands in the Meta Service into the cache; where that fails the keys are not clean."""
-        try:
-            await self._committer.submit(Reconcile(outcome.standing))
-        except AdapterError:
-            outcome.acknowledged.difference_update(key for key, _ in outcome.standing)
-            raise
+        """Bring what stands in the Meta Service into the cache. Only then are these keys acknowledged."""
+        standing, outcome.standing = outcome.standing, []
+        if standing:
+            await self._committer.submit(Reconcile(standing))
+            outcome.acknowledged.update(key for key, _ in standing)
 
     async def _send_chunk(self, chunk: Entries, outcome: _Outcome) -> None:
         entries = [SaveEntry(key, entry.record) for key, entry in chunk.items()]
@@ -154,11 +152,12 @@ class Flusher:
                 outcome.refused[key] = chunk[key]
                 outcome.why_refused = f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip()
                 continue
-            outcome.acknowledged.add(key)
-            if result.standing is not None and result.standing != record:
-                outcome.standing.append((key, result.standing))
-                if result.status is Status.SUPERSEDED:
-                    log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
+            if result.standing is None or result.standing == record:
+                outcome.acknowledged.add(key)
+                continue
+            outcome.standing.append((key, result.standing))
+            if result.status is Status.SUPERSEDED:
+                log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
 
     def _settle(self, batch: Entries, outcome: _Outcome) -> None:
         unsent = {key: entry for key, entry in batch.items() if key not in outcome.acknowledged and key not in outcome.refused}

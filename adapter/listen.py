@@ -133,13 +133,17 @@ def _bind_unix(server: grpc.aio.Server, path: Path) -> str:
         raise ListenError(f"{where}: is a file, not a socket; choose another path or move it away")
     if path.exists() and not _remove_stale(path):
         raise ListenError(f"{where}: another process listens on it; choose another path or stop that process")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ListenError(f"{where}: {error.filename or path.parent}: {error.strerror}") from error
     address = f"unix:{path}"
     # Created for its owner only: between bind and chmod nobody else may connect.
     mask = os.umask(0o177)
     try:
         server.add_insecure_port(address)
     except RuntimeError as error:
-        raise ListenError(f"{where}: cannot be listened on: its directory must exist and be writable") from error
+        raise ListenError(f"{where}: cannot be listened on: its directory must be writable") from error
     finally:
         os.umask(mask)
     return address
@@ -158,18 +162,16 @@ def _remove_stale(path: Path) -> bool:
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
     try:
+        key, cert = tls.key.read_bytes(), tls.cert.read_bytes()
+        client_ca = tls.client_ca.read_bytes() if tls.client_ca else None
         # gRPC says nothing useful of a bad file: let the standard library look first.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tls.cert, tls.key)
         if tls.client_ca:
             context.load_verify_locations(tls.client_ca)
-        return grpc.ssl_server_credentials(
-            [(tls.key.read_bytes(), tls.cert.read_bytes())],
-            root_certificates=tls.client_ca.read_bytes() if tls.client_ca else None,
-            require_client_auth=tls.client_ca is not None,
-        )
     except ssl.SSLError as error:
         files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
         raise ConfigError(f"server.tls: {files}: not PEM files that belong together: {error.reason}") from error
     except OSError as error:
         raise ConfigError(f"server.tls: {error.filename}: {error.strerror}") from error
+    return grpc.ssl_server_credentials([(key, cert)], client_ca, require_client_auth=client_ca is not None)

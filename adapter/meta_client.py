@@ -205,7 +205,7 @@ def _outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
 def _translate(endpoint: str, error: grpc.aio.AioRpcError, timeout_s: float) -> AdapterError:
     code = error.code()
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return _UnimplementedError(endpoint)
+        return _UnimplementedError(f"{endpoint}: UNIMPLEMENTED: {error.details()}; is this a Meta Service?")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return MetaUnavailableError(f"{endpoint}: no answer within {timeout_s:g} s")
     text = f"{endpoint}: {code.name}: {error.details()}"
@@ -214,17 +214,14 @@ def _translate(endpoint: str, error: grpc.aio.AioRpcError, timeout_s: float) -> 
 
 def _credentials(tls: ClientTls) -> grpc.ChannelCredentials:
     try:
+        ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))
         # gRPC would fail each call without saying why: let the standard library look first.
         context = ssl.create_default_context(cafile=str(tls.ca))
         if tls.cert:
             context.load_cert_chain(tls.cert, tls.key)
-        return grpc.ssl_channel_credentials(
-            tls.ca.read_bytes(),
-            tls.key.read_bytes() if tls.key else None,
-            tls.cert.read_bytes() if tls.cert else None,
-        )
     except ssl.SSLError as error:
         files = ", ".join(str(path) for path in (tls.ca, tls.cert, tls.key) if path)
         raise ConfigError(f"meta.tls: {files}: not PEM files that belong together: {error.reason}") from error
     except OSError as error:
         raise ConfigError(f"meta.tls: {error.filename}: {error.strerror}") from error
+    return grpc.ssl_channel_credentials(ca, key, cert)

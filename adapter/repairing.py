@@ -1,5 +1,6 @@
 """What can be done about a local store that does not open. Nothing is deleted: the damaged store stays beside the new one."""
 
+import fcntl
 import shutil
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from rocksdict import Rdict
 from adapter import rocks
 from adapter.cache import OffsetCache
 from adapter.config import CacheSection
-from adapter.errors import StorageFailedError, StoreDamagedError
+from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
 
 log = structlog.get_logger(__name__)
 
@@ -21,10 +22,11 @@ def repair(section: CacheSection) -> str:
     Raises StoreLockedError while an adapter runs, StoreDamagedError when nothing could be rebuilt.
     """
     database = section.path / "db"
-    _must_exist(database)
+    _must_be_free(section.path)
     aside = _aside(section.path)
-    shutil.copytree(section.path, aside)
+    shutil.copytree(section.path, aside, ignore=shutil.ignore_patterns("*.sock"))
     log.info("repair.copied", to=str(aside))
+    database.mkdir(exist_ok=True)
     rocks.guarded(Rdict.repair, str(database), rocks.options())
     cache = OffsetCache.open(section.path, section.wal_sync)
     try:
@@ -38,7 +40,7 @@ def repair(section: CacheSection) -> str:
 
 def start_from_meta(section: CacheSection) -> str:
     """Set the store aside, so that the next start begins empty and reads from the Meta Service what it is asked for."""
-    _must_exist(section.path)
+    _must_be_free(section.path)
     aside = _aside(section.path)
     try:
         section.path.rename(aside)
@@ -47,9 +49,19 @@ def start_from_meta(section: CacheSection) -> str:
     return f"The store is set aside in {aside}. The next start begins empty; what the Meta Service never got is only in there."
 
 
-def _must_exist(path: Path) -> None:
+def _must_be_free(path: Path) -> None:
+    """Raise StoreDamagedError when there is no store, StoreLockedError while a process has it open."""
     if not path.exists():
         raise StoreDamagedError(f"{path}: does not exist; cache.path in the configuration names it")
+    lock = path / "db" / "LOCK"
+    if not lock.exists():
+        return
+    with lock.open("ab") as file:
+        try:
+            # RocksDB's own lock, which goes with its process.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreLockedError(f"{path}: another process has this store open; stop it first") from error
 
 
 def _aside(path: Path) -> Path:

@@ -104,7 +104,7 @@ def parse_page_token(token: bytes, prefix: bytes, fields: int) -> bytes:
 
 
 def superseded_rows(commit: Commit, standing: Iterable[Standing]) -> list[offsets_pb.Superseded]:
-    """The rows of a reply: entries above which a larger value stands."""
+    """The rows of a reply: entries above which a larger (epoch, offset) stands, be its offset lower or not."""
     offered = dict(commit.entries)
     return [
         offsets_pb.Superseded(
@@ -116,7 +116,7 @@ def superseded_rows(commit: Commit, standing: Iterable[Standing]) -> list[offset
             deleted=not record.live,
         )
         for key, record in standing
-        if record is not None and (record.offset > offered[key].offset or not record.live)
+        if record is not None and (record.offset != offered[key].offset or not record.live)
     ]
 
 

@@ -66,7 +66,8 @@ def open_store(path: Path, families: Sequence[str], advice: str) -> Rdict:
         path.mkdir(parents=True, exist_ok=True)
         names = {entry.name for entry in path.iterdir()}
     except OSError as error:
-        raise StorageFailedError(f"{path}: {error.strerror}: the store's directory must be writable by this user") from error
+        where = error.filename or path
+        raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
     if names and "CURRENT" not in names:
         raise StoreDamagedError(f"{path}: has files of a store, but its CURRENT file is missing. {advice}")
     try:

@@ -2,11 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import grpc
 import structlog
 
+from adapter.committer import Commit
 from adapter.core import Core
 from adapter.errors import AdapterError
 from adapter.metrics import AdapterMetrics
@@ -15,8 +18,6 @@ from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.statuses import Context, answering, status_of
 
 log = structlog.get_logger(__name__)
-
-CommitRequest = Callable[[offsets_pb.CommitOffsetsRequest], Awaitable[list[offsets_pb.Superseded]]]
 
 MAX_PIPELINED = 256  # unanswered requests of one stream; beyond that its reading stops, and with it the sender
 
@@ -33,22 +34,26 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
         self, request: offsets_pb.CommitOffsetsRequest, context: Context
     ) -> offsets_pb.CommitOffsetsReply:
-        return offsets_pb.CommitOffsetsReply(superseded=await self._commit(request))
+        return offsets_pb.CommitOffsetsReply(superseded=await self.finish(await self.begin(request)))
 
     async def StreamCommits(  # noqa: D102
         self, request_iterator: AsyncIterator[offsets_pb.StreamCommitsRequest], context: Context
     ) -> AsyncIterator[offsets_pb.StreamCommitsReply]:
-        stream = _Stream(self._commit)
+        stream = _Stream(self)
         reader = asyncio.create_task(stream.read(request_iterator), name="stream.reader")
         self._readers.add(reader)
         try:
             async for reply in stream.replies(reader):
                 yield reply
+        except Exception:
+            log.exception("rpc.failed", method="StreamCommits")
+            raise
         finally:
             self._readers.discard(reader)
             reader.cancel()
         if reader.cancelled():
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the adapter is stopping; send again what was not answered")
+        reader.result()
 
     @answering
     async def ReadOffsets(self, request: offsets_pb.ReadOffsetsRequest, context: Context) -> offsets_pb.ReadOffsetsReply:  # noqa: D102
@@ -76,24 +81,45 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         for reader in self._readers:
             reader.cancel()
 
-    async def _commit(self, request: offsets_pb.CommitOffsetsRequest) -> list[offsets_pb.Superseded]:
+    async def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
+        """Check a commit and load what it needs. Finished in the order in which they began, commits apply in this order."""
         started = time.perf_counter()
-        try:
+        with self._errors_counted():
             core = self._core()
             commit = parse_commit(request)
+            await core.commits.prepare(commit)
+        return _Begun(core, commit, started)
+
+    async def finish(self, begun: "_Begun") -> list[offsets_pb.Superseded]:
+        """Make a commit durable; returns the rows of its reply."""
+        core, commit, started = begun
+        with self._errors_counted():
             rows = superseded_rows(commit, await core.commits.commit(commit))
-        except AdapterError as error:
-            self._metrics.commit_errors.labels(status_of(error).name).inc()
-            raise
         self._metrics.committed(len(commit.entries), len(rows), time.perf_counter() - started)
         return rows
 
+    @contextmanager
+    def _errors_counted(self) -> Iterator[None]:
+        try:
+            yield
+        except AdapterError as error:
+            self._metrics.commit_errors.labels(status_of(error).name).inc()
+            raise
+
+
+class _Begun(NamedTuple):
+    """A checked commit on its way."""
+
+    core: Core
+    commit: Commit
+    started: float
+
 
 class _Stream:
-    """One StreamCommits call: commits go on concurrently, their replies leave in the order of the requests."""
+    """One StreamCommits call: commits apply and are answered in the order of the requests, many being under way at once."""
 
-    def __init__(self, commit: CommitRequest) -> None:
-        self._commit = commit
+    def __init__(self, store: OffsetStore) -> None:
+        self._store = store
         self._answers: asyncio.Queue[asyncio.Task[offsets_pb.StreamCommitsReply] | None] = asyncio.Queue()
         self._slots = asyncio.Semaphore(MAX_PIPELINED)
 
@@ -102,11 +128,11 @@ class _Stream:
         running: set[asyncio.Task[offsets_pb.StreamCommitsReply]] = set()
         async for request in requests:
             await self._slots.acquire()
-            # A rewind means something only in its place: what came before it ends first, and it ends before what follows.
+            # A rewind means something only in its place, even when a part of what came before goes to the Meta Service first.
             ordered = request.commit.mode == offsets_pb.OVERWRITE
             if ordered and running:
                 await asyncio.wait(running)
-            task = asyncio.create_task(self._answer(request), name="stream.commit")
+            task = asyncio.create_task(await self._begin(request), name="stream.commit")
             running.add(task)
             task.add_done_callback(running.discard)
             self._answers.put_nowait(task)
@@ -120,12 +146,21 @@ class _Stream:
             yield await answer
             self._slots.release()
 
-    async def _answer(self, request: offsets_pb.StreamCommitsRequest) -> offsets_pb.StreamCommitsReply:
+    async def _begin(self, request: offsets_pb.StreamCommitsRequest) -> Coroutine[None, None, offsets_pb.StreamCommitsReply]:
+        """Begin a request in its turn; returns what is left to do for its answer."""
         try:
-            return offsets_pb.StreamCommitsReply(id=request.id, superseded=await self._commit(request.commit))
+            begun = await self._store.begin(request.commit)
         except AdapterError as error:
-            code: int = status_of(error).value[0]
-            return offsets_pb.StreamCommitsReply(id=request.id, code=code, message=str(error))
-        except Exception:
-            log.exception("rpc.failed", method="StreamCommits")
-            raise
+            return self._refuse(request.id, error)
+        return self._finish(request.id, begun)
+
+    async def _finish(self, number: int, begun: _Begun) -> offsets_pb.StreamCommitsReply:
+        try:
+            return offsets_pb.StreamCommitsReply(id=number, superseded=await self._store.finish(begun))
+        except AdapterError as error:
+            return await self._refuse(number, error)
+
+    @staticmethod
+    async def _refuse(number: int, error: AdapterError) -> offsets_pb.StreamCommitsReply:
+        code: int = status_of(error).value[0]
+        return offsets_pb.StreamCommitsReply(id=number, code=code, message=str(error))

@@ -158,7 +158,9 @@ Global___CommitOffsetsRequest: _TypeAlias = CommitOffsetsRequest  # noqa: Y015
 
 @_typing.final
 class Superseded(_message.Message):
-    """An entry whose value does not stand because a larger one does."""
+    """An entry whose value does not stand because a larger (epoch, offset) does.
+    In a higher epoch the offset that stands may be the lower one.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
