@@ -58,6 +58,8 @@ class WriteThrough:
     async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
         offers: dict[OffsetKey, OffsetRecord] = {}
         planned = [self._plan(commit, offers) for commit in commits]
+        if not offers:
+            return planned
         entries = [SaveEntry(key, record) for key, record in offers.items()]
         with self._metrics.save_call("write_through", len(entries)):
             outcomes = await self._meta.save(entries)

@@ -76,16 +76,17 @@ class Flusher:
             # At most one a tick (5): a flush that is slower than the interval, or was retried, skips the ticks it missed.
             now = self._clock()
             next_at = max(next_at, now - interval_s) + interval_s
-            if self._dirty.refused and self._clock() - self._refused_since >= self._section.refused_retry_ms / 1000:
-                self._dirty.retry_refused()
-            await policy(self.flush_once)
+            retry_at = self._refused_since + self._section.refused_retry_ms / 1000
+            await policy(self.flush_once, refused_too=now >= retry_at)
 
-    async def flush_once(self) -> int:
-        """Send everything that is dirty now; returns how many keys were acknowledged.
+    async def flush_once(self, *, refused_too: bool = False) -> int:
+        """Send everything that is dirty now, or what was refused before as well; returns how many keys were acknowledged.
 
         Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again.
         """
         async with self._lock:
+            if refused_too:
+                self._dirty.retry_refused()
             if not self._dirty.waiting:
                 return 0
             seq = self._cache.seq
@@ -108,8 +109,7 @@ class Flusher:
 
         Raises MetaUnavailableError, or RefusedError when the Meta Service refuses something again.
         """
-        self._dirty.retry_refused()
-        flushed = await self.flush_once()
+        flushed = await self.flush_once(refused_too=True)
         if self._dirty.refused:
             raise RefusedError(f"{self._dirty.refused} offsets were refused: {self.last_error}")
         return flushed

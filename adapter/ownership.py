@@ -32,8 +32,7 @@ class Ownership:
         keys = self._keys(wanted)
         if not any(key in self._dirty for key in keys):
             return
-        self._dirty.retry_refused()
-        await self._flusher.flush_once()
+        await self._flusher.flush_once(refused_too=True)
         refused = next((key for key in keys if self._dirty.is_refused(key)), None)
         if refused:
             raise RefusedError(f"{'/'.join(refused)}: {self._flusher.last_error}")

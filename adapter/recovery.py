@@ -16,7 +16,7 @@ import structlog
 from adapter.cache import OffsetCache, Stored
 from adapter.committer import Committer, Reconcile
 from adapter.dirty import DirtyKeys
-from adapter.errors import TransientError, leaves
+from adapter.errors import AdapterError, TransientError, leaves
 from adapter.flusher import Flusher
 from adapter.meta_client import MetaClient
 from adapter.model import OffsetKey, OffsetRecord, as_seen, meet
@@ -81,7 +81,7 @@ class Recovery:
                     told_at = self._clock()
                     log.info("recovery.progress", compared=self.report.compared, of=self._cache.keys)
                 batch = following[0]
-        except* TransientError as group:
+        except* AdapterError as group:
             raise leaves(group)[0] from group
         finally:
             self.report.seconds = self._clock() - started
@@ -118,19 +118,21 @@ class Recovery:
     async def _compare(self, batch: list[Stored]) -> None:
         remote = await self._fetch(batch)
         differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
-        pushed = 0
+        pushed: list[OffsetKey] = []
         for key, local, _ in batch:
             held = remote.pop(key, None)
             found = as_seen(held, local) if held else None
             if found != local:
                 differing.append((key, held))
-                pushed += found is None or meet(local, found) != found
-        # What is left of whole groups is not in this batch. It may have been lost here: it stands again from now on.
-        if differing or remote:
-            await self._committer.submit(Reconcile([*differing, *remote.items()]))
+                if found is None or meet(local, found) != found:
+                    pushed.append(key)
+        # Of whole groups: what is in no batch because it was lost here.
+        lost = [(key, found) for key, found in remote.items() if self._cache.get(key) is None]
+        if differing or lost:
+            await self._committer.submit(Reconcile([*differing, *lost]))
         self.report.compared += len(batch)
         self.report.equal += len(batch) - len(differing)
-        self.report.adopted += len(differing) - pushed + len(remote)
+        self.report.adopted += len(differing) - len(pushed) + len(lost)
         if pushed:
             await self._push(pushed)
 
@@ -141,13 +143,13 @@ class Recovery:
         found = await self._meta.get_groups(groups)
         return {key: record for records in found for key, record in records.items()}
 
-    async def _push(self, pushed: int) -> None:
+    async def _push(self, pushed: list[OffsetKey]) -> None:
+        unacknowledged: Callable[[OffsetKey], bool] = self._dirty.is_refused
         try:
             await self._flusher.flush_once()
         except TransientError as error:
-            log.warning(
-                "recovery.push_failed", keys=pushed, error=str(error), help="they are dirty: the flusher goes on with them"
-            )
-            self.report.failed += pushed
-        else:
-            self.report.pushed += pushed
+            log.warning("recovery.push_failed", error=str(error), help="what is dirty stays so: the flusher goes on with it")
+            unacknowledged = self._dirty.__contains__
+        failed = sum(unacknowledged(key) for key in pushed)
+        self.report.failed += failed
+        self.report.pushed += len(pushed) - failed
