@@ -1,0 +1,1 @@
+"""What everything that implements a protocol has to do."""

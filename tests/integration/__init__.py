@@ -1,0 +1,1 @@
+"""The parts together: real gRPC, real processes."""

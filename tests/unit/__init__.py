@@ -1,0 +1,1 @@
+"""One part at a time, in this process."""

@@ -1,0 +1,69 @@
+"""`python -m benchmarks [NAME ...]`: measure, print tables, store the results. The exit code says nothing about the numbers."""
+
+import asyncio
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from adapter import logs
+from adapter.config import LogSection
+from benchmarks import flush, machine, modes, rates, recovery
+from benchmarks.report import Result, show, store
+from benchmarks.scale import Scale, chosen
+
+Benchmark = Callable[[Scale, Path, Progress], Awaitable[Result]]
+
+ALL: dict[str, Benchmark] = {"rates": rates.run, "flush": flush.run, "recovery": recovery.run, "modes": modes.run}
+RESULTS = Path(__file__).parent / "results"
+
+
+@click.command()
+@click.argument("names", nargs=-1, type=click.Choice(list(ALL)))
+@click.option("--results", type=click.Path(path_type=Path), help="Where results go. Without it, a short run stores none.")
+def main(names: tuple[str, ...], results: Path | None) -> None:
+    """Run benchmarks (default: all). BENCH=short runs a tiny version of each."""
+    try:
+        scale = chosen()
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if results is None and not scale.short:
+        results = RESULTS
+    logs.setup(LogSection(level="error"))
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    facts = machine.facts()
+    console.print(", ".join(f"{name}: {value}" for name, value in facts.items()), style="dim", highlight=False, soft_wrap=True)
+    about = {"command": _command(), "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "short": scale.short, "machine": facts}
+    for name in dict.fromkeys(names or ALL):
+        result = asyncio.run(_measure(ALL[name], scale, console))
+        show(console, result)
+        if results:
+            store(results, result, about)
+    if results:
+        console.print(f"Stored in {results}", highlight=False)
+
+
+async def _measure(benchmark: Benchmark, scale: Scale, console: Console) -> Result:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Twice a second: what shows the progress must not take the time of what is measured.
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as directory,
+        Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress,
+    ):
+        return await benchmark(scale, Path(directory), progress)
+
+
+def _command() -> str:
+    short = f"BENCH={os.environ['BENCH']} " if os.environ.get("BENCH") else ""
+    return f"{short}python -m benchmarks {shlex.join(sys.argv[1:])}".rstrip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What the cache buys: cached against write-through on the same load, and what each wal_sync costs."""
+
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.progress import Progress
+
+from benchmarks.load import Load
+from benchmarks.processes import Measured, running_stack
+from benchmarks.report import Result, Table
+from benchmarks.scale import Scale
+
+TITLE = "cached against write-through, and the three wal_sync"
+
+COLUMNS = (
+    "mode",
+    "commits/s",
+    "p50 ms",
+    "p99 ms",
+    "saves/s seen by Meta",
+    "Meta CPU s per 100,000 commits",
+    "adapter CPU s per 100,000 commits",
+)
+FIXED_RATE = 500  # commits per second: what either mode can take, so that both do the same work
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to run the adapter."""
+
+    name: str
+    mode: str
+    wal_sync: str
+
+
+MODES = (
+    Mode("cached, wal_sync = interval", "cached", "interval"),
+    Mode("cached, wal_sync = always", "cached", "always"),
+    Mode("cached, wal_sync = never", "cached", "never"),
+    Mode("write_through", "write_through", "interval"),
+)
+
+
+async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
+    """Each mode has its own two processes; they take turns, so that a slow minute of the machine hits all of them."""
+    result = Result("modes", TITLE)
+    titles = {0: "64 consumers, each as fast as it is answered", FIXED_RATE: f"64 consumers, {FIXED_RATE} commits/s together"}
+    task = progress.add_task("modes", total=len(titles) * scale.modes_rounds * len(MODES))
+    with ExitStack() as running:
+        stacks = {
+            mode: running.enter_context(running_stack(directory / str(at), wal_sync=mode.wal_sync, top=f'mode = "{mode.mode}"'))
+            for at, mode in enumerate(MODES)
+        }
+        for rate, title in titles.items():
+            found: dict[Mode, list[Measured]] = {mode: [] for mode in MODES}
+            for number in range(scale.modes_rounds):
+                for mode, stack in stacks.items():
+                    progress.update(task, description=f"modes: {mode.name}")
+                    load = Load(stack.adapter.address, f"{rate}-{number}", scale.modes_s, rate, warm_up_s=scale.warm_up_s)
+                    found[mode].append(await stack.under(load))
+                    progress.advance(task)
+            result.tables.append(Table(title, COLUMNS, [_row(mode, _middle(windows)) for mode, windows in found.items()]))
+    result.notes.append(f"Medians of {scale.modes_rounds} windows of {scale.modes_s:g} s each, the modes taking turns.")
+    return result
+
+
+def _middle(windows: list[Measured]) -> Measured:
+    return Measured(*(median(values) for values in zip(*map(astuple, windows), strict=True)))
+
+
+def _row(mode: Mode, measured: Measured) -> list[str | float]:
+    row: list[str | float] = [mode.name, measured.commits, measured.p50_ms, measured.p99_ms, measured.saves_seen]
+    if not measured.commits:  # a very short window on a very busy machine
+        return [*row, "-", "-"]
+    per_100_000 = 100_000 / measured.commits
+    return [*row, measured.meta_cpu * per_100_000, measured.adapter_cpu * per_100_000]

@@ -1,0 +1,71 @@
+"""What a recovery cannot do without, and nothing else: scan the local store, and read the same keys from the Meta Service.
+
+    python -m benchmarks.plain '{"path": "...", "endpoint": "127.0.0.1:9530", "batch_keys": 2000}'
+
+The calls are those of the recovery; their replies are parsed by gRPC and thrown away. Prints the number of keys after each
+batch, and at the end one line of JSON.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+
+import grpc.aio
+
+from adapter.cache import OffsetCache
+from adapter.meta_client import CHANNEL_OPTIONS
+from adapter.model import OffsetKey
+from adapter.rpc import meta_grpc, meta_pb
+
+TIMEOUT_S = 30.0
+
+
+@dataclass
+class Plain:
+    """Seconds of both parts."""
+
+    keys: int = 0
+    found: int = 0
+    scan_s: float = 0.0
+    reads_s: float = 0.0
+
+
+async def measure(path: Path, endpoint: str, batch_keys: int) -> Plain:
+    """Scan a batch, read it, and so on, one after the other."""
+    plain = Plain()
+    cache = OffsetCache.open(path, "never")
+    scan = cache.scan()
+    async with grpc.aio.insecure_channel(endpoint, CHANNEL_OPTIONS) as channel:
+        stub = meta_grpc.MetaServiceServiceStub(channel)
+        await channel.channel_ready()
+        while True:
+            started = time.perf_counter()
+            keys = [stored.key for stored in islice(scan, batch_keys)]
+            scanned = time.perf_counter()
+            plain.scan_s += scanned - started
+            if not keys:
+                break
+            reply = await stub.BatchGetOffsetData(_request(keys), timeout=TIMEOUT_S)
+            plain.reads_s += time.perf_counter() - scanned
+            plain.keys += len(keys)
+            plain.found += sum(len(group.offsets) for group in reply.groups)
+            print(plain.keys, flush=True)
+    cache.close()
+    return plain
+
+
+def _request(keys: list[OffsetKey]) -> meta_pb.BatchGetOffsetDataRequest:
+    request = meta_pb.BatchGetOffsetDataRequest(cluster_name="default")
+    for group, members in groupby(keys, lambda key: key.group_key):
+        request.groups.add(namespace=group.namespace, group=group.group, shard_names=[key.shard for key in members])
+    return request
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    measured = asyncio.run(measure(Path(asked["path"]), asked["endpoint"], asked["batch_keys"]))
+    print(json.dumps(vars(measured)))

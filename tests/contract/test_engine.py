@@ -1,0 +1,269 @@
+"""What every engine of the Meta Service has to do. A new engine is one more line in ENGINES."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from adapter.metaservice.engine import Engine
+from adapter.metaservice.rocksdb_engine import RocksDbEngine
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from tests.contract.cases import CLUSTER, key, record, save, tombstone
+
+Opened = Callable[[], AbstractAsyncContextManager[Engine]]
+
+A, B, C = key("a"), key("b"), key("c")
+TRICKY = [
+    "g",
+    "gg",
+    "g/a",
+    "a",
+    "/",
+    "\x02a\x01b".replace("\x02", "\xa0").replace("\x01", " "),
+    "ä",
+    "\U0001f600",
+    "g" * 255,
+    "\uffff",
+]
+
+
+@asynccontextmanager
+async def rocksdb(directory: Path) -> AsyncIterator[Engine]:
+    """The embedded engine, closed at the end."""
+    engine = RocksDbEngine.open(directory / "store")
+    syncing = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        syncing.cancel()
+        with suppress(asyncio.CancelledError):
+            await syncing
+        engine.close()
+
+
+ENGINES: dict[str, Callable[[Path], AbstractAsyncContextManager[Engine]]] = {"rocksdb": rocksdb}
+
+
+@pytest.fixture(params=ENGINES)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """Opens the engine, as often as a test wants, over the same data."""
+    return lambda: ENGINES[request.param](tmp_path)
+
+
+async def standing(engine: Engine, *keys: OffsetKey) -> list[OffsetRecord | None]:
+    """What stands under these keys; None is absent."""
+    found = dict(await engine.get(CLUSTER, keys))
+    return [found.get(where) for where in keys]
+
+
+async def everything(engine: Engine, *names: str, size: int = 1000) -> list[tuple[OffsetKey, OffsetRecord]]:
+    """All pages of a list."""
+    rows: list[tuple[OffsetKey, OffsetRecord]] = []
+    after = b""
+    while True:
+        page = await engine.list_page(CLUSTER, names, size, after)
+        assert len(page.entries) <= size
+        rows += page.entries
+        after = page.after
+        if not after:
+            return rows
+
+
+async def test_what_was_saved_is_there_for_all_kinds_of_reads(opened: Opened) -> None:
+    """With every field."""
+    saved = OffsetRecord(3, 2**64 - 1, live=True, committed_at_ms=5, metadata="m" * 4096, topic="t" * 255, partition=2**32 - 1)
+    async with opened() as engine:
+        assert await save(engine, (A, saved)) == [SaveOutcome(Status.APPLIED, saved)]
+        assert await engine.get(CLUSTER, [A, B]) == [(A, saved)]
+        assert await engine.get_group(CLUSTER, "default", "g") == [(A, saved)]
+        assert await everything(engine) == [(A, saved)]
+
+
+async def test_an_empty_store_has_nothing(opened: Opened) -> None:
+    """Absent is absent, and an empty save is none."""
+    async with opened() as engine:
+        assert await engine.save(CLUSTER, []) == []
+        assert await standing(engine, A) == [None]
+        assert await engine.get_group(CLUSTER, "default", "g") == []
+        assert await everything(engine) == []
+        await engine.delete(CLUSTER, "default", "g", [])
+        await engine.delete(CLUSTER, "default", "g", ["a"])
+        assert await everything(engine) == []
+
+
+async def test_the_order_in_which_saves_arrive_does_not_matter(opened: Opened) -> None:
+    """Any order of the same records ends with the largest of them (2)."""
+    records = [record(9), record(3, 2), record(5, 2), tombstone(2), record(5, 2, metadata="m")]
+    async with opened() as engine:
+        for turn in range(len(records)):
+            where = key(str(turn))
+            for found in records[turn:] + records[:turn]:
+                await save(engine, (where, found))
+            assert await standing(engine, where) == [record(5, 2, metadata="m")]
+
+
+async def test_two_concurrent_saves_of_one_key_end_with_the_larger(opened: Opened) -> None:
+    """Neither decides on a value that the other is about to replace (2)."""
+    async with opened() as engine:
+        for turn in range(10):
+            where = key(str(turn))
+            # A long save and short ones: the long one lets others run in its middle.
+            long = [(where, record(500)), *((key(f"{turn}-{at}"), record(at)) for at in range(1100)), (where, record(600))]
+            outcomes = await asyncio.gather(save(engine, *long), *(save(engine, (where, record(at))) for at in (700, 550, 650)))
+            assert await standing(engine, where) == [record(700)]
+            assert all(outcome.status.acknowledged for found in outcomes for outcome in found)
+
+
+async def test_concurrent_saves_each_hear_what_stood_after_them(opened: Opened) -> None:
+    """At least their own value (3)."""
+    async with opened() as engine:
+        offsets = [(at * 37) % 100 for at in range(100)]
+        outcomes = await asyncio.gather(*(save(engine, (A, record(offset))) for offset in offsets))
+        for offset, (outcome,) in zip(offsets, outcomes, strict=True):
+            assert outcome.standing is not None
+            assert outcome.standing.offset >= offset
+            assert (outcome.status is Status.APPLIED) == (outcome.standing.offset == offset)
+        assert await standing(engine, A) == [record(99)]
+
+
+async def test_of_concurrent_compare_and_sets_one_wins(opened: Opened) -> None:
+    """The others are told what stands."""
+    async with opened() as engine:
+        await save(engine, (A, record(1)))
+        saves = [engine.save(CLUSTER, [SaveEntry(A, record(10 + at), expected_offset=1)]) for at in range(5)]
+        outcomes = [found for (found,) in await asyncio.gather(*saves)]
+        won = [found for found in outcomes if found.status is Status.APPLIED]
+        assert len(won) == 1
+        assert [found for found in outcomes if found.status is not Status.APPLIED] == [
+            SaveOutcome(Status.CONFLICT, won[0].standing)
+        ] * 4
+        assert await standing(engine, A) == [won[0].standing]
+
+
+async def test_a_delete_leaves_a_tombstone_that_late_saves_cannot_pass(opened: Opened) -> None:
+    """Whatever a broker still held in the epoch before, and however large (7)."""
+    async with opened() as engine:
+        await save(engine, (A, record(5, 3)), (B, record(6)))
+        await engine.delete(CLUSTER, "default", "g", ["a", "nowhere"])
+        (dead,) = await standing(engine, A)
+        assert dead is not None
+        assert (dead.position, dead.live) == ((4, 0), False)
+        assert dead.committed_at_ms > 0
+        assert await save(engine, (A, record(2**64 - 1, 3))) == [SaveOutcome(Status.SUPERSEDED, dead)]
+        assert await standing(engine, A, B, key("nowhere")) == [dead, record(6), None]
+
+
+async def test_a_deleted_key_comes_back_in_the_epoch_of_its_tombstone(opened: Opened) -> None:
+    """Who commits after the delete has read the tombstone's epoch, or knows none; also at offset 0."""
+    async with opened() as engine:
+        await save(engine, (A, record(5)), (B, record(5)))
+        await engine.delete(CLUSTER, "default", "g", [])
+        await save(engine, (A, record(0, 2)), (B, record(0, 0)))
+        assert await standing(engine, A, B) == [record(0, 2), record(0, 2)]
+
+
+async def test_a_second_delete_changes_nothing(opened: Opened) -> None:
+    """A retry of the call does not raise the epoch again."""
+    async with opened() as engine:
+        await save(engine, (A, record(5)))
+        await engine.delete(CLUSTER, "default", "g", ["a"])
+        before = await standing(engine, A)
+        await engine.delete(CLUSTER, "default", "g", ["a"])
+        await engine.delete(CLUSTER, "default", "g", [])
+        assert await standing(engine, A) == before
+
+
+async def test_a_delete_of_a_group_takes_all_of_it_and_nothing_else(opened: Opened) -> None:
+    """Names that begin alike are other groups, and so is the same name in another namespace or cluster."""
+    others = [key("a", "g/a"), key("a", "gg"), key("a", "g", "other")]
+    async with opened() as engine:
+        await save(engine, *((where, record(1)) for where in [A, B, *others]))
+        await engine.save("other", [SaveEntry(A, record(1))])
+        await engine.delete(CLUSTER, "default", "g", [])
+        assert [found and found.live for found in await standing(engine, A, B, *others)] == [False, False, True, True, True]
+        assert await engine.get("other", [A]) == [(A, record(1))]
+
+
+async def test_a_delete_and_a_save_at_the_same_time_leave_one_of_both_whole(opened: Opened) -> None:
+    """Before the delete the save is buried, after it it is superseded: never undone (7)."""
+    async with opened() as engine:
+        for turn in range(20):
+            where = key(str(turn))
+            await save(engine, (where, record(5)))
+            await asyncio.gather(save(engine, (where, record(6))), engine.delete(CLUSTER, "default", "g", [str(turn)]))
+            (found,) = await standing(engine, where)
+            assert found is not None
+            assert (found.position, found.live) == ((2, 0), False)
+
+
+async def test_groups_with_tricky_names_are_kept_apart(opened: Opened) -> None:
+    """No name is another's prefix, whatever is in it."""
+    keys = [OffsetKey(namespace, group, shard) for namespace in TRICKY[:6] for group in TRICKY for shard in ("a", "/a")]
+    async with opened() as engine:
+        await save(engine, *((where, record(at)) for at, where in enumerate(keys)))
+        assert len(await everything(engine)) == len(keys)
+        for namespace in TRICKY[:6]:
+            assert [where.namespace for where, _ in await everything(engine, namespace)] == [namespace] * len(TRICKY) * 2
+            for group in TRICKY:
+                expected = {found: record(at) for at, found in enumerate(keys) if found[:2] == (namespace, group)}
+                assert dict(await engine.get_group(CLUSTER, namespace, group)) == expected
+                assert dict(await everything(engine, namespace, group, size=1)) == expected
+
+
+async def test_clusters_with_tricky_names_are_kept_apart(opened: Opened) -> None:
+    """Two clusters may use one Meta Service."""
+    async with opened() as engine:
+        for at, cluster in enumerate(TRICKY):
+            await engine.save(cluster, [SaveEntry(A, record(at))])
+        for at, cluster in enumerate(TRICKY):
+            assert await engine.get(cluster, [A]) == [(A, record(at))]
+            assert (await engine.list_page(cluster, [], 10, b"")).entries == [(A, record(at))]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 24, 25, 1000])
+async def test_pages_cover_everything_once_in_key_order(opened: Opened, size: int) -> None:
+    """Tombstones too, whether or not the page size divides the number of rows."""
+    keys = [key(f"s{shard}", f"g{group}", namespace) for namespace in ("m", "n") for group in range(3) for shard in range(4)]
+    async with opened() as engine:
+        await save(engine, *((where, record(at)) for at, where in enumerate(keys)))
+        await engine.delete(CLUSTER, "m", "g1", ["s2"])
+        assert [where for where, _ in await everything(engine, size=size)] == keys
+        assert [where for where, _ in await everything(engine, "n", size=size)] == keys[12:]
+        assert [where for where, _ in await everything(engine, "m", "g1", size=size)] == keys[4:8]
+        dead = [where for where, found in await everything(engine, size=size) if not found.live]
+        assert dead == [key("s2", "g1", "m")]
+
+
+async def test_a_list_that_is_changed_while_it_is_paged_misses_nothing_that_stood(opened: Opened) -> None:
+    """A key that was there before the first page and after the last is in one of them, once."""
+    keys = [key(f"s{at:02}") for at in range(10)]
+    async with opened() as engine:
+        await save(engine, *((where, record(1)) for where in keys[::2]))
+        rows, after = [], b""
+        for where in keys[1::2]:
+            page = await engine.list_page(CLUSTER, [], 1, after)
+            rows += [found for found, _ in page.entries]
+            after = page.after
+            await save(engine, (where, record(2)), (keys[0], record(3)))
+        while after:
+            page = await engine.list_page(CLUSTER, [], 1, after)
+            rows += [found for found, _ in page.entries]
+            after = page.after
+        assert set(rows) >= set(keys[::2])
+        assert len(rows) == len(set(rows))
+
+
+async def test_what_was_acknowledged_is_there_after_an_open(opened: Opened) -> None:
+    """Records and tombstones, as they were."""
+    async with opened() as engine:
+        await save(engine, (A, record(5, 3, metadata="m")), (B, record(6)))
+        await engine.delete(CLUSTER, "default", "g", ["b"])
+        before = await everything(engine)
+    async with opened() as engine:
+        assert await everything(engine) == before
+        assert (await save(engine, (A, record(9, 2))))[0].status is Status.SUPERSEDED
+        await save(engine, (A, record(6, 3)))
+    async with opened() as engine:
+        assert await standing(engine, A) == [record(6, 3)]

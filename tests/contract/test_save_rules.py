@@ -1,0 +1,130 @@
+"""The rules of a save, the same for every engine and for the FakeMeta on which the unit tests rely."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adapter.metaservice.engine import Engine
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
+from adapter.testing import FakeMeta
+from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, key, record
+from tests.contract.test_engine import ENGINES
+
+A, B = key("a"), key("b")
+
+
+class Store(Protocol):
+    """What an engine and the FakeMeta have in common."""
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """Merge entries."""
+
+    async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+        """What stands."""
+
+
+class EngineStore:
+    """An engine, as a Meta client sees it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """Merge entries."""
+        return await self._engine.save(CLUSTER, entries)
+
+    async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+        """What stands."""
+        return dict(await self._engine.get(CLUSTER, keys))
+
+
+@asynccontextmanager
+async def engine_store(name: str, directory: Path) -> AsyncIterator[Store]:
+    """One of the engines."""
+    async with ENGINES[name](directory) as engine:
+        yield EngineStore(engine)
+
+
+@asynccontextmanager
+async def fake(_: Path) -> AsyncIterator[Store]:
+    """The stand-in."""
+    yield FakeMeta()
+
+
+STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[Store]]] = {
+    "fake": fake,
+    **{name: partial(engine_store, name) for name in ENGINES},
+}
+
+
+@pytest.fixture(params=STORES)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncContextManager[Store]:
+    """One of them, empty."""
+    return STORES[request.param](tmp_path)
+
+
+def alone(found: OffsetRecord | None) -> dict[OffsetKey, OffsetRecord]:
+    """What a get of the key A gives."""
+    return {} if found is None else {A: found}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_a_save_ends_as_the_table_says(opened: AbstractAsyncContextManager[Store], case: Case) -> None:
+    """Status, what stands by the answer, and what stands in the store (2); another key of the request is not disturbed (10)."""
+    async with opened as store:
+        if case.before:
+            await store.save([SaveEntry(A, case.before)])
+        outcomes = await store.save([SaveEntry(B, record(1)), SaveEntry(A, case.offered, case.expected_offset)])
+        assert outcomes[1] == SaveOutcome(case.status, case.after)
+        assert await store.get([A]) == alone(case.after)
+        assert await store.get([B]) == {B: record(1)}
+
+
+@pytest.mark.parametrize("request_case", REQUESTS, ids=lambda case: case.name)
+async def test_the_entries_of_a_request_count_one_after_the_other(
+    opened: AbstractAsyncContextManager[Store], request_case: Request
+) -> None:
+    """Also when they name the same key."""
+    async with opened as store:
+        if request_case.before:
+            await store.save([SaveEntry(A, request_case.before)])
+        outcomes = await store.save([SaveEntry(A, offered, expected) for offered, expected in request_case.entries])
+        assert outcomes == request_case.outcomes
+        assert await store.get([A]) == alone(request_case.after)
+
+
+SMALL = st.builds(
+    OffsetRecord,
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.booleans(),
+    st.integers(0, 1),
+    st.sampled_from(["", "m"]),
+    st.just(""),
+    st.just(0),
+)
+ENTRIES = st.builds(SaveEntry, st.sampled_from([A, B]), SMALL, st.none() | st.integers(0, 3))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(requests=st.lists(st.lists(ENTRIES, max_size=5), max_size=6))
+async def test_an_engine_and_the_fake_agree_on_any_sequence_of_saves(
+    tmp_path_factory: pytest.TempPathFactory, name: str, requests: list[list[SaveEntry]]
+) -> None:
+    """What the unit tests learn from the fake holds for the real one; and no key ever goes backwards (2)."""
+    meta = FakeMeta()
+    async with engine_store(name, tmp_path_factory.mktemp("e")) as engine:
+        before: dict[OffsetKey, OffsetRecord] = {}
+        for entries in requests:
+            assert await engine.save(entries) == await meta.save(entries)
+            now = await engine.get([A, B])
+            assert now == meta.records
+            assert all(now[where] >= found for where, found in before.items())
+            before = now

@@ -1,0 +1,327 @@
+"""What the storage tests share: what this machine can do, the faults themselves, and the load under which they strike.
+
+A check that a machine cannot do is skipped by name and with what is missing; pytest's `-ra` summary lists each one.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import anyio
+import grpc
+import grpc.aio
+import pytest
+
+from adapter.client import OffsetClient
+from adapter.config import MetaSection
+from adapter.meta_client import GrpcMetaClient
+from adapter.model import DEFAULT_NAMESPACE, OffsetKey
+from adapter.testing import Ledger, ServiceProcess, eventually, positions
+
+INSTALL = "sh tests/install-tools.sh installs it on Debian"
+TOOLS_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
+UNMOUNT_S = 10.0
+WAIT_S = 30.0  # for what comes at once on an idle machine
+
+NOWHERE = "127.0.0.1:1"  # a Meta Service that is stopped: nobody listens on a privileged port
+ALONE = "[recovery]\ntimeout_ms = 0\n[stop]\ndrain_timeout_ms = 0\n"  # such an adapter does not wait for it
+
+Need = Callable[[], str]
+_offsets = count(1)  # of all loads, so that each commit is above all commits before it
+
+
+def require(check: str, *needs: Need) -> None:
+    """Skip the running test, naming the check and what is missing, unless the machine can do all of `needs`."""
+    lacking = [why for need in needs if (why := need())]
+    if lacking:
+        pytest.skip(f"{check}: not run: {'; '.join(lacking)}")
+
+
+@cache
+def root() -> str:
+    """Why mounting is out of the question; empty when it is not."""
+    return "" if os.geteuid() == 0 else "needs root"
+
+
+@cache
+def tmpfs() -> str:
+    """Why no tmpfs can be mounted."""
+    return (
+        root() or _tool("mount") or _attempt(lambda here: _mount_and_unmount(here, tmpfs_options(1)), "a tmpfs cannot be mounted")
+    )
+
+
+@cache
+def loop_ext4() -> str:
+    """Why no ext4 image can be made and mounted over a loop device."""
+
+    def attempt(here: Path) -> None:
+        image = make_ext4(here / "image", megabytes=1)
+        _mount_and_unmount(here, loop_options(image))
+
+    tools = _tool("mount") or _tool("mkfs.ext4", "e2fsprogs")
+    return root() or tools or _attempt(attempt, "an ext4 image cannot be mounted over a loop device")
+
+
+@cache
+def strace() -> str:
+    """Why strace cannot attach to a process of this user."""
+    missing = _tool("strace")
+    if missing:
+        return missing
+    target = subprocess.Popen(["sleep", "60"])
+    try:
+        with tempfile.TemporaryDirectory() as here, Strace(target.pid, Path(here) / "trace", error="EIO"):
+            return ""
+    except RuntimeError as error:
+        return f"strace may not attach to a process ({error})"
+    finally:
+        target.kill()
+        target.wait()
+
+
+@cache
+def faketime() -> str:
+    """Why the clock of a process cannot be faked."""
+    return "" if faketime_library() else f"libfaketimeMT.so.1 is missing ({INSTALL})"
+
+
+def faketime_library() -> Path | None:
+    """Debian's libfaketime for programs with threads."""
+    return next(iter(sorted(Path("/").glob(FAKETIME.lstrip("/")))), None)
+
+
+class Strace:
+    """Makes some system calls of a running process fail, from the entry of this context to its end.
+
+    The calls are not executed. `paths` limits it to these files; without it every call of the process fails.
+    """
+
+    def __init__(
+        self, pid: int, trace: Path, *, error: str, calls: str = "fdatasync,fsync", paths: Sequence[Path] = (), when: str = "1+"
+    ) -> None:
+        self._pid = pid
+        self._trace = trace
+        only = [part for path in paths for part in ("-P", str(path))]
+        inject = f"inject={calls}:error={error}:when={when}"
+        self._command = [_which("strace"), "-f", "-q", "-ttt", "-o", str(trace), *only]
+        self._command += ["-e", f"trace={calls}", "-e", inject, "-p", str(pid)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Return when every thread of the process is traced. Raises RuntimeError when that is not permitted."""
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while not self._attached():
+            if self._process.poll() is not None:
+                assert self._process.stderr is not None
+                message = self._process.stderr.read().decode(errors="replace").strip()
+                self._process.stderr.close()
+                raise RuntimeError(message or f"strace ended with {self._process.returncode}")
+            time.sleep(0.005)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Detach; the process goes on untouched."""
+        assert self._process is not None
+        assert self._process.stderr is not None
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(30)
+        self._process.stderr.close()
+
+    @property
+    def failures(self) -> list[float]:
+        """When (Unix seconds) the calls that failed had begun."""
+        lines = self._trace.read_text(errors="replace").splitlines()
+        return [float(line.split()[1]) for line in lines if "(INJECTED)" in line]
+
+    def _attached(self) -> bool:
+        assert self._process is not None
+        tracer = f"TracerPid:\t{self._process.pid}\n"
+        try:
+            return all(tracer in (task / "status").read_text() for task in Path(f"/proc/{self._pid}/task").iterdir())
+        except (FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            return False
+
+
+def tmpfs_options(megabytes: int) -> list[str]:
+    """What `mounted` takes for a tmpfs of this size."""
+    return ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs"]
+
+
+def loop_options(image: Path, options: str = "noatime") -> list[str]:
+    """What `mounted` takes for the file system in an image."""
+    return ["-o", f"loop,{options}", str(image)]
+
+
+def make_ext4(image: Path, megabytes: int) -> Path:
+    """Make an ext4 file system in a sparse file."""
+    with image.open("wb") as file:
+        file.truncate(megabytes * 2**20)
+    run(_which("mkfs.ext4"), "-q", "-F", str(image))
+    return image
+
+
+@contextmanager
+def mounted(where: Path, options: Sequence[str]) -> Iterator[Path]:
+    """A mount at `where` meanwhile."""
+    where.mkdir(exist_ok=True)
+    run(_which("mount"), *options, str(where))
+    try:
+        yield where
+    finally:
+        unmount(where)
+
+
+def unmount(where: Path) -> None:
+    """Unmount as soon as nobody uses it; by force when somebody still does after a while. Raises RuntimeError in that case."""
+    deadline = time.monotonic() + UNMOUNT_S
+    while subprocess.run([_which("umount"), str(where)], stderr=subprocess.DEVNULL, check=False).returncode:
+        if time.monotonic() > deadline:
+            run(_which("umount"), "-l", str(where))
+            raise RuntimeError(f"{where} was still in use")
+        time.sleep(0.01)
+
+
+def after_a_reboot(boot_id: Path) -> list[str]:
+    """What goes before a command that shall find another boot id (written to this file), as it does after a power cut."""
+    boot_id.write_text("00000000-0000-4000-8000-000000000000\n")
+    bind_and_run = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", bind_and_run, str(boot_id)]
+
+
+def run(*command: str) -> None:
+    """Run a tool. Raises RuntimeError with what it printed when it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+
+
+def is_stopped(pid: int) -> bool:
+    """True when every thread of the process is stopped by a signal."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
+def _mount_and_unmount(here: Path, options: Sequence[str]) -> None:
+    with mounted(here / "mount", options):
+        pass
+
+
+def _attempt(attempt: Callable[[Path], None], what: str) -> str:
+    try:
+        with tempfile.TemporaryDirectory() as here:
+            attempt(Path(here))
+    except RuntimeError as error:
+        return f"{what} ({error})"
+    return ""
+
+
+def _tool(name: str, package: str = "") -> str:
+    return "" if shutil.which(name, path=TOOLS_PATH) else f"{package or name} is missing ({INSTALL})"
+
+
+def _which(name: str) -> str:
+    return shutil.which(name, path=TOOLS_PATH) or name
+
+
+class Answer(NamedTuple):
+    """What became of a commit: when it was sent and answered (Unix seconds), with which status (None: acknowledged)."""
+
+    key: OffsetKey
+    offset: int
+    sent_at: float
+    answered_at: float
+    code: grpc.StatusCode | None = None
+    text: str = ""
+
+
+class Load:
+    """Callers that commit ever higher offsets, each to shards of its own, and a ledger of what was acknowledged."""
+
+    def __init__(
+        self, address: str, ledger: Ledger, *, group: str = "load", callers: int = 4, shards: int = 10, timeout_s: float = 5.0
+    ) -> None:
+        self._address = address
+        self._ledger = ledger
+        self._group = group
+        self._callers = callers
+        self._shards = shards
+        self._timeout_s = timeout_s
+        self.acknowledged: list[Answer] = []
+        self.refused: list[Answer] = []
+
+    async def acknowledged_more(self, more: int = 50) -> None:
+        """Wait until so many more commits were acknowledged."""
+        enough = len(self.acknowledged) + more
+        await eventually(lambda: len(self.acknowledged) >= enough, WAIT_S)
+
+    async def refused_more(self, more: int = 50) -> None:
+        """Wait until so many more commits were refused."""
+        enough = len(self.refused) + more
+        await eventually(lambda: len(self.refused) >= enough, WAIT_S)
+
+    async def run(self, turns: int | None = None) -> None:
+        """Commit to every shard `turns` times; without a number until cancelled."""
+        async with OffsetClient.connect(self._address, self._timeout_s) as client:
+            await asyncio.gather(*(self._call(client, f"{self._group}-{caller}", turns) for caller in range(self._callers)))
+
+    async def _call(self, client: OffsetClient, group: str, turns: int | None) -> None:
+        for _ in count() if turns is None else range(turns):
+            for shard in range(self._shards):
+                await self._commit(client, group, f"s{shard}", next(_offsets))
+
+    async def _commit(self, client: OffsetClient, group: str, shard: str, offset: int) -> None:
+        key, sent_at = OffsetKey(DEFAULT_NAMESPACE, group, shard), time.time()
+        try:
+            await client.commit(group, {shard: offset})
+        except grpc.aio.AioRpcError as error:
+            self.refused.append(Answer(key, offset, sent_at, time.time(), error.code(), error.details() or ""))
+            await asyncio.sleep(0.01)  # a caller that is refused does not spin
+        else:
+            self._ledger.note(key, offset)
+            self.acknowledged.append(Answer(key, offset, sent_at, time.time()))
+
+
+@asynccontextmanager
+async def under(load: Load) -> AsyncIterator[Load]:
+    """Meanwhile the load runs."""
+    task = asyncio.create_task(load.run(), name="load")
+    try:
+        yield load
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def local_positions(service: ServiceProcess) -> dict[OffsetKey, tuple[int, int]]:
+    """Everything that an adapter holds locally."""
+    async with OffsetClient.connect(service.address) as client:
+        return positions([row async for row in client.list()])
+
+
+async def remote_positions(meta: ServiceProcess, ledger: Ledger) -> dict[OffsetKey, tuple[int, int]]:
+    """What a Meta Service holds of the ledger's keys."""
+    async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,))) as client:
+        found = await client.get(sorted(ledger.acknowledged))
+    return {key: record.position for key, record in found.items()}
+
+
+async def health_turns(service: ServiceProcess, *, serving: bool, timeout_s: float = WAIT_S) -> float:
+    """Wait until the health is as given; returns when that was seen (Unix seconds). The event loop goes on meanwhile."""
+    with anyio.fail_after(timeout_s):
+        while await asyncio.to_thread(service.healthy) is not serving:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.005)
+    return time.time()

@@ -1,0 +1,163 @@
+"""The wall clock jumps an hour back and an hour forth under the running processes (libfaketime): nothing depends on it."""
+
+import time
+from pathlib import Path
+
+from adapter.client import OffsetClient
+from adapter.model import CommitMode, OffsetKey
+from adapter.reads import ReadMode
+from adapter.testing import Ledger, ServiceProcess, adapter_process, ended, meta_process
+from tests.durability import machine
+from tests.durability.machine import WAIT_S, Load, local_positions, remote_positions, under
+
+HOUR_S = 3600
+ALARM = "cache.acknowledged_writes_lost"
+
+
+class Clock:
+    """The wall clock of some processes, off by whole seconds. Their monotonic clock stays, as when a person sets the time."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.set(0)
+
+    def set(self, offset_s: int) -> None:
+        """Jump, in one step."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{offset_s:+d}s\n")
+        new.rename(self._file)
+
+    def rules(self, *services: ServiceProcess) -> None:
+        """Processes started from now on have this clock."""
+        environment = {
+            "LD_PRELOAD": str(machine.faketime_library()),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",  # files keep their times
+        }
+        for service in services:
+            service.environment = environment
+
+
+async def _committed_at(service: ServiceProcess, meta: ServiceProcess) -> float:
+    """The time (Unix seconds) that the adapter gives to a commit made now; returns when the Meta Service has that commit."""
+    key = OffsetKey("default", "probe", "s")
+    async with OffsetClient.connect(service.address) as client:
+        offset = time.monotonic_ns()
+        await client.commit(key.group, {key.shard: offset})
+        await client.persist(key.group)
+        at_ms = (await client.read(key.group, [key.shard]))[key.shard].committed_at_ms
+    ledger = Ledger()
+    ledger.note(key, offset)
+    assert not ledger.missing(await remote_positions(meta, ledger))
+    return at_ms / 1000
+
+
+async def _flushed_without_being_asked(service: ServiceProcess, meta: ServiceProcess, ledger: Ledger) -> None:
+    """Wait until the Meta Service has what is acknowledged by now, and check that no age was measured by the wall clock."""
+    by_now = Ledger()
+    by_now.acknowledged.update(ledger.acknowledged)
+    deadline = time.monotonic() + WAIT_S
+    while by_now.missing(await remote_positions(meta, by_now)):
+        assert time.monotonic() < deadline, "flushes have stopped"
+    async with OffsetClient.connect(service.address) as client:
+        status = await client.status()
+    assert status.meta_available
+    assert 0 <= status.oldest_dirty_seconds < HOUR_S / 2
+    assert 0 <= status.uptime_seconds < HOUR_S / 2
+
+
+async def test_commits_and_flushes_go_on_when_the_clock_jumps(tmp_path: Path) -> None:
+    """An hour back, an hour forth, and to the truth, in both processes and opposite ways: nothing stops or goes back (2)."""
+    machine.require("a clock that jumps by an hour under load", machine.faketime)
+    meta = meta_process(tmp_path / "m")
+    service = adapter_process(tmp_path / "a", meta.address)
+    clock, meta_clock = Clock(tmp_path / "clock"), Clock(tmp_path / "meta-clock")
+    clock.rules(service)
+    meta_clock.rules(meta)
+    ledger, seen = Ledger(), Ledger()
+    with ended(meta, service):
+        meta.start()
+        service.start()
+        async with under(Load(service.address, ledger)) as load:
+            for jump_s in (-HOUR_S, HOUR_S, 0):
+                clock.set(jump_s)
+                meta_clock.set(-jump_s)
+                assert abs(await _committed_at(service, meta) - time.time() - jump_s) < HOUR_S / 2
+                await load.acknowledged_more(100)
+                await _flushed_without_being_asked(service, meta, ledger)
+                standing = await local_positions(service)
+                assert not seen.missing(standing)
+                seen.acknowledged.update(standing)
+        assert service.stop() == 0
+        assert not ledger.missing(await remote_positions(meta, ledger))
+
+
+async def test_restarts_at_another_hour_lose_nothing(tmp_path: Path) -> None:
+    """Started before the times of its own files, or long after, killed or stopped: everything is there, nothing alarms (1)."""
+    machine.require("a restart with the clock an hour off", machine.faketime)
+    meta = meta_process(tmp_path / "m")
+    service = adapter_process(tmp_path / "a", meta.address)
+    clock = Clock(tmp_path / "clock")
+    clock.rules(service, meta)
+    ledger = Ledger()
+    with ended(meta, service):
+        for start_s in (HOUR_S, -HOUR_S):
+            clock.set(start_s)
+            meta.start()
+            service.start()
+            assert not ledger.missing(await local_positions(service))
+            await Load(service.address, ledger).run(turns=5)
+            service.kill()
+            clock.set(-start_s)
+            service.start()
+            assert not ledger.missing(await local_positions(service))
+            assert service.stop() == 0
+            assert not ledger.missing(await remote_positions(meta, ledger))
+            assert meta.stop() == 0
+    assert ALARM not in service.log
+
+
+async def test_the_clock_decides_no_merge(tmp_path: Path) -> None:
+    """Only (epoch, offset) does: what was committed by an earlier clock wins when it is the larger, on both ways (2)."""
+    machine.require("merges with the clock an hour off", machine.faketime)
+    meta = meta_process(tmp_path / "m")
+    service = adapter_process(tmp_path / "a", meta.address)
+    clock = Clock(tmp_path / "clock")
+    clock.rules(service)
+    with ended(meta, service):
+        meta.start()
+        clock.set(HOUR_S)
+        service.start()
+        async with OffsetClient.connect(service.address) as client:
+            await client.commit("g", {"pushed": 100, "adopted": 100, "rewound": 100})
+            await client.flush()
+            meta.kill()
+            clock.set(-HOUR_S)
+            await client.commit("g", {"pushed": 200})
+            await client.commit("g", {"rewound": 50}, mode=CommitMode.OVERWRITE)
+            await client.commit("g", {"rewound": 60})
+        service.kill()
+        meta.start()
+        await _commit_through_another_adapter(tmp_path / "other", meta, clock, {"adopted": 300})
+        service.start()
+        async with OffsetClient.connect(service.address) as client:
+            for mode in (ReadMode.MEMORY, ReadMode.STORE):
+                found = {shard: (row.epoch, row.offset) for shard, row in (await client.read("g", mode=mode)).items()}
+                assert found == {"pushed": (1, 200), "adopted": (1, 300), "rewound": (2, 60)}
+        assert service.stop() == 0
+        ledger = Ledger()
+        for shard, (epoch, offset) in found.items():
+            ledger.note(OffsetKey("default", "g", shard), offset, epoch)
+        assert await remote_positions(meta, ledger) == ledger.acknowledged
+
+
+async def _commit_through_another_adapter(directory: Path, meta: ServiceProcess, clock: Clock, offsets: dict[str, int]) -> None:
+    other = adapter_process(directory, meta.address)
+    clock.rules(other)
+    with ended(other):
+        other.start()
+        async with OffsetClient.connect(other.address) as client:
+            await client.commit("g", offsets)
+        assert other.stop() == 0

@@ -1,0 +1,124 @@
+"""A power cut: what the disk holds at an instant is all that is left. Its image is copied while the adapter is stopped."""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapter.client import OffsetClient
+from adapter.model import OffsetKey
+from adapter.testing import Ledger, adapter_process, ended, eventually
+from tests.durability import machine
+from tests.durability.machine import ALONE, NOWHERE, WAIT_S, Answer, Load, local_positions, loop_options, mounted, under
+
+LOAD_S = 2.5
+INTERVAL_S = 0.1  # flush.interval_ms; the WAL is synced as often
+SYNC_S = 1.0  # what a sync may take on a busy machine
+ALARM = "cache.acknowledged_writes_lost"
+# The journal is committed by syncs alone, so that nothing changes in the image while it is copied.
+MOUNT = "noatime,commit=300"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The disk as it was at the instant of the power cut, and what was acknowledged until then."""
+
+    image: Path
+    acknowledged: list[Answer]
+    at: float
+
+    def ledger(self, before: float) -> Ledger:
+        """What was acknowledged before this time (Unix seconds)."""
+        ledger = Ledger()
+        for answer in self.acknowledged:
+            if answer.answered_at < before:
+                ledger.note(answer.key, answer.offset)
+        return ledger
+
+
+async def _cut_power(directory: Path, wal_sync: str) -> Cut:
+    """Run an adapter under load on an ext4 image, stop it at some instant, and copy the image."""
+    image, copy = machine.make_ext4(directory / "image", megabytes=64), directory / "copy"
+    service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, cache=directory / "disk" / "adapter")
+    with mounted(directory / "disk", loop_options(image, MOUNT)), ended(service):
+        service.start()
+        began_at = time.time()
+        async with under(Load(service.address, Ledger(), callers=8)) as load:
+            await eventually(lambda: bool(load.acknowledged) and load.acknowledged[-1].answered_at > began_at + LOAD_S, WAIT_S)
+            service.signal(signal.SIGSTOP)
+            await eventually(lambda: machine.is_stopped(service.pid), WAIT_S)
+            at = time.time()
+            machine.run("cp", "--sparse=always", str(image), str(copy))
+        return Cut(copy, load.acknowledged, at)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a new adapter finds after the power cut."""
+
+    positions: dict[OffsetKey, tuple[int, int]]
+    alarmed: bool
+
+
+def _fresh(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+async def _power_on(directory: Path, cut: Cut, wal_sync: str) -> Left:
+    """Mount the copy, which replays its journal, and start an adapter on it. The Meta Service never got anything."""
+    service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, cache=directory / "disk" / "adapter")
+    service.prefix = machine.after_a_reboot(directory / "boot_id")
+    with mounted(directory / "disk", loop_options(cut.image)), ended(service):
+        service.start()
+        async with OffsetClient.connect(service.address) as client:
+            in_status = (await client.status()).HasField("loss")
+        assert in_status is (ALARM in service.log)
+        return Left(await local_positions(service), in_status)
+
+
+async def test_synced_acknowledgements_survive_a_power_cut(tmp_path: Path) -> None:
+    """With `wal_sync = always` not one is lost, and nothing is alarmed (1)."""
+    machine.require("a power cut, wal_sync always", machine.loop_ext4)
+    cut = await _cut_power(tmp_path, "always")
+    left = await _power_on(_fresh(tmp_path / "after"), cut, "always")
+    assert len(cut.acknowledged) > 20
+    assert not cut.ledger(before=time.time()).missing(left.positions)
+    assert not left.alarmed
+
+
+async def test_a_power_cut_takes_at_most_one_flush_interval(tmp_path: Path) -> None:
+    """With `wal_sync = interval` what is older is there; if anything younger is lost, that is alarmed."""
+    machine.require("a power cut, wal_sync interval", machine.loop_ext4)
+    cut = await _cut_power(tmp_path, "interval")
+    left = await _power_on(_fresh(tmp_path / "after"), cut, "interval")
+    older = cut.ledger(before=cut.at - INTERVAL_S - SYNC_S)
+    assert older.acknowledged
+    assert not older.missing(left.positions)
+    assert left.alarmed or not cut.ledger(before=time.time()).missing(left.positions)
+
+
+async def test_without_syncs_a_power_cut_is_alarmed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    """With `wal_sync = never` nothing is promised but a start and an alarm; how much was lost is only reported."""
+    machine.require("a power cut, wal_sync never", machine.loop_ext4)
+    cut = await _cut_power(tmp_path, "never")
+    left = await _power_on(_fresh(tmp_path / "after"), cut, "never")
+    lost = len(cut.ledger(before=time.time()).missing(left.positions))
+    record_property("lost_keys", lost)
+    assert left.alarmed or not lost
+
+
+async def test_a_reboot_after_an_orderly_stop_alarms_nothing(tmp_path: Path) -> None:
+    """What was stopped was synced, in every mode; only a machine that went down under a running adapter may have lost some."""
+    machine.require("a reboot after an orderly stop", machine.root)
+    service = adapter_process(tmp_path, NOWHERE, wal_sync="never", extra=ALONE)
+    ledger = Ledger()
+    with ended(service):
+        service.start()
+        await Load(service.address, ledger).run(turns=5)
+        service.stop()
+        service.prefix = machine.after_a_reboot(tmp_path / "boot_id")
+        service.start()
+        assert not ledger.missing(await local_positions(service))
+    assert ALARM not in service.log

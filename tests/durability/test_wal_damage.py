@@ -1,0 +1,307 @@
+"""Damaged files of the local store, after a kill -9: opened with an alarm for what is lost, or refused with what to do (1).
+
+What the Meta Service holds is back after the start. Intact stores never alarm.
+"""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from adapter.client import OffsetClient
+from adapter.model import OffsetKey
+from adapter.reads import ReadMode
+from adapter.rpc import offsets_pb
+from adapter.testing import Ledger, ServiceProcess, adapter_process, ended, free_port, meta_process, positions
+from tests.durability.machine import ALONE, NOWHERE, Load, local_positions, under
+
+ALARM = "cache.acknowledged_writes_lost"
+REFUSED_S = 30.0
+
+
+def _newest(database: Path, pattern: str) -> Path:
+    return max(database.glob(pattern), key=lambda file: file.name)
+
+
+def _truncate(file: Path, size: int) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(size)
+
+
+def _overwrite(file: Path, at: int, change: Callable[[bytes], bytes], length: int = 1) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        before = opened.read(length)
+        opened.seek(at)
+        opened.write(change(before))
+
+
+def _flip(file: Path, at: int) -> None:
+    _overwrite(file, at, lambda byte: bytes([byte[0] ^ 1]))
+
+
+def _wal(database: Path) -> Path:
+    return _newest(database, "*.log")
+
+
+def _zero_page(file: Path) -> None:
+    middle = file.stat().st_size // 2 // 4096 * 4096
+    _overwrite(file, middle, lambda page: bytes(len(page)), 4096)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size
+
+
+def _remove_all(database: Path) -> None:
+    shutil.rmtree(database)
+    database.mkdir()
+
+
+# Each takes <cache>/db. Those of the first table certainly lose acknowledged commits; what the others do is RocksDB's matter.
+WAL_DAMAGE: dict[str, Callable[[Path], None]] = {
+    "wal truncated to half": lambda db: _truncate(_wal(db), _size(_wal(db)) // 2),
+    "last 7 bytes of the wal cut": lambda db: _truncate(_wal(db), _size(_wal(db)) - 7),
+    "bit flipped in the middle of the wal": lambda db: _flip(_wal(db), _size(_wal(db)) // 2),
+    "bit flipped in the last record of the wal": lambda db: _flip(_wal(db), _size(_wal(db)) - 20),
+    "wal missing": lambda db: _wal(db).unlink(),
+    "zeroed page in the middle of the wal": lambda db: _zero_page(_wal(db)),
+}
+OTHER_DAMAGE: dict[str, Callable[[Path], None]] = {
+    "CURRENT missing": lambda db: (db / "CURRENT").unlink(),
+    "bit flipped in the MANIFEST": lambda db: _flip(_newest(db, "MANIFEST-*"), _size(_newest(db, "MANIFEST-*")) // 2),
+    "MANIFEST truncated to half": lambda db: _truncate(_newest(db, "MANIFEST-*"), _size(_newest(db, "MANIFEST-*")) // 2),
+    "bit flipped in an SST block": lambda db: _flip(_newest(db, "*.sst"), _size(_newest(db, "*.sst")) // 3),
+    "SST missing": lambda db: _newest(db, "*.sst").unlink(),
+    "every file missing": _remove_all,
+    "directory missing": shutil.rmtree,
+}
+DAMAGE = WAL_DAMAGE | OTHER_DAMAGE
+REFUSED = ["CURRENT missing", "SST missing", "every file missing", "directory missing"]
+
+
+@dataclass(frozen=True)
+class Killed:
+    """The store of a killed adapter that never met a Meta Service, in an SST and a WAL, and what it had acknowledged."""
+
+    cache: Path
+    ledger: Ledger
+
+    def copy(self, to: Path) -> Path:
+        """A copy to damage."""
+        return Path(shutil.copytree(self.cache, to))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """Built once: early commits, a kill, a start that moves them from the WAL to an SST, late commits, a kill."""
+    directory = tmp_path_factory.mktemp("killed")
+    service = adapter_process(directory, NOWHERE, extra=ALONE)
+    ledger = Ledger()
+    with ended(service):
+        for part in ("early", "late"):
+            service.start()
+            asyncio.run(Load(service.address, ledger, group=part, shards=20).run(turns=10))
+            service.kill()
+    return Killed(directory / "adapter", ledger)
+
+
+@pytest.fixture(scope="module")
+def informed(killed: Killed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Meta Service that holds every acknowledged value of that store."""
+    directory = tmp_path_factory.mktemp("informed")
+    meta = meta_process(directory)
+    pusher = adapter_process(directory, meta.address, cache=killed.copy(directory / "copy"))
+    with ended(meta, pusher):
+        meta.start()
+        pusher.start()
+        assert pusher.stop() == 0
+        yield meta.address
+
+
+def _adapter(directory: Path, meta: str, cache: Path) -> ServiceProcess:
+    """An adapter with metrics."""
+    service = adapter_process(directory, meta, cache=cache, extra=ALONE if meta == NOWHERE else "")
+    service.settings = service.settings.replace("[metrics]\nlisten = ''", f"[metrics]\nlisten = '127.0.0.1:{free_port()}'")
+    return service
+
+
+def _opens(service: ServiceProcess) -> bool:
+    """Start it. False when it refused loudly: exit code 1, and a text that names the store and what can be done."""
+    service.launch()
+    try:
+        service.wait_ready()
+    except RuntimeError:
+        assert service.process is not None
+        assert service.process.wait(REFUSED_S) == 1
+        assert f"{service.directory / 'cache'}" in service.log
+        assert "offset-adapter repair" in service.log
+        assert "Traceback" not in service.log
+        return False
+    return True
+
+
+def _repair(service: ServiceProcess, *options: str) -> str:
+    """Run `offset-adapter repair`; returns all it printed."""
+    command = [sys.executable, "-m", "adapter", "repair", "--yes", "--config", str(service.directory / "serve.toml"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def _set_aside(directory: Path) -> Path:
+    """The one damaged store that `repair` has kept."""
+    (kept,) = directory.glob("cache.damaged-*")
+    return kept
+
+
+def _lost_writes_gauge(service: ServiceProcess) -> float:
+    address = service.settings.partition("[metrics]\nlisten = '")[2].partition("'")[0]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("offset_adapter_cache_lost_writes "))
+
+
+async def _status(service: ServiceProcess) -> offsets_pb.StatusReply:
+    async with OffsetClient.connect(service.address) as client:
+        return await client.status()
+
+
+async def _read_all(service: ServiceProcess, ledger: Ledger, mode: ReadMode, *, named: bool) -> dict[OffsetKey, tuple[int, int]]:
+    """What reads of the ledger's groups give: of each shard by its name, or of whole groups."""
+    groups: dict[str, list[str]] = {}
+    for key in ledger.acknowledged:
+        groups.setdefault(key.group, []).append(key.shard)
+    async with OffsetClient.connect(service.address) as client:
+        found = [await client.read(group, shards if named else (), mode=mode) for group, shards in groups.items()]
+    return positions(row for rows in found for row in rows.values())
+
+
+async def _assert_alarmed(service: ServiceProcess, repaired: str = "") -> None:
+    assert ALARM in service.log + repaired
+    assert (await _status(service)).loss.writes > 0
+    assert _lost_writes_gauge(service) > 0
+
+
+async def _assert_no_alarm(service: ServiceProcess) -> None:
+    assert ALARM not in service.log
+    assert not (await _status(service)).HasField("loss")
+    assert _lost_writes_gauge(service) == 0
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_lost_acknowledgements_are_alarmed(damage: str, killed: Killed, tmp_path: Path) -> None:
+    """The Meta Service never got them: what is missing locally is lost, and the log, status and metrics say so (1)."""
+    service = _adapter(tmp_path, NOWHERE, killed.copy(tmp_path / "cache"))
+    DAMAGE[damage](tmp_path / "cache" / "db")
+    with ended(service):
+        repaired = ""
+        if not _opens(service):
+            repaired = _repair(service)
+            service.start()
+        missing = killed.ledger.missing(await local_positions(service))
+        assert missing or damage not in WAL_DAMAGE, "this damage was to lose something"
+        if missing:
+            await _assert_alarmed(service, repaired)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_what_the_meta_service_has_is_back(damage: str, killed: Killed, informed: str, tmp_path: Path) -> None:
+    """After the start every acknowledged value is there, in reads of the memory too: absent may mean lost (1)."""
+    service = _adapter(tmp_path, informed, killed.copy(tmp_path / "cache"))
+    DAMAGE[damage](tmp_path / "cache" / "db")
+    with ended(service):
+        if not _opens(service):
+            _repair(service)
+            service.start()
+        for named in (True, False):
+            assert not killed.ledger.missing(await _read_all(service, killed.ledger, ReadMode.MEMORY, named=named))
+
+
+@pytest.mark.parametrize("damage", REFUSED)
+async def test_a_refused_store_starts_from_the_meta_service(damage: str, killed: Killed, informed: str, tmp_path: Path) -> None:
+    """It stays refused, however often something restarts it, until `repair --start-from-meta` sets it aside."""
+    service = _adapter(tmp_path, informed, killed.copy(tmp_path / "cache"))
+    DAMAGE[damage](tmp_path / "cache" / "db")
+    with ended(service):
+        for _ in range(2):
+            assert not _opens(service)
+        _repair(service, "--start-from-meta")
+        service.start()
+        found = await _read_all(service, killed.ledger, ReadMode.MEMORY_FIRST_THEN_STORE, named=True)
+        assert not killed.ledger.missing(found)
+        await _assert_no_alarm(service)
+    kept = _set_aside(tmp_path)
+    assert (kept / "watermark").exists()
+
+
+async def test_repair_keeps_a_copy_and_what_is_intact(killed: Killed, tmp_path: Path) -> None:
+    """Without CURRENT nothing is lost but the way in: after the repair everything is there, and the damaged store beside it."""
+    service = _adapter(tmp_path, NOWHERE, killed.copy(tmp_path / "cache"))
+    (tmp_path / "cache" / "db" / "CURRENT").unlink()
+    with ended(service):
+        assert not _opens(service)
+        names = {file.name for file in (tmp_path / "cache" / "db").iterdir()}
+        printed = _repair(service)
+        kept = _set_aside(tmp_path)
+        assert str(kept) in printed
+        assert {file.name for file in (kept / "db").iterdir()} == names
+        service.start()
+        assert not killed.ledger.missing(await local_positions(service))
+        await _assert_no_alarm(service)
+
+
+async def test_an_alarm_lasts(killed: Killed, tmp_path: Path) -> None:
+    """The log tells of a loss when it is found, status and metrics for ever: nobody may have looked at the log."""
+    service = _adapter(tmp_path, NOWHERE, killed.copy(tmp_path / "cache"))
+    _truncate(_wal(tmp_path / "cache" / "db"), 0)
+    with ended(service):
+        service.start()
+        first = (await _status(service)).loss
+        service.kill()
+        service.start()
+        assert (await _status(service)).loss == first
+        assert _lost_writes_gauge(service) == first.writes > 0
+        assert service.log.count(ALARM) == 1
+
+
+async def test_new_commits_after_a_loss_survive_the_next_kill(killed: Killed, tmp_path: Path) -> None:
+    """The store goes on with write counters above the lost ones: the next open has nothing to alarm, and loses nothing (1)."""
+    service = _adapter(tmp_path, NOWHERE, killed.copy(tmp_path / "cache"))
+    _truncate(_wal(tmp_path / "cache" / "db"), 0)
+    ledger = Ledger()
+    with ended(service):
+        service.start()
+        await Load(service.address, ledger, group="after").run(turns=5)
+        service.kill()
+        service.start()
+        assert not ledger.missing(await local_positions(service))
+        assert service.log.count(ALARM) == 1
+
+
+@pytest.mark.parametrize("wal_sync", ["always", "interval", "never"])
+async def test_an_intact_store_never_alarms(wal_sync: str, tmp_path: Path) -> None:
+    """A kill -9 under load and an orderly restart lose nothing (1), so they alarm nothing."""
+    service = _adapter(tmp_path, NOWHERE, tmp_path / "cache")
+    service.settings = service.settings.replace("wal_sync = 'interval'", f"wal_sync = '{wal_sync}'")
+    ledger = Ledger()
+    with ended(service):
+        for orderly in (False, True):
+            service.start()
+            assert not ledger.missing(await local_positions(service))
+            await _assert_no_alarm(service)
+            async with under(Load(service.address, ledger)) as load:
+                await load.acknowledged_more(200)
+                if not orderly:
+                    service.kill()
+            if orderly:
+                service.stop()
+        service.start()
+        assert not ledger.missing(await local_positions(service))
+        await _assert_no_alarm(service)

@@ -1,0 +1,108 @@
+"""What the integration tests share: short ways to requests, a sidecar with a client, and waiting for what has no event."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+from adapter.client import OffsetClient
+from adapter.config import MetaSection
+from adapter.meta_client import MetaClient
+from adapter.model import OffsetKey, OffsetRecord
+from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
+from adapter.sidecar import Sidecar
+from adapter.testing import FakeMeta, ServiceProcess, adapter_config, running_sidecar
+
+PATIENCE_S = 30.0  # for what takes milliseconds on an idle machine
+
+
+class Rpc(NamedTuple):
+    """A blocking way into one adapter."""
+
+    store: offsets_grpc.OffsetStoreStub
+    admin: offsets_grpc.OffsetAdminStub
+    channel: grpc.Channel
+
+
+@contextmanager
+def rpc(address: str) -> Iterator[Rpc]:
+    """Blocking stubs of the adapter at `address`."""
+    with grpc.insecure_channel(address) as channel:
+        yield Rpc(offsets_grpc.OffsetStoreStub(channel), offsets_grpc.OffsetAdminStub(channel), channel)
+
+
+@contextmanager
+def meta_rpc(address: str) -> Iterator[meta_grpc.MetaServiceServiceStub]:
+    """A blocking stub of the Meta Service at `address`."""
+    with grpc.insecure_channel(address) as channel:
+        yield meta_grpc.MetaServiceServiceStub(channel)
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path, meta: MetaClient | None = None, **sections: Any
+) -> AsyncIterator[tuple[Sidecar, OffsetClient]]:
+    """A sidecar in this process with a client of it."""
+    async with (
+        running_sidecar(adapter_config(directory, **sections), meta or FakeMeta()) as sidecar,
+        OffsetClient.connect(sidecar.addresses[0]) as client,
+    ):
+        yield sidecar, client
+
+
+def commits(
+    offsets: Mapping[str, int], group: str = "g", *, namespace: str = "", overwrite: bool = False, metadata: str = ""
+) -> offsets_pb.CommitOffsetsRequest:
+    """A commit of one group."""
+    shards = [offsets_pb.ShardCommit(shard=shard, offset=offset, metadata=metadata) for shard, offset in offsets.items()]
+    return offsets_pb.CommitOffsetsRequest(
+        groups=[offsets_pb.GroupCommits(namespace=namespace, group=group, shards=shards)],
+        mode=offsets_pb.OVERWRITE if overwrite else offsets_pb.INCREASE_ONLY,
+    )
+
+
+def key(shard: str = "s", group: str = "g", namespace: str = "default") -> OffsetKey:
+    """A key of which mostly the shard matters."""
+    return OffsetKey(namespace, group, shard)
+
+
+def record(offset: int, epoch: int = 1, **fields: Any) -> OffsetRecord:
+    """A live record."""
+    return OffsetRecord(epoch, offset, **fields)
+
+
+def meta_section(*endpoints: str, **values: Any) -> MetaSection:
+    """How a client sees Meta Services at these endpoints."""
+    return MetaSection.model_validate({"endpoints": endpoints, **values})
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something in another process."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"still not so after {PATIENCE_S:g} s: {what}"
+        time.sleep(0.01)
+
+
+def status_of(service: ServiceProcess) -> offsets_pb.StatusReply:
+    """The status of an adapter process."""
+    with rpc(service.address) as stubs:
+        return stubs.admin.Status(offsets_pb.StatusRequest(), timeout=PATIENCE_S)
+
+
+def stored_in(meta: ServiceProcess, cluster: str = "") -> dict[OffsetKey, tuple[int, int]]:
+    """All that a Meta Service process holds: key -> (epoch, offset)."""
+    found: dict[OffsetKey, tuple[int, int]] = {}
+    request = meta_pb.ListOffsetDataRequest(cluster_name=cluster, page_size=10_000)
+    with meta_rpc(meta.address) as stub:
+        while True:
+            reply = stub.ListOffsetData(request, timeout=PATIENCE_S)
+            for entry in reply.entries:
+                row = entry.offset
+                found[OffsetKey(row.namespace, entry.group, row.shard_name)] = (row.epoch, row.offset)
+            if not reply.next_page_token:
+                return found
+            request.page_token = reply.next_page_token

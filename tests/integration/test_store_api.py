@@ -1,0 +1,316 @@
+"""The local API as a broker uses it, over real gRPC, on a sidecar in this process."""
+
+from pathlib import Path
+
+import anyio
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from adapter.client import OffsetClient
+from adapter.errors import MetaUnavailableError
+from adapter.model import CommitMode
+from adapter.reads import ReadMode
+from adapter.rpc import offsets_pb
+from adapter.sidecar import Sidecar
+from adapter.testing import FakeMeta, Ledger, adapter_config, eventually, positions, running_sidecar
+from tests.integration.helpers import PATIENCE_S, commits, key, record, serving
+
+SLOW_FLUSH = {"interval_ms": 60_000}  # nothing is flushed unless asked for
+STATE = offsets_pb.StatusReply
+
+
+async def test_a_commit_is_answered_with_nothing_when_it_stands(directory: Path) -> None:
+    """Replies list only what was not plainly applied."""
+    async with serving(directory) as (_, client):
+        assert await client.commit("g", {"a": 7, "b": 0}) == []
+        found = await client.read("g")
+        assert {shard: (row.epoch, row.offset) for shard, row in found.items()} == {"a": (1, 7), "b": (1, 0)}
+        assert await client.commit("g", {"a": 7}) == []
+
+
+async def test_a_lower_offset_changes_nothing_and_the_reply_shows_what_stands(directory: Path) -> None:
+    """INCREASE_ONLY (2)."""
+    async with serving(directory) as (_, client):
+        await client.commit("g", {"a": 7, "b": 1})
+        rows = await client.commit("g", {"a": 6, "b": 2})
+        assert [(row.namespace, row.group, row.shard, row.epoch, row.offset) for row in rows] == [("default", "g", "a", 1, 7)]
+        assert (await client.read("g"))["a"].offset == 7
+
+
+async def test_an_overwrite_rewinds_into_the_next_epoch(directory: Path) -> None:
+    """In (epoch, offset) nothing goes backwards (2), here and in the Meta Service."""
+    meta = FakeMeta()
+    async with serving(directory, meta) as (_, client):
+        await client.commit("g", {"s": 9})
+        assert await client.commit("g", {"s": 4}, mode=CommitMode.OVERWRITE) == []
+        row = (await client.read("g"))["s"]
+        assert (row.epoch, row.offset) == (2, 4)
+    assert meta.records[key()].position == (2, 4)
+
+
+async def test_all_fields_of_a_commit_come_back_and_reach_the_meta_service(directory: Path) -> None:
+    """Metadata, time and labels travel with the offset."""
+    meta = FakeMeta()
+    async with serving(directory, meta) as (_, client):
+        shard = offsets_pb.ShardCommit(shard="s", offset=3, metadata="m", committed_at_ms=5, topic="t", partition=2)
+        group = offsets_pb.GroupCommits(namespace="n", group="g", shards=[shard])
+        await client.store.CommitOffsets(offsets_pb.CommitOffsetsRequest(groups=[group]))
+        row = (await client.read("g", namespace="n"))["s"]
+        assert (row.metadata, row.committed_at_ms, row.topic, row.partition) == ("m", 5, "t", 2)
+    assert meta.records[key(namespace="n")] == record(3, committed_at_ms=5, metadata="m", topic="t", partition=2)
+
+
+async def test_memory_reads_know_only_what_is_local(directory: Path) -> None:
+    """Absent is absent, never 0."""
+    meta = FakeMeta({key("remote"): record(5)})
+    async with serving(directory, meta) as (_, client):
+        assert await client.read("g", ["remote"], mode=ReadMode.MEMORY) == {}
+
+
+async def test_memory_first_asks_the_meta_service_only_for_what_is_not_local(directory: Path) -> None:
+    """A local value is not compared, though a larger one stands remotely."""
+    meta = FakeMeta()
+    async with serving(directory, meta, flush=SLOW_FLUSH) as (_, client):
+        await client.commit("g", {"local": 3})
+        meta.records |= {key("local"): record(8), key("remote"): record(5)}
+        assert (await client.read("g", ["local"]))["local"].offset == 3
+        await client.commit("h", {"local": 3})
+        meta.records |= {key("remote", "i"): record(5)}
+        assert (await client.read("i", ["remote", "absent"])).keys() == {"remote"}
+
+
+async def test_a_store_read_merges_both_ways(directory: Path) -> None:
+    """The larger of both is answered and stands; a larger local value stays dirty (2, 3)."""
+    meta = FakeMeta()
+    async with serving(directory, meta, flush=SLOW_FLUSH) as (_, client):
+        await client.commit("g", {"a": 3, "b": 3})
+        meta.records |= {key("a"): record(8), key("b"): record(1), key("c"): record(2)}
+        found = await client.read("g", mode=ReadMode.STORE)
+        assert {shard: (row.offset, row.dirty) for shard, row in found.items()} == {
+            "a": (8, False),
+            "b": (3, True),
+            "c": (2, False),
+        }
+        assert (await client.read("g", mode=ReadMode.MEMORY)) == found
+
+
+async def test_a_tombstone_reads_as_absent(directory: Path) -> None:
+    """And a commit below it is not undone but superseded or placed above it (7)."""
+    meta = FakeMeta({key(): record(0, 4, live=False)})
+    async with serving(directory, meta) as (_, client):
+        assert await client.read("g", ["s"], mode=ReadMode.STORE) == {}
+        await client.commit("g", {"s": 2})
+        row = (await client.read("g", ["s"]))["s"]
+        assert (row.epoch, row.offset) == (4, 2)
+
+
+async def test_a_read_of_the_store_without_the_meta_service_is_unavailable(directory: Path) -> None:
+    """Absent and unknown are different things."""
+    meta = FakeMeta()
+    async with serving(directory, meta) as (_, client):
+        meta.down = MetaUnavailableError("gone")
+        for shards, mode in (([], ReadMode.STORE), (["x"], ReadMode.MEMORY_FIRST_THEN_STORE)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await client.read("g", shards, mode=mode)
+            assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "gone")
+
+
+async def test_persist_returns_when_the_meta_service_has_the_values(directory: Path) -> None:
+    """No tick of the flusher is waited for."""
+    meta = FakeMeta()
+    async with serving(directory, meta, flush=SLOW_FLUSH) as (_, client):
+        await client.commit("g", {"a": 3})
+        assert (await client.read("g"))["a"].dirty
+        await client.persist("g", ["a"])
+        assert meta.records[key("a")].position == (1, 3)
+        assert not (await client.read("g"))["a"].dirty
+
+
+async def test_persist_without_the_meta_service_is_unavailable_and_the_key_stays_dirty(directory: Path) -> None:
+    """What was not acknowledged is dirty (4)."""
+    meta = FakeMeta()
+    async with serving(directory, meta, flush=SLOW_FLUSH) as (_, client):
+        await client.commit("g", {"a": 3})
+        meta.down = MetaUnavailableError("gone")
+        for call in (client.persist, client.remove):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call("g")
+            assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.UNAVAILABLE, "gone")
+        assert (await client.read("g", mode=ReadMode.MEMORY))["a"].dirty
+        meta.down = None
+
+
+async def test_remove_persists_and_forgets_and_a_store_read_brings_it_back(directory: Path) -> None:
+    """The hand-over of a shard: the Meta Service keeps it, this adapter does not."""
+    meta = FakeMeta()
+    async with serving(directory, meta, flush=SLOW_FLUSH) as (_, client):
+        await client.commit("g", {"a": 3, "b": 4, "kept": 5})
+        await client.commit("g2", {"a": 1})
+        assert await client.remove("g", ["a", "b", "absent"]) == 2
+        assert (await client.read("g", mode=ReadMode.MEMORY)).keys() == {"kept"}
+        assert (await client.read("g2", mode=ReadMode.MEMORY)).keys() == {"a"}
+        meta.records[key("a")] = record(30)  # another broker went on with it
+        found = await client.read("g", mode=ReadMode.STORE)
+        assert {shard: row.offset for shard, row in found.items()} == {"a": 30, "b": 4, "kept": 5}
+
+
+async def test_a_commit_after_a_remove_takes_the_epoch_that_stands_in_the_meta_service(directory: Path) -> None:
+    """Else the Meta Service would undo an acknowledged commit (1)."""
+    meta = FakeMeta()
+    async with serving(directory, meta) as (_, client):
+        await client.commit("g", {"s": 9, "t": 1})
+        await client.remove("g", ["s"])
+        meta.records[key()] = record(4, 3)  # rewound twice by another broker
+        await client.commit("g", {"s": 5})
+        await client.flush()
+        row = (await client.read("g", ["s"], mode=ReadMode.STORE))["s"]
+        assert (row.epoch, row.offset) == (3, 5)
+
+
+async def test_removes_while_commits_keep_coming_lose_nothing(directory: Path) -> None:
+    """Whatever the interleaving, an acknowledged commit is there in the end, in its epoch (1, 2)."""
+    meta = FakeMeta({key(): record(0, 2), key("other"): record(0, 2)})
+    last = 0
+    refusals: set[grpc.StatusCode] = set()
+    async with serving(directory, meta, flush={"interval_ms": 5}) as (_, client):
+
+        async def commit(shard: str) -> None:
+            nonlocal last
+            for offset in range(1, 601):
+                await client.commit("g", {shard: offset})
+                last = max(last, offset)
+
+        async def remove() -> None:
+            while last < 600:
+                try:
+                    await client.remove("g", ["s", "other"])
+                except grpc.aio.AioRpcError as error:
+                    refusals.add(error.code())
+
+        async with anyio.create_task_group() as tasks:
+            for work in (lambda: commit("s"), lambda: commit("other"), remove):
+                tasks.start_soon(work)
+        assert refusals <= {grpc.StatusCode.ABORTED}
+        found = await client.read("g", mode=ReadMode.STORE)
+        assert {shard: (row.epoch, row.offset) for shard, row in found.items()} == {"s": (2, 600), "other": (2, 600)}
+    assert {name: found.position for name, found in meta.records.items()} == {key(): (2, 600), key("other"): (2, 600)}
+
+
+async def test_flush_tells_how_many_offsets_were_acknowledged(directory: Path) -> None:
+    """And nothing is sent when nothing changed."""
+    meta = FakeMeta()
+    async with serving(directory, meta, flush=SLOW_FLUSH) as (_, client):
+        await client.commit("g", {"a": 3, "b": 4})
+        assert await client.flush() == 2
+        assert await client.flush() == 0
+        assert len(meta.saves) == 1
+
+
+async def test_a_list_comes_in_pages_in_key_order(directory: Path) -> None:
+    """Every key once, tombstones not, prefixes not confused with each other."""
+    async with serving(directory, FakeMeta({key("dead", "ab"): record(0, 2, live=False)})) as (_, client):
+        ledger = Ledger()
+        for group in ("a", "ab", "b"):
+            offsets = {f"s{at:02d}": at for at in range(25)}
+            await client.commit(group, offsets, namespace="n" if group == "b" else "default")
+            for shard, offset in offsets.items():
+                ledger.note(key(shard, group, "n" if group == "b" else "default"), offset, 1)
+        await client.read("ab", mode=ReadMode.STORE)
+        for namespace, group, size in (("", "", 75), ("default", "", 50), ("default", "a", 25), ("n", "b", 25), ("x", "", 0)):
+            rows: list[offsets_pb.ShardOffset] = []
+            request = offsets_pb.ListOffsetsRequest(namespace=namespace, group=group, page_size=7)
+            while True:
+                reply = await client.admin.ListOffsets(request)
+                assert len(reply.offsets) <= 7
+                rows += reply.offsets
+                if not reply.next_page_token:
+                    break
+                request.page_token = reply.next_page_token
+            assert len(rows) == len(positions(rows)) == size
+            assert all(ledger.acknowledged[name] == position for name, position in positions(rows).items())
+        assert [row.shard for row in rows] == sorted(row.shard for row in rows)
+
+
+async def test_status_tells_what_is_the_case(directory: Path) -> None:
+    """Counts, the mode, what is at risk, and the recovery."""
+    meta = FakeMeta()
+    policy = [{"groups": "pay-*", "mode": "write_through"}]
+    async with serving(directory, meta, flush=SLOW_FLUSH, policy=policy, cache={"wal_sync": "never"}) as (_, client):
+        await client.commit("g", {"a": 1, "b": 1})
+        await client.commit("pay-1", {"a": 1})
+        status = await client.status()
+        assert (status.state, status.mode, list(status.policies)) == (STATE.SERVING, "cached", ["*/pay-*: write_through"])
+        assert (status.dirty_keys, status.commits, status.save_calls, status.unsynced_writes > 0) == (2, 3, 1, True)
+        assert (status.wal_sync, status.meta_available, status.recovery.done) == ("never", True, True)
+        assert status.oldest_dirty_seconds > 0
+        assert "power cut" in status.at_risk
+        await client.flush()
+        status = await client.status()
+        assert (status.dirty_keys, status.oldest_dirty_seconds, status.last_flush_error) == (0, 0.0, "")
+        assert status.last_flush_at_ms > 0
+
+
+async def _health(sidecar: Sidecar, service: str) -> int:
+    async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
+    return int(reply.status)
+
+
+@pytest.mark.parametrize("service", ["", "offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin"])
+async def test_each_service_is_serving_only_after_the_recovery(directory: Path, service: str) -> None:
+    """NOT_SERVING while the recovery waits for the Meta Service, SERVING when it is done (9)."""
+    async with serving(directory, FakeMeta()) as (_, client):
+        await client.commit("g", {"s": 1})
+    meta = FakeMeta()
+    meta.down = MetaUnavailableError("gone")
+    sidecar = Sidecar(adapter_config(directory), meta)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sidecar.run)
+        await eventually(lambda: bool(sidecar.addresses), PATIENCE_S)
+        assert await _health(sidecar, service) == health_pb2.HealthCheckResponse.NOT_SERVING
+        with anyio.fail_after(PATIENCE_S):
+            meta.down = None
+            await sidecar.ready.wait()
+        assert await _health(sidecar, service) == health_pb2.HealthCheckResponse.SERVING
+        sidecar.stop()
+    assert meta.records[key()].position == (1, 1)
+
+
+async def test_requests_before_the_recovery_are_unavailable(directory: Path) -> None:
+    """A commit, too: a broker that reads its start offset now would get a value that is about to be adopted over (9)."""
+    async with serving(directory, FakeMeta()) as (_, client):
+        await client.commit("g", {"s": 1})
+    meta = FakeMeta()
+    meta.down = MetaUnavailableError("gone")
+    sidecar = Sidecar(adapter_config(directory), meta)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sidecar.run)
+        await eventually(lambda: bool(sidecar.addresses), PATIENCE_S)
+        async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await OffsetClient(channel).store.CommitOffsets(commits({"s": 2}), timeout=PATIENCE_S)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (caught.value.details() or "").startswith("the adapter is recovering")
+        meta.down = None
+        sidecar.stop()
+
+
+async def test_reflection_lists_the_services(directory: Path) -> None:
+    """For grpcurl and its like."""
+    async with (
+        running_sidecar(adapter_config(directory), FakeMeta()) as sidecar,
+        grpc.aio.insecure_channel(sidecar.addresses[0]) as channel,
+    ):
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
+        names = {service.name async for reply in call for service in reply.list_services_response.service}
+    assert names == {
+        "offsets.v1.OffsetStore",
+        "offsets.v1.OffsetAdmin",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }

@@ -1,0 +1,180 @@
+"""What the unit tests share: short names for values, a core over a real store, and stores and faults that a test controls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from adapter.cache import OffsetCache
+from adapter.committer import Commit, Standing
+from adapter.config import WalSync
+from adapter.core import Core, running_core
+from adapter.errors import AdapterError
+from adapter.metrics import AdapterMetrics
+from adapter.model import U64_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.testing import FakeMeta, adapter_config
+
+PATIENCE_S = 30.0  # for what takes milliseconds on an idle machine
+
+NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=63)  # at most 4 bytes each: 252
+KEYS = st.builds(OffsetKey, NAMES, NAMES, NAMES)
+U64 = st.one_of(st.integers(0, 5), st.integers(0, U64_MAX))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+RECORDS = st.builds(
+    OffsetRecord,
+    epoch=U64,
+    offset=U64,
+    live=st.booleans(),
+    committed_at_ms=U64,
+    metadata=TEXTS,
+    topic=TEXTS,
+    partition=st.integers(0, 2**32 - 1),
+)
+
+
+def key(shard: str = "s", group: str = "g", namespace: str = "default") -> OffsetKey:
+    """A key of which mostly the shard matters."""
+    return OffsetKey(namespace, group, shard)
+
+
+def record(offset: int, epoch: int = 1, **fields: Any) -> OffsetRecord:
+    """A live record."""
+    return OffsetRecord(epoch, offset, **fields)
+
+
+def tombstone(epoch: int) -> OffsetRecord:
+    """What a delete leaves in the Meta Service."""
+    return OffsetRecord(epoch, 0, live=False)
+
+
+def commit_of(offsets: dict[OffsetKey, int], *, overwrite: bool = False, **fields: Any) -> Commit:
+    """A commit of these offsets."""
+    entries = [(where, record(offset, **fields)) for where, offset in offsets.items()]
+    return Commit(entries, CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY)
+
+
+@asynccontextmanager
+async def core_over(
+    directory: Path,
+    meta: FakeMeta,
+    *,
+    cache: OffsetCache | None = None,
+    tracks_all: bool = True,
+    knows: Sequence[str] = (),
+    **sections: Any,
+) -> AsyncIterator[Core]:
+    """Everything that works on a store, without gRPC and without the flush loop: a test flushes when it wants to.
+
+    `knows` are groups that count as loaded, so that new keys begin in epoch 1 even where the Meta Service is not asked.
+    """
+    config = adapter_config(directory, **sections)
+    opened = cache or OffsetCache.open(config.cache.path, config.cache.wal_sync)
+    async with running_core(config, opened, meta, AdapterMetrics()) as core:
+        core.flusher.tracks_all = tracks_all
+        core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)
+        yield core
+
+
+async def send(core: Core, change: Commit) -> list[Standing]:
+    """Commit as the server does."""
+    await core.commits.prepare(change)
+    return await core.commits.commit(change)
+
+
+async def commit(core: Core, offset: int, shard: str = "s", *, overwrite: bool = False, **fields: Any) -> None:
+    """Commit one offset of the group `g` as the server does."""
+    await send(core, commit_of({key(shard): offset}, overwrite=overwrite, **fields))
+
+
+def doom(cache: OffsetCache) -> None:
+    """Let the close of this cache be like a kill: no bookkeeping, no sync; what was written is with the kernel."""
+    cache.failure = "killed by the test"
+
+
+def crash(cache: OffsetCache) -> None:
+    """End a cache as a killed process does."""
+    doom(cache)
+    cache.close()
+
+
+class WatchedCache(OffsetCache):
+    """A cache that counts batches and syncs, and in which a test may refuse a write or hold a sync back."""
+
+    batches: int = 0
+    syncs: int = 0
+    refuses: AdapterError | None = None
+    gate: asyncio.Event | None = None
+
+    def write(self, *args: Any, **kwargs: Any) -> Any:
+        """Count, then write."""
+        if self.refuses:
+            raise self.refuses
+        self.batches += 1
+        return super().write(*args, **kwargs)
+
+    async def sync(self) -> None:
+        """Count, wait for the gate if there is one, then sync."""
+        self.syncs += 1
+        if self.gate:
+            await self.gate.wait()
+        await super().sync()
+
+
+def watched(directory: Path, wal_sync: WalSync = "interval") -> WatchedCache:
+    """A watched cache in the directory that `core_over` uses."""
+    return WatchedCache.open(directory / "adapter", wal_sync)
+
+
+Fault = Callable[[Sequence[SaveEntry]], Awaitable[list[SaveOutcome]]]
+
+
+class HeldMeta(FakeMeta):
+    """A FakeMeta that holds every save back until the test opens its gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """See `MetaClient.save`."""
+        self.entered.set()
+        await self.gate.wait()
+        return await super().save(entries)
+
+
+def applied_then(meta: FakeMeta, error: AdapterError) -> Fault:
+    """A save that is applied and of which the answer is lost (invariant 4)."""
+
+    async def fault(entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        meta.apply(entries)
+        raise error
+
+    return fault
+
+
+def during(meta: FakeMeta, action: Callable[[], Awaitable[Any]]) -> Fault:
+    """A save in the middle of which something else happens."""
+
+    async def fault(entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        await action()
+        return meta.apply(entries)
+
+    return fault
+
+
+def refusing(meta: FakeMeta, shards: set[str], status: Status = Status.INVALID) -> Fault:
+    """A save that refuses the entries of some shards and applies the others."""
+
+    async def fault(entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        return [
+            SaveOutcome(status, meta.records.get(entry.key), "by the test")
+            if entry.key.shard in shards
+            else meta.apply([entry])[0]
+            for entry in entries
+        ]
+
+    return fault

@@ -1,0 +1,276 @@
+"""The local store: what is in it after a close, a crash, a loss and a failed sync."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rocksdict import Rdict
+
+from adapter import rocks
+from adapter.cache import Loss, OffsetCache, Stored
+from adapter.codec import encode_key, encode_record, group_prefix
+from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.testing import eventually
+from adapter.watermark import Watermark
+from tests.unit.helpers import KEYS, RECORDS, WatchedCache, crash, key, record, tombstone
+
+A, B, C = key("a"), key("b"), key("c")
+
+
+def opened(path: Path) -> OffsetCache:
+    """The store of a test."""
+    return OffsetCache.open(path, "interval")
+
+
+def behind_its_back(path: Path, change: dict[OffsetKey, bytes | None]) -> None:
+    """Change the files of a closed store as damage does: without its bookkeeping."""
+    db = Rdict(str(path / "db"), options=rocks.options())
+    for where, value in change.items():
+        if value is None:
+            db.delete(encode_key(where))
+        else:
+            db.put(encode_key(where), value)
+    db.close()
+
+
+def advance_watermark(path: Path, by: int) -> None:
+    """Let the file say that more was acknowledged than the store holds."""
+    mark = Watermark.open(path / "watermark")
+    mark.advance(mark.value + by)
+    mark.close()
+
+
+def test_what_was_written_is_there_with_growing_counters(tmp_path: Path) -> None:
+    """Each stored record has a counter of its own, above all before it."""
+    cache = opened(tmp_path)
+    assert cache.write({A: record(1), B: tombstone(2)}) == [Stored(A, record(1), 1), Stored(B, tombstone(2), 2)]
+    assert cache.write({A: record(5)}) == [Stored(A, record(5), 3)]
+    assert (cache.get(A), cache.seq_of(A)) == (record(5), 3)
+    assert (cache.get(B), cache.seq_of(B)) == (tombstone(2), 2)
+    assert (cache.get(C), cache.seq_of(C), cache.find(C)) == (None, 0, (None, 0))
+    assert cache.find(B) == (tombstone(2), 2)
+    assert (cache.seq, cache.keys) == (3, 2)
+    cache.close()
+
+
+@pytest.mark.parametrize("end", [OffsetCache.close, crash], ids=["close", "kill"])
+def test_a_store_that_is_opened_again_has_everything(tmp_path: Path, end: object) -> None:
+    """Records, counters and count, and no loss is claimed (1)."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1, metadata="m"), B: record(2)})
+    cache.write({B: None, C: record(3)})
+    assert callable(end)
+    end(cache)
+    again = opened(tmp_path)
+    assert list(again.scan()) == [Stored(A, record(1, metadata="m"), 1), Stored(C, record(3), 3)]
+    assert (again.seq, again.keys, again.loss, again.loss_at_open) == (3, 2, None, False)
+    again.write({A: record(9)})
+    assert again.seq == 4
+    again.close()
+
+
+BATCHES = st.lists(st.dictionaries(KEYS, st.none() | RECORDS, max_size=4), max_size=8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(batches=BATCHES)
+def test_the_bookkeeping_agrees_with_any_sequence_of_batches(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[dict[OffsetKey, OffsetRecord | None]]
+) -> None:
+    """Puts, replacements and removals in any order: a kill and an open find no loss and the right number of keys."""
+    path = tmp_path_factory.mktemp("b")
+    cache = opened(path)
+    expected: dict[OffsetKey, OffsetRecord] = {}
+    for batch in batches:
+        cache.write(batch)
+        expected = {where: found for where, found in {**expected, **batch}.items() if found is not None}
+    crash(cache)
+    again = opened(path)
+    assert {stored.key: stored.record for stored in again.scan()} == expected
+    assert (again.keys, again.loss) == (len(expected), None)
+    again.close()
+
+
+def test_a_scan_is_in_key_order_below_its_prefix_and_behind_its_start(tmp_path: Path) -> None:
+    """The bookkeeping is not in it, and a group is not its neighbours."""
+    cache = opened(tmp_path)
+    keys = [key(shard, group) for group in ("g", "gg", "g/") for shard in ("1", "2", "3")]
+    cache.write({where: record(at) for at, where in enumerate(keys)})
+    assert [stored.key for stored in cache.scan()] == sorted(keys, key=encode_key)
+    prefix = group_prefix(GroupKey("default", "g"))
+    assert [stored.key.shard for stored in cache.scan(prefix)] == ["1", "2", "3"]
+    assert [stored.key.shard for stored in cache.scan(prefix, key("1"))] == ["2", "3"]
+    assert len(list(cache.scan(after=sorted(keys, key=encode_key)[3]))) == 5
+    cache.close()
+
+
+def test_the_flushed_watermark_rides_on_the_next_write(tmp_path: Path) -> None:
+    """It may be late, never early: after a kill more is dirty than was, not less (3)."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1)})
+    cache.flushed_seq = 1
+    crash(cache)
+    again = opened(tmp_path)
+    assert again.flushed_seq == 0
+    again.flushed_seq = 1
+    again.write({B: record(1)})
+    crash(again)
+    third = opened(tmp_path)
+    assert (third.flushed_seq, third.seq) == (1, 2)
+    third.flushed_seq = 2
+    third.close()
+    last = opened(tmp_path)
+    assert last.flushed_seq == 2
+    last.close()
+
+
+def test_a_second_open_is_told_that_the_store_is_in_use(tmp_path: Path) -> None:
+    """And does no harm to the first."""
+    cache = opened(tmp_path)
+    with pytest.raises(StoreLockedError, match="another process has this store open"):
+        opened(tmp_path)
+    cache.write({A: record(1)})
+    cache.close()
+
+
+def test_a_watermark_ahead_of_the_store_is_a_loss(tmp_path: Path) -> None:
+    """Acknowledged writes are missing: told at this open, kept for ever, and counters go on above what was lost (1)."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1), B: record(2)})
+    crash(cache)
+    advance_watermark(tmp_path, 5)
+    again = opened(tmp_path)
+    assert again.loss is not None
+    assert (again.loss.writes, again.loss_at_open, again.seq) == (5, True, 7)
+    found = again.loss
+    crash(again)
+    third = opened(tmp_path)
+    assert (third.loss, third.loss_at_open, third.seq) == (found, False, 7)
+    third.close()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{A: None}, {A: encode_record(record(1), 1)}, {C: encode_record(record(1), 9)}],
+    ids=["vanished", "went back", "appeared"],
+)
+def test_a_record_that_changed_behind_the_stores_back_is_a_loss(tmp_path: Path, damage: dict[OffsetKey, bytes | None]) -> None:
+    """The watermark does not see it; the sum of the counters does (1)."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1), B: record(2)})
+    cache.write({A: record(3)})
+    cache.close()
+    behind_its_back(tmp_path, damage)
+    again = opened(tmp_path)
+    assert isinstance(again.loss, Loss)
+    assert again.loss_at_open
+    again.write({B: record(7)})
+    crash(again)
+    third = opened(tmp_path)
+    assert not third.loss_at_open
+    third.close()
+
+
+@pytest.mark.parametrize("what", ["db", "files"])
+def test_a_store_that_vanished_is_refused_however_often_it_is_started(tmp_path: Path, what: str) -> None:
+    """It never silently begins empty: a supervisor that starts it again changes nothing."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1)})
+    cache.close()
+    for file in (tmp_path / "db").iterdir():
+        file.unlink()
+    if what == "db":
+        (tmp_path / "db").rmdir()
+    for _ in range(2):
+        with pytest.raises(StoreDamagedError, match=r"1 writes were acknowledged here.*offset-adapter repair"):
+            opened(tmp_path)
+
+
+async def test_unsynced_writes_are_counted_until_the_sync(tmp_path: Path) -> None:
+    """What a power cut could lose now."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1), B: record(1)})
+    assert (cache.unsynced_writes, cache.synced_seq) == (2, 0)
+    await cache.sync()
+    assert (cache.unsynced_writes, cache.synced_seq) == (0, 2)
+    cache.close()
+
+
+async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+    """No write, no sync and no acknowledgement after it, though RocksDB might say yes again."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1)})
+    cache._db.close()
+    with pytest.raises(StorageFailedError, match="the sync of the local store failed"):
+        await cache.sync()
+    assert cache.failed.is_set()
+    assert cache.synced_seq == 0
+    cache._db = Rdict(str(tmp_path / "db"), options=rocks.options())
+    for attempt in (cache.check, lambda: cache.write({B: record(1)})):
+        with pytest.raises(StorageFailedError, match="the sync of the local store failed"):
+            attempt()
+    with pytest.raises(StorageFailedError):
+        await cache.sync()
+    with pytest.raises(StorageFailedError):
+        await cache.watch()
+    cache.close()
+    again = opened(tmp_path)
+    assert [stored.key for stored in again.scan()] == [A]
+    assert again.loss is None
+    again.close()
+
+
+def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
+    """Neither counters nor count; the store has to be opened again (4)."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1)})
+    cache._db.close()
+    with pytest.raises(StorageFailedError, match="a write of the local store failed"):
+        cache.write({A: record(2), B: record(1)}, {A: 1, B: 0})
+    assert (cache.seq, cache.keys, cache._watermark.value) == (1, 1, 1)
+    assert cache.failed.is_set()
+    cache.close()
+
+
+def test_a_watermark_that_cannot_be_written_fails_the_store(tmp_path: Path) -> None:
+    """Without it a later loss would go unseen: nothing more is acknowledged."""
+    cache = opened(tmp_path)
+    healthy, cache._watermark = cache._watermark, Watermark.open(tmp_path / "other")
+    cache._watermark.close()
+    with pytest.raises(StorageFailedError, match="the watermark could not be written"):
+        cache.write({A: record(1)})
+    with pytest.raises(StorageFailedError):
+        cache.write({B: record(1)})
+    cache._watermark = healthy
+    cache.close()
+
+
+async def test_the_interval_syncs_once_after_writes_and_not_without(tmp_path: Path) -> None:
+    """One sync covers all that was written before it; an idle store is left alone."""
+    cache = WatchedCache.open(tmp_path, "interval")
+    task = asyncio.create_task(cache.run_sync(0.001))
+    await asyncio.sleep(0)
+    for offset in range(3):
+        cache.write({A: record(offset)})
+    await eventually(lambda: cache.unsynced_writes == 0)
+    assert cache.syncs == 1
+    cache.write({A: record(9)})
+    await eventually(lambda: cache.unsynced_writes == 0)
+    assert cache.syncs == 2
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    cache.close()
+
+
+async def test_never_leaves_the_sync_to_the_kernel(tmp_path: Path) -> None:
+    """The sync task ends at once."""
+    cache = WatchedCache.open(tmp_path, "never")
+    cache.write({A: record(1)})
+    await cache.run_sync(0.001)
+    assert (cache.syncs, cache.unsynced_writes) == (0, 1)
+    cache.close()

@@ -1,0 +1,233 @@
+"""The commit policies: what has happened when a commit is acknowledged, and what has not when it is refused."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.committer import Commit, Reconcile, Standing
+from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
+from adapter.model import CommitMode, Status
+from adapter.testing import FakeMeta
+from tests.unit.helpers import (
+    PATIENCE_S,
+    HeldMeta,
+    applied_then,
+    commit,
+    commit_of,
+    core_over,
+    during,
+    key,
+    record,
+    refusing,
+    send,
+    tombstone,
+    watched,
+)
+
+A, B, C = key("a"), key("b"), key("c")
+THROUGH: dict[str, Any] = {"mode": "write_through"}
+DOWN = MetaUnavailableError("down by the test")
+
+
+async def test_a_cached_commit_is_local_and_dirty_when_it_is_acknowledged(tmp_path: Path) -> None:
+    """The Meta Service gets it with the next flush (1)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        assert await send(core, commit_of({A: 5})) == [Standing(A, record(5))]
+        assert core.cache.get(A) == record(5)
+        assert A in core.dirty
+        assert meta.saves == []
+
+
+async def test_a_cached_commit_is_acknowledged_with_the_meta_service_down(tmp_path: Path) -> None:
+    """In whatever way it is down (4)."""
+    meta = FakeMeta()
+    meta.down = DOWN
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        assert not meta.available
+        await commit(core, 6, "b")
+        assert [core.cache.get(found) for found in (A, B)] == [record(5, 0), record(6, 0)]
+
+
+async def test_a_written_through_commit_is_in_the_meta_service_when_it_is_acknowledged(tmp_path: Path) -> None:
+    """And here, clean: no flush sends it again (3)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, **THROUGH) as core:
+        assert await send(core, commit_of({A: 5})) == [Standing(A, record(5))]
+        assert meta.records == {A: record(5)}
+        assert core.cache.get(A) == record(5)
+        assert len(core.dirty) == 0
+        assert await core.flusher.flush_once() == 0
+
+
+async def test_concurrent_written_through_commits_share_a_save(tmp_path: Path) -> None:
+    """Those that come during a save go with the next one, all together."""
+    meta = HeldMeta()
+    async with core_over(tmp_path, meta, **THROUGH) as core:
+        first = asyncio.create_task(commit(core, 1, "first"))
+        await asyncio.wait_for(meta.entered.wait(), PATIENCE_S)
+        others = [asyncio.create_task(commit(core, at, f"s{at}")) for at in range(50)]
+        await asyncio.sleep(0)
+        meta.gate.set()
+        await asyncio.gather(first, *others)
+        assert [len(save) for save in meta.saves] == [1, 50]
+        assert len(meta.records) == 51
+
+
+async def test_a_failed_save_fails_every_commit_that_shared_it_and_none_of_them_counts(tmp_path: Path) -> None:
+    """UNAVAILABLE for the caller; nothing is stored here and nothing is dirty."""
+    meta = HeldMeta()
+    meta.faults.append(DOWN)
+    async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
+        await core.committer.submit(Reconcile([(A, record(3, 1))]))
+        callers = [asyncio.create_task(commit(core, 5, shard)) for shard in "ab"]
+        meta.gate.set()
+        assert await asyncio.gather(*callers, return_exceptions=True) == [DOWN, DOWN]
+        assert [core.cache.get(found) for found in (A, B)] == [record(3), None]
+        assert len(core.dirty) == 0
+        await commit(core, 5, "a")
+        assert core.cache.get(A) == record(5)
+
+
+async def test_a_save_that_applies_and_then_times_out_does_not_count(tmp_path: Path) -> None:
+    """The caller may send it again: that is harmless (2)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, **THROUGH) as core:
+        await commit(core, 4)
+        meta.faults.append(applied_then(meta, DOWN))
+        with pytest.raises(MetaUnavailableError):
+            await commit(core, 5)
+        assert core.cache.get(key()) == record(4)
+        await commit(core, 5)
+        assert core.cache.get(key()) == meta.records[key()] == record(5)
+
+
+@pytest.mark.parametrize("status", [Status.INVALID, Status.CONFLICT])
+async def test_a_refused_entry_hits_its_caller_alone(tmp_path: Path, status: Status) -> None:
+    """The others of the same save are acknowledged (10)."""
+    meta = HeldMeta()
+    meta.faults.append(refusing(meta, {"b"}, status))
+    async with core_over(tmp_path, meta, **THROUGH) as core:
+        callers = [asyncio.create_task(send(core, commit_of({found: 5}))) for found in (A, B, C)]
+        meta.gate.set()
+        first, second, third = await asyncio.gather(*callers, return_exceptions=True)
+        assert len(meta.saves) == 1
+        assert (first, third) == ([Standing(A, record(5))], [Standing(C, record(5))])
+        assert isinstance(second, RefusedError)
+        assert str(second) == f"default/g/b: the Meta Service refused it: {status.name} by the test"
+        assert [core.cache.get(found) for found in (A, B, C)] == [record(5), None, record(5)]
+
+
+async def test_callers_of_one_key_in_one_save_are_decided_in_their_order(tmp_path: Path) -> None:
+    """One entry goes out; each hears what stood after its own commit."""
+    meta = HeldMeta()
+    async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
+        commits = [commit_of({A: 5}), commit_of({A: 3}), commit_of({A: 2}, overwrite=True), commit_of({A: 4})]
+        callers = [asyncio.create_task(send(core, found)) for found in commits]
+        meta.gate.set()
+        answers = await asyncio.gather(*callers)
+        assert [len(save) for save in meta.saves] == [1]
+        assert [found[0].record for found in answers] == [record(5), record(5), record(2, 2), record(4, 2)]
+        assert core.cache.get(A) == meta.records[A] == record(4, 2)
+
+
+async def test_a_written_through_commit_hears_of_a_larger_value_that_stands(tmp_path: Path) -> None:
+    """Another broker went on, or an admin deleted it: that is what stands here as well from now on (2)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
+        meta.records = {A: record(9), B: tombstone(3)}
+        answers = await send(core, commit_of({A: 5, B: 5}))
+        assert answers == [Standing(A, record(9)), Standing(B, tombstone(3))]
+        assert [core.cache.get(found) for found in (A, B)] == [record(9), tombstone(3)]
+        assert len(core.dirty) == 0
+
+
+async def test_a_written_through_commit_learns_the_epoch(tmp_path: Path) -> None:
+    """When the load of its group failed, the save brings it."""
+    meta = FakeMeta({A: record(5, 4)})
+    async with core_over(tmp_path, meta, **THROUGH) as core:
+        meta.available = False
+        assert await send(core, commit_of({A: 6, B: 1})) == [Standing(A, record(6, 4)), Standing(B, record(1))]
+        assert core.cache.get(A) == meta.records[A] == record(6, 4)
+
+
+async def test_a_written_through_commit_of_a_dirty_key_brings_the_larger_value(tmp_path: Path) -> None:
+    """The mode was changed at a restart, say: what was cached before is not lost (1, 3)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
+        await core.committer.submit(commit_of({A: 8, B: 8}))
+        assert await send(core, commit_of({A: 6, B: 9})) == [Standing(A, record(8)), Standing(B, record(9))]
+        assert meta.records == {A: record(8), B: record(9)}
+        assert len(core.dirty) == 0
+
+
+async def test_a_commit_during_a_written_through_save_of_its_key_stays_dirty(tmp_path: Path) -> None:
+    """The answer to the save is about what was sent (3)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
+        meta.faults.append(during(meta, lambda: core.committer.submit(commit_of({A: 9}))))
+        await send(core, commit_of({A: 5}))
+        assert core.cache.get(A) == record(9)
+        assert A in core.dirty
+
+
+async def test_a_rewind_in_an_unknown_epoch_is_refused_alone_and_sends_nothing(tmp_path: Path) -> None:
+    """Its caller may try again; no empty save goes out for it."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, **THROUGH) as core:
+        await core.committer.submit(commit_of({A: 8}))
+        with pytest.raises(NotReadyError, match="default/g/a: cannot be rewound now"):
+            await send(core, Commit([(A, record(3))], CommitMode.OVERWRITE))
+        assert meta.saves == []
+
+
+async def test_a_full_disk_refuses_a_written_through_commit(tmp_path: Path) -> None:
+    """It is in the Meta Service, but not here: not acknowledged, and not dirty."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **THROUGH) as core:
+        cache.refuses = DiskFullError("full by the test")
+        with pytest.raises(DiskFullError):
+            await commit(core, 5)
+        cache.refuses = None
+        await commit(core, 5)
+        assert core.cache.get(key()) == record(5)
+
+
+PAYMENTS: dict[str, Any] = {"policy": [{"groups": "payments-*", "mode": "write_through"}]}
+
+
+async def test_each_group_has_the_policy_of_its_pattern(tmp_path: Path) -> None:
+    """One request may carry both kinds."""
+    meta = FakeMeta()
+    paid, other = key("s", "payments-1"), key("s", "payment")
+    async with core_over(tmp_path, meta, **PAYMENTS) as core:
+        standing = await send(core, commit_of({other: 1, paid: 2}))
+        assert dict(standing) == {paid: record(2), other: record(1)}
+        assert meta.records == {paid: record(2)}
+        assert (paid in core.dirty, other in core.dirty) == (False, True)
+
+
+async def test_when_the_written_through_part_fails_nothing_of_the_request_is_stored(tmp_path: Path) -> None:
+    """It is what may fail, so it goes first: an error means that nothing counts."""
+    meta = FakeMeta()
+    paid, other = key("s", "payments-1"), key("s", "other")
+    async with core_over(tmp_path, meta, **PAYMENTS) as core:
+        meta.faults.append(DOWN)
+        with pytest.raises(MetaUnavailableError):
+            await send(core, commit_of({other: 1, paid: 2}))
+        assert [core.cache.get(found) for found in (paid, other)] == [None, None]
+        assert len(core.dirty) == 0
+
+
+async def test_cached_groups_go_on_while_the_written_through_ones_are_refused(tmp_path: Path) -> None:
+    """The outage is theirs alone (4)."""
+    meta = FakeMeta()
+    meta.down = DOWN
+    async with core_over(tmp_path, meta, **PAYMENTS) as core:
+        with pytest.raises(MetaUnavailableError):
+            await send(core, commit_of({key("s", "payments-1"): 2}))
+        await commit(core, 5)
+        assert key() in core.dirty

@@ -1,0 +1,309 @@
+"""The one writer of the cache: order, group commit, all or nothing, and what is dirty afterwards."""
+
+import asyncio
+from pathlib import Path
+
+import anyio
+import pytest
+
+from adapter.committer import Change, Commit, Forget, Load, Reconcile, Standing
+from adapter.config import WalSync
+from adapter.core import Core
+from adapter.errors import ContendedError, DiskFullError, NotReadyError, StorageFailedError
+from adapter.model import CommitMode, OffsetRecord
+from adapter.testing import FakeMeta, eventually
+from tests.unit.helpers import commit_of, core_over, key, record, tombstone, watched
+
+A, B, C = key("a"), key("b"), key("c")
+
+
+async def submitted(core: Core, *changes: Change) -> list[list[Standing] | BaseException]:
+    """Submit changes at the same moment, so that they share a batch."""
+    return await asyncio.gather(*(core.committer.submit(change) for change in changes), return_exceptions=True)
+
+
+async def put(core: Core, offset: int) -> None:
+    """Commit an offset of the key A."""
+    await core.committer.submit(commit_of({A: offset}))
+
+
+async def stand(core: Core, local: OffsetRecord, *, dirty: bool) -> None:
+    """Let the key A stand at this."""
+    if local.epoch:
+        await core.committer.submit(Reconcile([(A, local)]))
+    else:
+        core.committer.loaded.groups.clear()
+        await core.committer.submit(Commit([(A, local)], CommitMode.INCREASE_ONLY))
+    core.dirty.discard(A)
+    if dirty:
+        core.dirty.add(A, *core.cache.find(A), 0.0)  # type: ignore[arg-type]
+
+
+async def flushed(core: Core) -> None:
+    """Make everything clean."""
+    await core.flusher.flush_once()
+    assert len(core.dirty) == 0
+
+
+async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    """Each is decided against those before it, also within a batch."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        batches = cache.batches
+        answers = await submitted(
+            core,
+            commit_of({A: 5}),
+            commit_of({A: 3}),
+            commit_of({A: 2}, overwrite=True),
+            commit_of({A: 4}),
+        )
+        assert answers == [[Standing(A, found)] for found in (record(5), record(5), record(2, 2), record(4, 2))]
+        assert cache.batches == batches + 1
+        # The newest of a key wins: one record, one counter.
+        assert cache.find(A) == (record(4, 2), 1)
+
+
+async def test_callers_that_come_during_a_sync_share_the_next_batch_and_sync(tmp_path: Path) -> None:
+    """Group commit: two batches and two syncs, however many callers."""
+    cache = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        batches, syncs = cache.batches, cache.syncs
+        cache.gate = asyncio.Event()
+        first = asyncio.create_task(core.committer.submit(commit_of({A: 1})))
+        await eventually(lambda: cache.syncs == syncs + 1)
+        others = [asyncio.create_task(core.committer.submit(commit_of({key(str(at)): at}))) for at in range(50)]
+        await asyncio.sleep(0)
+        cache.gate.set()
+        await asyncio.gather(first, *others)
+        assert (cache.batches - batches, cache.syncs - syncs) == (2, 2)
+
+
+async def test_always_answers_after_the_sync(tmp_path: Path) -> None:
+    """The record is written and dirty before, but nobody is told (1)."""
+    cache = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        cache.gate = asyncio.Event()
+        caller = asyncio.create_task(put(core, 5))
+        await eventually(lambda: cache.syncs == 1)
+        assert cache.get(A) == record(5)
+        assert A in core.dirty
+        assert cache.unsynced_writes == 1
+        assert not caller.done()
+        cache.gate.set()
+        await caller
+        assert cache.unsynced_writes == 0
+
+
+async def test_always_syncs_before_every_answer(tmp_path: Path) -> None:
+    """One caller after the other: one sync each; what changed nothing needs none."""
+    cache = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        for offset in range(1, 6):
+            await put(core, offset)
+            assert (cache.syncs, cache.unsynced_writes) == (offset, 0)
+        await put(core, 2)
+        assert cache.syncs == 5
+
+
+@pytest.mark.parametrize("wal_sync", ["interval", "never"])
+async def test_interval_and_never_answer_without_a_sync(tmp_path: Path, wal_sync: WalSync) -> None:
+    """The write to the kernel is enough for a killed process (1)."""
+    cache = watched(tmp_path, wal_sync)
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, flush={"interval_ms": 60_000}) as core:
+        await put(core, 5)
+        assert (cache.syncs, cache.unsynced_writes) == (0, 1)
+
+
+async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) -> None:
+    """Nor anybody after it."""
+    cache = watched(tmp_path, "always")
+    with pytest.RaisesGroup(StorageFailedError):
+        async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+            cache.gate = asyncio.Event()
+            callers = [asyncio.create_task(core.committer.submit(commit_of({found: 1}))) for found in (A, B)]
+            await eventually(lambda: cache.syncs == 1)
+            cache._db.close()
+            cache.gate.set()
+            answers = await asyncio.gather(*callers, return_exceptions=True)
+            assert [type(found) for found in answers] == [StorageFailedError, StorageFailedError]
+            with pytest.raises(StorageFailedError):
+                await put(core, 2)
+            await anyio.sleep_forever()  # ended by the watch of the failed store
+
+
+async def test_a_batch_that_cannot_be_written_leaves_nothing_dirty(tmp_path: Path) -> None:
+    """All or nothing: what is not in the store must not go to the Meta Service; the next batch is tried again."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        await put(core, 1)
+        await flushed(core)
+        cache.refuses = DiskFullError("full by the test")
+        answers = await submitted(core, commit_of({A: 2, B: 2}), commit_of({C: 3}))
+        assert answers == [cache.refuses, cache.refuses]
+        assert len(core.dirty) == 0
+        assert [core.cache.get(found) for found in (A, B, C)] == [record(1), None, None]
+        cache.refuses = None
+        await put(core, 2)
+        assert core.cache.get(A) == record(2)
+
+
+async def test_a_load_that_cannot_be_written_does_not_count(tmp_path: Path) -> None:
+    """Its keys are absent here and stand in some epoch there: the next commit of one must not begin in the first (1)."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta({A: record(5, 4)}), cache=cache) as core:
+        cache.refuses = DiskFullError("full by the test")
+        with pytest.raises(DiskFullError):
+            await core.committer.submit(Load([A.group_key], [(A, record(5, 4))], 0))
+        cache.refuses = None
+        await put(core, 7)
+        assert core.cache.get(A) == record(7, 0)
+
+
+async def test_a_refused_change_leaves_the_others_of_its_batch_alone(tmp_path: Path) -> None:
+    """A rewind in an unknown epoch is refused with everything that came with it, and nothing else (10)."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await put(core, 5)
+        rewind = Commit([(B, record(1)), (A, record(3)), (C, record(1))], CommitMode.OVERWRITE)
+        answers = await submitted(core, commit_of({A: 6}), rewind, commit_of({C: 7}))
+        assert answers[0] == [Standing(A, record(6, 0))]
+        assert isinstance(answers[1], NotReadyError)
+        assert "default/g/a: cannot be rewound now" in str(answers[1])
+        assert answers[2] == [Standing(C, record(7, 0))]
+        assert [core.cache.get(found) for found in (A, B, C)] == [record(6, 0), None, record(7, 0)]
+
+
+async def test_a_commit_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
+    """Neither a record nor a dirty key."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        await put(core, 5)
+        await flushed(core)
+        before = cache.seq
+        assert await core.committer.submit(commit_of({A: 4})) == [Standing(A, record(5))]
+        assert await core.committer.submit(commit_of({A: 5})) == [Standing(A, record(5))]
+        assert (cache.seq, len(core.dirty)) == (before, 0)
+
+
+LOCAL_AND_REMOTE = [
+    (record(5), record(5), record(5), False),
+    (record(5), record(7), record(7), False),
+    (record(5), record(3, 2), record(3, 2), False),
+    (record(5), tombstone(2), tombstone(2), False),
+    (record(7), record(5), record(7), True),
+    (record(3, 2), record(5), record(3, 2), True),
+    (record(5), None, record(5), True),
+    (record(7, 0), record(5, 3), record(7, 3), True),
+    (record(5, 0), record(7, 3), record(7, 3), False),
+    (record(5, 0), record(5, 3), record(5, 3), False),
+    (record(5, 0), tombstone(3), record(5, 3), True),
+    (record(5, 0), None, record(5, 0), True),
+    (None, record(5, 3), record(5, 3), False),
+    (None, tombstone(3), tombstone(3), False),
+    (None, None, None, False),
+]
+
+
+@pytest.mark.parametrize("dirty_before", [False, True], ids=["was clean", "was dirty"])
+@pytest.mark.parametrize(("local", "remote", "stands", "dirty"), LOCAL_AND_REMOTE)
+async def test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty(
+    tmp_path: Path,
+    *,
+    local: OffsetRecord | None,
+    remote: OffsetRecord | None,
+    stands: OffsetRecord | None,
+    dirty: bool,
+    dirty_before: bool,
+) -> None:
+    """Push or adopt; a key is clean only when the Meta Service holds exactly what is here (2, 3)."""
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        if local:
+            await stand(core, local, dirty=dirty_before)
+        assert await core.committer.submit(Reconcile([(A, remote)])) == [Standing(A, stands)]
+        assert core.cache.get(A) == stands
+        assert (A in core.dirty) is dirty
+
+
+async def test_a_commit_behind_a_reconcile_of_its_batch_is_dirty_and_one_before_it_is_merged(tmp_path: Path) -> None:
+    """What was adopted is clean; a value above it is not, in either order (3)."""
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        await submitted(core, Reconcile([(A, record(7, 2))]), commit_of({A: 9}))
+        assert core.cache.get(A) == record(9, 2)
+        assert A in core.dirty
+        core.dirty.discard(A)
+        await submitted(core, commit_of({A: 10}), Reconcile([(A, record(12, 2))]))
+        assert core.cache.get(A) == record(12, 2)
+        assert A not in core.dirty
+        await submitted(core, commit_of({A: 20}), Reconcile([(A, record(15, 2))]))
+        assert core.cache.get(A) == record(20, 2)
+        assert A in core.dirty
+
+
+async def test_forget_removes_clean_keys_and_says_which(tmp_path: Path) -> None:
+    """From the store as well; absent ones are not counted."""
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        await core.committer.submit(commit_of({A: 1, B: 2}))
+        await flushed(core)
+        assert await core.committer.submit(Forget([A, C])) == [Standing(A, record(1))]
+        assert [core.cache.get(found) for found in (A, B)] == [None, record(2)]
+        assert core.cache.keys == 1
+
+
+async def test_forget_of_a_dirty_key_removes_nothing(tmp_path: Path) -> None:
+    """Dirty before, in flight, or committed in the same batch: the Meta Service does not have it (3)."""
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        await core.committer.submit(commit_of({A: 1, B: 2}))
+        await flushed(core)
+        await core.committer.submit(commit_of({B: 3}))
+        answers = await submitted(core, Forget([A, B]), commit_of({A: 5}), Forget([A]))
+        assert isinstance(answers[0], ContendedError)
+        assert isinstance(answers[2], ContendedError)
+        assert "default/g/a: is still being committed" in str(answers[2])
+        core.dirty.take()
+        with pytest.raises(ContendedError):
+            await core.committer.submit(Forget([A]))
+        assert [core.cache.get(found) for found in (A, B)] == [record(5), record(3)]
+
+
+async def test_a_new_key_begins_in_the_first_epoch_only_where_its_group_is_known(tmp_path: Path) -> None:
+    """Elsewhere it may stand in any epoch: 0 says so, and the flush brings the true one."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await core.committer.submit(commit_of({A: 1}))
+        await core.committer.submit(Load([A.group_key], [], 0))
+        await core.committer.submit(commit_of({A: 2, B: 2, key("s", "other"): 2}))
+        found = [core.cache.get(where) for where in (A, B, key("s", "other"))]
+        assert found == [record(2, 0), record(2), record(2, 0)]
+
+
+async def test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first_epoch(tmp_path: Path) -> None:
+    """The key stands remotely, in an epoch that is no longer known here: in epoch 1 the commit would be lost (1)."""
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        await core.committer.submit(Reconcile([(A, record(5, 3))]))
+        await submitted(core, Forget([A]), commit_of({A: 6}))
+        assert core.cache.get(A) == record(6, 0)
+
+
+async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path) -> None:
+    """What it carries may be older than what was flushed and forgotten (2)."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await core.committer.submit(Reconcile([(A, record(9, 3))]))
+        before = core.committer.loaded.forgets
+        answers = await submitted(core, Forget([A]), Load([A.group_key], [(A, record(5, 3))], before))
+        assert isinstance(answers[1], ContendedError)
+        assert core.cache.get(A) is None
+        assert not core.committer.loaded.groups
+        await submitted(core, Load([A.group_key], [(A, record(9, 3))], before + 1))
+        assert core.cache.get(A) == record(9, 3)
+        assert core.committer.loaded.groups == {A.group_key}
+
+
+async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Path) -> None:
+    """Its records have epoch 0: they count as being in the local epoch."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await stand(core, record(5, 3), dirty=True)
+        assert await core.committer.submit(Reconcile([(A, record(5, 0))])) == [Standing(A, record(5, 3))]
+        assert A not in core.dirty
+        await core.committer.submit(Reconcile([(A, record(4, 0))]))
+        assert A in core.dirty
+        await core.committer.submit(Reconcile([(A, record(7, 0))]))
+        assert core.cache.get(A) == record(7, 3)
+        assert A not in core.dirty

@@ -1,0 +1,243 @@
+"""The flush: what is sent, what is clean afterwards, and how far the flushed watermark goes."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from adapter.core import Core
+from adapter.errors import MetaUnavailableError
+from adapter.flusher import _wire_bytes
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry
+from adapter.testing import FakeMeta
+from adapter.wire import save_request
+from tests.unit.helpers import (
+    KEYS,
+    PATIENCE_S,
+    RECORDS,
+    HeldMeta,
+    commit,
+    commit_of,
+    core_over,
+    doom,
+    during,
+    key,
+    record,
+    refusing,
+    send,
+    tombstone,
+    watched,
+)
+
+A, B, C, D = (key(shard) for shard in "abcd")
+DOWN = MetaUnavailableError("down by the test")
+
+
+def shards_of(meta: FakeMeta) -> list[list[str]]:
+    """The shards of each save."""
+    return [[entry.key.shard for entry in save] for save in meta.saves]
+
+
+def offsets_in(meta: FakeMeta) -> dict[OffsetKey, int]:
+    """The offsets that the Meta Service holds."""
+    return {found: standing.offset for found, standing in meta.records.items()}
+
+
+async def commit_all(core: Core, offset: int, shards: str = "abcd") -> None:
+    """Commit the same offset for some shards."""
+    await send(core, commit_of({key(shard): offset for shard in shards}))
+
+
+async def test_a_flush_sends_the_newest_value_of_each_dirty_key_once(tmp_path: Path) -> None:
+    """A thousand commits of two keys are two entries of one save (5)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        for offset in range(1, 501):
+            await commit_all(core, offset, "ab")
+        assert await core.flusher.flush_once() == 2
+        assert shards_of(meta) == [["a", "b"]]
+        assert offsets_in(meta) == {A: 500, B: 500}
+        assert len(core.dirty) == 0
+
+
+async def test_nothing_is_sent_when_nothing_changed(tmp_path: Path) -> None:
+    """Neither without commits, nor after ones that were superseded or repeated (5)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        assert await core.flusher.flush_once() == 0
+        await commit(core, 5)
+        await core.flusher.flush_once()
+        await commit(core, 4)
+        await commit(core, 5)
+        assert await core.flusher.flush_once() == 0
+        assert await core.flusher.flush_all() == 0
+        assert len(meta.saves) == 1
+
+
+async def test_a_flush_sends_only_what_changed_however_much_is_stored(tmp_path: Path) -> None:
+    """One key among a thousand is one entry, and no scan and no batch of the store is needed for it (6)."""
+    meta = FakeMeta()
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, meta, cache=cache) as core:
+        await send(core, commit_of({key(f"s{at}"): 1 for at in range(1000)}))
+        await core.flusher.flush_once()
+        await commit(core, 2, "s500")
+        batches = cache.batches
+        cache.scan = None  # type: ignore[assignment]
+        await core.flusher.flush_once()
+        assert shards_of(meta)[1:] == [["s500"]]
+        assert cache.batches == batches
+
+
+async def test_a_commit_during_a_flush_stays_dirty(tmp_path: Path) -> None:
+    """The acknowledgement is for what was sent; the commit that came meanwhile goes with the next flush (3)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5)
+        meta.faults.append(during(meta, lambda: commit(core, 6)))
+        assert await core.flusher.flush_once() == 1
+        assert key() in core.dirty
+        assert offsets_in(meta) == {key(): 5}
+        assert await core.flusher.flush_once() == 1
+        assert offsets_in(meta) == {key(): 6}
+        assert key() not in core.dirty
+
+
+async def test_a_commit_during_a_flush_is_above_the_flushed_watermark(tmp_path: Path) -> None:
+    """A kill right after the flush leaves it dirty on disk as well (3)."""
+    meta = FakeMeta()
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, meta, cache=cache) as core:
+        await commit(core, 5)
+        meta.faults.append(during(meta, lambda: commit(core, 6)))
+        await core.flusher.flush_once()
+        assert cache.flushed_seq < cache.seq_of(key())
+        doom(cache)
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        await core.recovery.mark_unflushed()
+        assert key() in core.dirty
+
+
+async def test_commits_of_other_keys_during_a_flush_do_not_wait_for_it(tmp_path: Path) -> None:
+    """A slow Meta Service never blocks a commit (4)."""
+    meta = HeldMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        flush = asyncio.create_task(core.flusher.flush_once())
+        await asyncio.wait_for(meta.entered.wait(), PATIENCE_S)
+        for offset in range(100):
+            await commit(core, offset, "b")
+        assert not flush.done()
+        meta.gate.set()
+        assert await flush == 1
+        assert A not in core.dirty
+        assert B in core.dirty
+
+
+async def test_a_superseded_key_takes_over_what_stands(tmp_path: Path) -> None:
+    """Another broker went on, or an admin reset it: the larger value is local and clean now (2)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit_all(core, 5)
+        meta.records = {A: record(9), B: record(0, 2), C: tombstone(2), D: record(4)}
+        assert await core.flusher.flush_once() == 4
+        assert [core.cache.get(found) for found in (A, B, C, D)] == [record(9), record(0, 2), tombstone(2), record(5)]
+        assert len(core.dirty) == 0
+
+
+async def test_an_unknown_epoch_becomes_the_one_that_stands(tmp_path: Path) -> None:
+    """A key that was committed with the Meta Service down learns its epoch from the flush."""
+    meta = FakeMeta({A: record(3, 4), B: record(9, 4)})
+    async with core_over(tmp_path, meta) as core:
+        await core.committer.submit(commit_of({A: 5, B: 5, C: 5}))
+        await core.flusher.flush_once()
+        expected = {A: record(5, 4), B: record(9, 4), C: record(5, 1)}
+        assert meta.records == expected
+        assert {found: core.cache.get(found) for found in (A, B, C)} == expected
+        assert len(core.dirty) == 0
+
+
+async def test_a_commit_during_a_flush_that_is_superseded_merges_with_what_stands(tmp_path: Path) -> None:
+    """It was committed in the older epoch, and goes on in the new one (2, 3)."""
+    meta = FakeMeta({key(): record(3, 4)})
+    async with core_over(tmp_path, meta) as core:
+        await core.committer.submit(commit_of({key(): 2}))
+        meta.faults.append(during(meta, lambda: commit(core, 8)))
+        await core.flusher.flush_once()
+        assert core.cache.get(key()) == record(8, 4)
+        assert key() in core.dirty
+        await core.flusher.flush_once()
+        assert meta.records[key()] == record(8, 4)
+
+
+async def test_saves_stay_under_the_batch_limit_and_carry_everything_once(tmp_path: Path) -> None:
+    """One more save per batch of bytes, measured as it goes over the wire (5)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, flush={"max_batch_bytes": 16_384}) as core:
+        keys = {key("\U0001f600" * (at % 60) + str(at), f"ä{at % 3}"): at for at in range(60)}
+        await send(core, commit_of(keys, metadata="ö" * 900, topic="t" * 200))
+        assert await core.flusher.flush_once() == 60
+        sizes = [(await save_request("default", save)).ByteSize() for save in meta.saves]
+        assert max(sizes) <= 16_384
+        assert len(sizes) <= sum(sizes) // 12_000 + 1
+        assert sorted(entry.key for save in meta.saves for entry in save) == sorted(keys)
+        assert len(core.dirty) == 0
+
+
+async def test_the_flushed_watermark_follows_what_was_acknowledged(tmp_path: Path) -> None:
+    """It stays behind a failed flush and below the oldest refused record, and goes on when that is settled (3, 4)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        await core.flusher.flush_once()
+        assert core.cache.flushed_seq == 1
+        await commit(core, 5, "b")
+        meta.faults.append(DOWN)
+        with pytest.raises(MetaUnavailableError):
+            await core.flusher.flush_once()
+        assert core.cache.flushed_seq == 1
+        meta.faults.append(refusing(meta, {"b"}))
+        await core.flusher.flush_once()
+        await commit(core, 6, "a")
+        await core.flusher.flush_once()
+        assert (core.cache.flushed_seq, core.cache.seq_of(B)) == (1, 2)
+        await core.flusher.flush_all()
+        assert core.cache.flushed_seq == core.cache.seq == 3
+
+
+async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path: Path) -> None:
+    """The store may hold dirty keys that nobody has seen yet (3)."""
+    async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
+        await commit(core, 5)
+        assert await core.flusher.flush_once() == 1
+        assert core.cache.flushed_seq == 0
+
+
+async def test_one_flush_runs_at_a_time(tmp_path: Path) -> None:
+    """A second one waits, and sends only what came in since (5)."""
+    meta = HeldMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        first = asyncio.create_task(core.flusher.flush_once())
+        await asyncio.wait_for(meta.entered.wait(), PATIENCE_S)
+        meta.entered.clear()
+        second = asyncio.create_task(core.flusher.flush_once())
+        await commit(core, 5, "b")
+        assert not meta.entered.is_set()
+        meta.gate.set()
+        assert (await first, await second) == (1, 1)
+        assert shards_of(meta) == [["a"], ["b"]]
+
+
+LARGEST = OffsetRecord(2**64 - 1, 2**64 - 1, live=False, committed_at_ms=2**64 - 1, metadata="m" * 4096, topic="t" * 255)
+
+
+@given(KEYS, RECORDS, st.integers(1, 3))
+@example(key("s" * 255, "g" * 255, "n" * 255), LARGEST._replace(partition=2**32 - 1), 1)
+def test_the_size_that_is_reckoned_for_an_entry_is_enough_on_the_wire(where: OffsetKey, sent: OffsetRecord, times: int) -> None:
+    """Alone in its group, which costs the most; else a chunk could pass the message limit and never get through (4)."""
+    entries = [SaveEntry(where._replace(group=f"{where.group[:80]}{at}"), sent, 2**64 - 1) for at in range(times)]
+    request = asyncio.run(save_request("", entries))
+    assert request.ByteSize() <= sum(_wire_bytes(entry.key, entry.record) for entry in entries)

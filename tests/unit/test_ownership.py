@@ -1,0 +1,152 @@
+"""The hand-over of shards: nothing is removed here that the Meta Service does not have."""
+
+from pathlib import Path
+
+import pytest
+
+from adapter.committer import Reconcile
+from adapter.errors import MetaUnavailableError, RefusedError
+from adapter.model import OffsetKey
+from adapter.reads import Wanted
+from adapter.testing import FakeMeta
+from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send
+
+A, B, C = key("a"), key("b"), key("c")
+OTHER = key("a", "other")
+GROUP = A.group_key
+DOWN = MetaUnavailableError("down by the test")
+ALL = [Wanted(GROUP, ())]
+
+
+def only(*shards: str) -> list[Wanted]:
+    """Some shards of the group."""
+    return [Wanted(GROUP, shards)]
+
+
+async def test_persist_returns_when_the_meta_service_has_the_values(tmp_path: Path) -> None:
+    """Also those of an earlier flush that failed (3)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
+        await core.ownership.persist(only("a"))
+        assert meta.records[A] == record(5)
+        assert A not in core.dirty
+
+
+async def test_persist_of_clean_shards_sends_nothing(tmp_path: Path) -> None:
+    """Not even what else is dirty."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        await core.ownership.persist(ALL)
+        await commit(core, 5, "b")
+        await core.ownership.persist(only("a", "nowhere"))
+        assert len(meta.saves) == 1
+
+
+async def test_persist_fails_when_the_meta_service_does(tmp_path: Path) -> None:
+    """The caller must not hand the shard over then (4)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        meta.faults.append(applied_then(meta, DOWN))
+        with pytest.raises(MetaUnavailableError):
+            await core.ownership.persist(ALL)
+        assert A in core.dirty
+        await core.ownership.persist(ALL)
+        assert A not in core.dirty
+
+
+async def test_persist_tells_of_a_shard_that_is_refused_and_tries_it_each_time(tmp_path: Path) -> None:
+    """Those of others do not concern it."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({A: 5, B: 5}))
+        meta.faults.extend([refusing(meta, {"b"}), refusing(meta, {"b"})])
+        await core.ownership.persist(only("a"))
+        with pytest.raises(RefusedError, match=r"^default/g/b: default/g/b: INVALID by the test$"):
+            await core.ownership.persist(ALL)
+        await core.ownership.persist(ALL)
+        assert meta.records[B] == record(5)
+
+
+async def test_remove_persists_first_and_then_forgets(tmp_path: Path) -> None:
+    """Of the named shards only, and it says how many there were."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
+        assert await core.ownership.remove(only("a", "nowhere")) == 1
+        assert meta.records[A] == record(5)
+        assert [core.cache.get(found) for found in (A, B, OTHER)] == [None, record(6), record(7)]
+
+
+async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
+    """Names that begin alike are other groups."""
+    near = [key("a", "g/a"), key("a", "gg"), key("a", "g", "other")]
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await send(core, commit_of(dict.fromkeys([A, B, *near], 5)))
+        assert await core.ownership.remove(ALL) == 2
+        assert sorted(stored.key for stored in core.cache.scan()) == sorted(near)
+
+
+async def test_a_shard_that_cannot_be_persisted_is_not_removed(tmp_path: Path) -> None:
+    """Down or refused: it stays here, dirty (3, 4)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        meta.faults.extend([DOWN, refusing(meta, {"a"})])
+        with pytest.raises(MetaUnavailableError):
+            await core.ownership.remove(ALL)
+        with pytest.raises(RefusedError):
+            await core.ownership.remove(ALL)
+        assert core.cache.get(A) == record(5)
+        assert A in core.dirty
+
+
+async def test_a_commit_during_a_removal_is_persisted_before_it_is_removed(tmp_path: Path) -> None:
+    """It comes during the flush: the removal sees that the key is dirty again, and flushes again (1)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        meta.faults.append(during(meta, lambda: commit(core, 6, "a")))
+        assert await core.ownership.remove(ALL) == 1
+        assert meta.records[A] == record(6)
+        assert core.cache.get(A) is None
+
+
+async def test_a_commit_after_a_removal_asks_for_the_epoch_again(tmp_path: Path) -> None:
+    """Another broker may have had the shard meanwhile (2)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        await core.ownership.remove(ALL)
+        meta.records[A] = record(2, 7)
+        await commit(core, 6, "a")
+        assert core.cache.get(A) == record(6, 7)
+
+
+async def test_a_group_that_is_loaded_again_during_a_removal_is_not_taken_for_known(tmp_path: Path) -> None:
+    """A commit of another shard loads it while the removal flushes; the removed key must not begin in epoch 1 then (1)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.committer.submit(Reconcile([(A, record(5, 3))]))
+        await commit(core, 6, "a")
+        meta.faults.append(during(meta, lambda: commit(core, 1, "b")))
+        await core.ownership.remove(only("a"))
+        assert meta.records[A] == record(6, 3)
+        meta.available = False
+        await commit(core, 7, "a")
+        await core.flusher.flush_once()
+        assert core.cache.get(A) == meta.records[A] == record(7, 3)
+
+
+async def test_the_next_owner_reads_what_was_persisted(tmp_path: Path) -> None:
+    """The whole hand-over, from one adapter to another (1)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path / "old", meta) as old, core_over(tmp_path / "new", meta) as new:
+        await send(old, commit_of({A: 5, B: 6}))
+        assert await old.ownership.remove(ALL) == 2
+        offsets: dict[OffsetKey, int] = {A: 8, C: 1}
+        await send(new, commit_of(offsets))
+        await new.flusher.flush_once()
+        assert {found: standing.offset for found, standing in meta.records.items()} == {A: 8, B: 6, C: 1}

@@ -1,0 +1,259 @@
+"""Reads: where each mode looks, what absent means, and what a commit learns from the load of its group."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from adapter.committer import Reconcile
+from adapter.core import Core
+from adapter.errors import MetaUnavailableError, NotReadyError
+from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.reads import LOAD_GROUPS, GroupLoader, ReadMode, Wanted
+from adapter.testing import FakeMeta, eventually
+from adapter.watermark import Watermark
+from tests.unit.helpers import commit, commit_of, core_over, crash, key, record, send, tombstone, watched
+
+A, B, C = key("a"), key("b"), key("c")
+GROUP = A.group_key
+FIRST, MEMORY, STORE = ReadMode.MEMORY_FIRST_THEN_STORE, ReadMode.MEMORY, ReadMode.STORE
+DOWN = MetaUnavailableError("down by the test")
+
+
+class AskedMeta(FakeMeta):
+    """A FakeMeta that notes which groups it was asked for, call by call."""
+
+    def __init__(self, records: dict[OffsetKey, OffsetRecord] | None = None) -> None:
+        super().__init__(records)
+        self.asked: list[list[GroupKey]] = []
+        self.gate: asyncio.Event | None = None
+
+    async def get_groups(self, groups: Sequence[GroupKey]) -> list[dict[OffsetKey, OffsetRecord]]:
+        """See `MetaClient.get_groups`."""
+        self.asked.append(list(groups))
+        found = await super().get_groups(groups)
+        if self.gate:
+            await self.gate.wait()
+        return found
+
+
+async def read(core: Core, mode: ReadMode, *shards: str, group: GroupKey = GROUP) -> dict[str, int]:
+    """The offsets that a read gives, by shard."""
+    return {found.shard: standing.offset for found, standing in await core.reader.read([Wanted(group, shards)], mode)}
+
+
+def loader_of(core: Core) -> GroupLoader:
+    """The loader behind the reader."""
+    return core.reader._loader
+
+
+async def recovered(core: Core) -> Core:
+    """A core whose recovery is done."""
+    await core.recovery.run()
+    core.reader.recovered = True
+    return core
+
+
+async def test_memory_looks_only_here(tmp_path: Path) -> None:
+    """Absent here is left out, whatever the Meta Service holds."""
+    meta = AskedMeta({A: record(9), B: record(9)})
+    async with core_over(tmp_path, meta, knows="g") as core:
+        await core.committer.submit(commit_of({A: 5}))
+        assert await read(core, MEMORY, "a", "b") == {"a": 5}
+        assert await read(core, MEMORY) == {"a": 5}
+        assert meta.asked == []
+
+
+async def test_store_asks_the_meta_service_and_gives_the_larger_value(tmp_path: Path) -> None:
+    """What is larger there is taken over; what is larger here is not hidden by what is there (2)."""
+    meta = AskedMeta({A: record(9), B: record(9), C: record(1, 2)})
+    async with core_over(tmp_path, meta, knows="g") as core:
+        await recovered(core)
+        await core.committer.submit(commit_of({A: 5, B: 11, C: 5}))
+        assert await read(core, STORE, "a", "b", "c") == {"a": 9, "b": 11, "c": 1}
+        assert [core.cache.get(found) for found in (A, B, C)] == [record(9), record(11), record(1, 2)]
+        assert [found in core.dirty for found in (A, B, C)] == [False, True, False]
+        meta.records[A] = record(10)
+        assert await read(core, STORE) == {"a": 10, "b": 11, "c": 1}
+        assert len(meta.asked) == 2
+
+
+async def test_memory_first_asks_only_for_what_is_not_here(tmp_path: Path) -> None:
+    """One load of the group, and then it is known what is absent."""
+    meta = AskedMeta({A: record(9), B: record(9)})
+    async with core_over(tmp_path, meta, knows="g") as core:
+        await recovered(core)
+        await core.committer.submit(commit_of({A: 5}))
+        core.committer.loaded.groups.clear()
+        assert await read(core, FIRST, "a") == {"a": 5}
+        assert meta.asked == []
+        assert await read(core, FIRST, "a", "b") == {"a": 9, "b": 9}
+        assert meta.asked == [[GROUP]]
+
+
+async def test_memory_first_of_a_whole_group_asks_once(tmp_path: Path) -> None:
+    """Shards that are not here can only be known from there."""
+    meta = AskedMeta({A: record(9), B: record(9)})
+    async with core_over(tmp_path, meta) as core:
+        await recovered(core)
+        assert await read(core, FIRST) == {"a": 9, "b": 9}
+        assert await read(core, FIRST) == {"a": 9, "b": 9}
+        assert meta.asked == [[GROUP]]
+
+
+@pytest.mark.parametrize("mode", ReadMode)
+async def test_absent_is_absent_and_never_0(tmp_path: Path, mode: ReadMode) -> None:
+    """A consumer that reads 0 would start all over again; an offset that is 0 is there."""
+    async with core_over(tmp_path, AskedMeta({B: record(0)})) as core:
+        await recovered(core)
+        await commit(core, 0, "a")
+        assert await read(core, mode, "a", "b", "nowhere") == {"a": 0, "b": 0}
+        assert await read(core, mode, group=GroupKey("default", "nobody")) == {}
+
+
+@pytest.mark.parametrize("mode", ReadMode)
+async def test_a_tombstone_is_absent(tmp_path: Path, mode: ReadMode) -> None:
+    """It stands, but there is no offset."""
+    async with core_over(tmp_path, AskedMeta({A: tombstone(2)})) as core:
+        await recovered(core)
+        await core.committer.submit(Reconcile([(B, tombstone(4))]))
+        assert await read(core, mode, "a", "b") == {}
+        assert await read(core, mode) == {}
+
+
+async def test_offsets_come_in_the_order_asked_for(tmp_path: Path) -> None:
+    """Group by group, shard by shard."""
+    async with core_over(tmp_path, FakeMeta(), knows="gh") as core:
+        await core.committer.submit(commit_of({A: 1, B: 2, key("x", "h"): 3}))
+        wanted = [Wanted(GroupKey("default", "h"), ()), Wanted(GROUP, ["b", "a"])]
+        assert [found.shard for found, _ in await core.reader.read(wanted, MEMORY)] == ["x", "b", "a"]
+
+
+@pytest.mark.parametrize("mode", [STORE, FIRST])
+async def test_with_the_meta_service_down_unknown_is_an_error(tmp_path: Path, mode: ReadMode) -> None:
+    """Not absent, and not an old value."""
+    meta = AskedMeta()
+    async with core_over(tmp_path, meta) as core:
+        await recovered(core)
+        meta.down = DOWN
+        with pytest.raises(MetaUnavailableError):
+            await read(core, mode, "a")
+        with pytest.raises(MetaUnavailableError):
+            await read(core, mode)
+        meta.down = None
+        assert await read(core, mode, "a") == {}
+
+
+async def test_before_the_recovery_reads_of_the_store_are_refused(tmp_path: Path) -> None:
+    """Degraded: what is here is served, what would have to be asked for is not (9)."""
+    meta = AskedMeta({A: record(9)})
+    async with core_over(tmp_path, meta, knows="g") as core:
+        await core.committer.submit(commit_of({B: 5}))
+        core.committer.loaded.groups.clear()
+        for mode, shards in ((STORE, ["b"]), (FIRST, ["a"]), (FIRST, [])):
+            with pytest.raises(NotReadyError, match="until the recovery is done"):
+                await read(core, mode, *shards)
+        assert await read(core, FIRST, "b") == {"b": 5}
+        assert await read(core, MEMORY, "a", "b") == {"b": 5}
+        assert meta.asked == []
+
+
+async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path) -> None:
+    """It may be absent because it was lost (1)."""
+    cache = watched(tmp_path)
+    cache.write({A: record(5)})
+    crash(cache)
+    mark = Watermark.open(tmp_path / "adapter" / "watermark")
+    mark.advance(3)
+    mark.close()
+    meta = AskedMeta({A: record(5), B: record(7)})
+    async with core_over(tmp_path, meta) as core:
+        assert core.cache.loss is not None
+        with pytest.raises(NotReadyError):
+            await read(core, MEMORY, "b")
+        await recovered(core)
+        meta.asked.clear()
+        assert await read(core, MEMORY, "a") == {"a": 5}
+        assert meta.asked == []
+        assert await read(core, MEMORY, "b", "c") == {"b": 7}
+        assert await read(core, MEMORY) == {"a": 5, "b": 7}
+
+
+async def test_the_first_commit_of_a_key_learns_its_epoch(tmp_path: Path) -> None:
+    """The group is loaded once: what stands higher there wins, what is absent there begins in the first epoch."""
+    meta = AskedMeta({A: record(5, 4), B: record(9, 4)})
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({A: 6, B: 6, C: 6}))
+        await commit(core, 6, "d")
+        assert [core.cache.get(found) for found in (A, B, C, key("d"))] == [record(6, 4), record(9, 4), record(6), record(6)]
+        assert meta.asked == [[GROUP]]
+        assert [found in core.dirty for found in (A, B, C)] == [True, False, True]
+
+
+async def test_a_commit_of_a_local_key_asks_nobody(tmp_path: Path) -> None:
+    """Its epoch is known."""
+    meta = AskedMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.committer.submit(Reconcile([(A, record(5, 4))]))
+        await commit(core, 6, "a")
+        assert core.cache.get(A) == record(6, 4)
+        assert meta.asked == []
+
+
+async def test_with_the_meta_service_down_a_new_key_goes_in_with_epoch_0_at_once(tmp_path: Path) -> None:
+    """The first failure is noticed by one call; after it nobody waits until something succeeds again (4)."""
+    meta = AskedMeta({B: record(3, 7)})
+    meta.down = DOWN
+    async with core_over(tmp_path, meta) as core:
+        for at in range(10):
+            await send(core, commit_of({key("s", f"g{at}"): 5, key("t", f"h{at}"): 5}))
+        assert len(meta.asked) == 1
+        assert core.cache.get(key("s", "g3")) == record(5, 0)
+        meta.down = None
+        await core.flusher.flush_once()
+        assert core.cache.get(key("s", "g3")) == record(5, 1)
+        await commit(core, 5, "b")
+        assert core.cache.get(B) == record(5, 7)
+
+
+async def test_concurrent_loads_share_calls(tmp_path: Path) -> None:
+    """Many brokers' first commits after a restart are a few calls; a group that is wanted twice is asked for once."""
+    meta = AskedMeta({key("s", f"g{at}"): record(at, 2) for at in range(100)})
+    async with core_over(tmp_path, meta) as core:
+        loader = loader_of(core)
+        groups = [GroupKey("default", f"g{at % 100}") for at in range(200)]
+        await asyncio.gather(*(loader.load(group) for group in groups))
+        assert [len(call) for call in meta.asked] == [100]
+        assert LOAD_GROUPS >= 200
+        assert core.cache.get(key("s", "g7")) == record(7, 2)
+        assert all(loader.is_loaded(group) for group in groups)
+
+
+async def test_a_load_that_fails_does_not_count(tmp_path: Path) -> None:
+    """What is absent then is unknown, and the next commit asks again."""
+    meta = AskedMeta({A: record(5, 4)})
+    async with core_over(tmp_path, meta) as core:
+        meta.down = DOWN
+        with pytest.raises(MetaUnavailableError):
+            await loader_of(core).load(GROUP)
+        assert not loader_of(core).is_loaded(GROUP)
+        meta.down, meta.available = None, True
+        await commit(core, 6, "a")
+        assert core.cache.get(A) == record(6, 4)
+
+
+async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None:
+    """What was fetched before the removal is older than what was flushed and removed: it must not come back (2)."""
+    meta = AskedMeta({A: record(5, 4)})
+    async with core_over(tmp_path, meta) as core:
+        await core.committer.submit(Reconcile([(A, record(5, 4))]))
+        meta.gate = asyncio.Event()
+        load = asyncio.create_task(loader_of(core).load(GROUP))
+        await eventually(lambda: len(meta.asked) == 1)
+        await commit(core, 8, "a")
+        assert await core.ownership.remove([Wanted(GROUP, ["a"])]) == 1
+        meta.gate.set()
+        await load
+        assert len(meta.asked) == 2
+        assert core.cache.get(A) == record(8, 4)

@@ -1,0 +1,259 @@
+"""The comparison at start: what is pushed, what is adopted, what is counted, and what a failure leaves to do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from adapter.cache import OffsetCache
+from adapter.core import Core
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
+from adapter.model import OffsetKey, OffsetRecord
+from adapter.recovery import RecoveryReport
+from adapter.testing import FakeMeta
+from adapter.watermark import Watermark
+from tests.unit.helpers import applied_then, commit, commit_of, core_over, crash, during, key, record, refusing, send, tombstone
+
+A, B, C, D = (key(shard) for shard in "abcd")
+DOWN = MetaUnavailableError("down by the test")
+Records = dict[OffsetKey, OffsetRecord]
+
+
+class ComparedMeta(FakeMeta):
+    """A FakeMeta that notes how many keys each comparison asks for, and may fail the next ones."""
+
+    def __init__(self, records: Records | None = None) -> None:
+        super().__init__(records)
+        self.compared: list[int] = []
+        self.get_faults: list[AdapterError | None] = []
+
+    async def get(self, keys: Sequence[OffsetKey]) -> Records:
+        """See `MetaClient.get`. A question for no keys only looks whether anybody is there."""
+        if not keys:
+            return await super().get(keys)
+        fault = self.get_faults.pop(0) if self.get_faults else None
+        if fault:
+            raise fault
+        self.compared.append(len(keys))
+        return await super().get(keys)
+
+
+def left_behind(directory: Path, records: Records, flushed: int = 0) -> None:
+    """The store of a process that was killed with these records."""
+    cache = OffsetCache.open(directory / "adapter", "interval")
+    cache.write(records)
+    cache.flushed_seq = flushed
+    cache.write({})
+    crash(cache)
+
+
+def lost(directory: Path, writes: int) -> None:
+    """Let the store look as if acknowledged writes were missing."""
+    mark = Watermark.open(directory / "adapter" / "watermark")
+    mark.advance(mark.value + writes)
+    mark.close()
+
+
+def counts(report: RecoveryReport) -> tuple[int, int, int, int, int]:
+    """Compared, pushed, adopted, equal, failed."""
+    return report.compared, report.pushed, report.adopted, report.equal, report.failed
+
+
+def local(core: Core) -> Records:
+    """What stands here."""
+    return {stored.key: stored.record for stored in core.cache.scan()}
+
+
+CASES = [
+    ("larger here", record(7), record(5), record(7), "pushed"),
+    ("larger there", record(5), record(7), record(7), "adopted"),
+    ("higher epoch here", record(1, 3), record(9, 2), record(1, 3), "pushed"),
+    ("higher epoch there", record(9, 2), record(1, 3), record(1, 3), "adopted"),
+    ("equal", record(5), record(5), record(5), "equal"),
+    ("absent there", record(5), None, record(5), "pushed"),
+    ("epoch unknown, absent there", record(5, 0), None, record(5, 1), "pushed"),
+    ("epoch unknown, larger here", record(7, 0), record(5, 4), record(7, 4), "pushed"),
+    ("epoch unknown, larger there", record(5, 0), record(7, 4), record(7, 4), "adopted"),
+    ("epoch unknown, equal", record(5, 0), record(5, 4), record(5, 4), "adopted"),
+    ("deleted there", record(9), tombstone(2), tombstone(2), "adopted"),
+    ("deleted there, then committed", record(9), record(1, 2), record(1, 2), "adopted"),
+    ("tombstone here, older there", tombstone(3), record(9, 2), tombstone(3), "pushed"),
+    ("newer metadata here", record(5, committed_at_ms=2), record(5, committed_at_ms=1), record(5, committed_at_ms=2), "pushed"),
+]
+
+
+@pytest.mark.parametrize(("mine", "theirs", "stands", "result"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+async def test_the_larger_value_wins_on_both_sides(
+    tmp_path: Path, mine: OffsetRecord, theirs: OffsetRecord | None, stands: OffsetRecord, result: str
+) -> None:
+    """Also after a clean stop that left nothing to flush: the Meta Service may have been restored from a backup (2)."""
+    left_behind(tmp_path, {A: mine}, flushed=1)
+    meta = FakeMeta({A: theirs} if theirs else {})
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        report = await core.recovery.run()
+        assert vars(report)[result] == 1
+        assert sum(counts(report)[1:]) == counts(report)[0] == 1
+        assert meta.records == local(core) == {A: stands}
+        assert len(core.dirty) == 0
+
+
+async def test_what_a_killed_process_never_flushed_is_pushed(tmp_path: Path) -> None:
+    """The dirty set is empty after a restart: the comparison reads the store (1)."""
+    meta = FakeMeta()
+    left_behind(tmp_path, {A: record(5), B: record(6)})
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        assert len(core.dirty) == 0
+        assert counts(await core.recovery.run()) == (2, 2, 0, 0, 0)
+        assert meta.records == {A: record(5), B: record(6)}
+
+
+async def test_all_keys_are_compared_a_batch_at_a_time(tmp_path: Path) -> None:
+    """Each once, over all groups, in calls of a bounded size."""
+    mine = {key(f"s{shard}", f"g{group}"): record(shard) for group in range(5) for shard in range(5)}
+    left_behind(tmp_path, mine)
+    meta = ComparedMeta({found: record(shard % 3) for shard, found in enumerate(mine)})
+    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 7}) as core:
+        expected = {found: max(mine[found], theirs) for found, theirs in meta.records.items()}
+        report = await core.recovery.run()
+        assert meta.compared == [7, 7, 7, 4]
+        assert (report.compared, report.done) == (25, True)
+        assert meta.records == local(core) == expected
+
+
+async def test_an_empty_store_has_nothing_to_compare_but_needs_the_meta_service(tmp_path: Path) -> None:
+    """Recovered means that the Meta Service was there, so that absent is absent (9)."""
+    meta = ComparedMeta({A: record(5)})
+    meta.down = DOWN
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        with pytest.raises(MetaUnavailableError):
+            await core.recovery.run()
+        assert not core.recovery.report.done
+        meta.down = None
+        assert counts(await core.recovery.run()) == (0, 0, 0, 0, 0)
+        assert meta.compared == []
+        assert core.recovery.report.done
+
+
+async def test_only_after_the_recovery_does_the_flushed_watermark_move(tmp_path: Path) -> None:
+    """From then on everything dirty is known (3)."""
+    left_behind(tmp_path, {A: record(5)})
+    async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
+        await commit(core, 6, "b")
+        await core.flusher.flush_once()
+        assert core.cache.flushed_seq == 0
+        await core.recovery.run()
+        await commit(core, 7, "b")
+        await core.flusher.flush_once()
+        assert core.cache.flushed_seq == core.cache.seq
+
+
+async def test_a_recovery_that_fails_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Batches that were finished are not compared again; the counts go on (9)."""
+    left_behind(tmp_path, {key(f"s{at}"): record(at) for at in range(6)})
+    meta = ComparedMeta()
+    meta.get_faults = [None, DOWN, DOWN]
+    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 2}) as core:
+        for _ in range(2):
+            with pytest.raises(MetaUnavailableError, match="down by the test"):
+                await core.recovery.run()
+            assert (core.recovery.report.compared, core.recovery.report.done) == (2, False)
+        assert counts(await core.recovery.run()) == (6, 6, 0, 0, 0)
+        assert meta.compared == [2, 2, 2]
+        assert len(meta.records) == 6
+
+
+async def test_a_recovery_that_is_refused_says_so_as_an_adapter_error(tmp_path: Path) -> None:
+    """The Meta Service answers, but with a refusal (no such RPC, no permission): degraded, not an end of the process (9)."""
+    left_behind(tmp_path, {A: record(5)})
+    meta = ComparedMeta()
+    meta.get_faults = [RefusedError("PERMISSION_DENIED by the test")]
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        with pytest.raises(RefusedError, match="PERMISSION_DENIED"):
+            await core.recovery.run()
+        assert counts(await core.recovery.run()) == (1, 1, 0, 0, 0)
+
+
+async def test_a_push_that_fails_is_counted_and_stays_dirty(tmp_path: Path) -> None:
+    """The comparison goes on; the flusher brings it later (4)."""
+    left_behind(tmp_path, {A: record(5), B: record(6)})
+    meta = FakeMeta({B: record(6)})
+    meta.faults.append(applied_then(meta, DOWN))
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        assert counts(await core.recovery.run()) == (2, 0, 0, 1, 1)
+        assert A in core.dirty
+        await core.flusher.flush_once()
+        assert meta.records == {A: record(5), B: record(6)}
+
+
+async def test_a_push_that_is_refused_in_part_is_counted_as_failed_in_part(tmp_path: Path) -> None:
+    """What the report calls pushed, the Meta Service has (3)."""
+    left_behind(tmp_path, {A: record(5), B: record(6), C: record(7)})
+    meta = FakeMeta()
+    meta.faults.append(refusing(meta, {"b"}))
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        report = await core.recovery.run()
+        assert B in core.dirty
+        assert counts(report) == (3, 2, 0, 0, 1)
+
+
+async def test_a_commit_during_the_recovery_is_not_lost(tmp_path: Path) -> None:
+    """A degraded adapter takes commits: one in the middle of the push stays dirty (3)."""
+    left_behind(tmp_path, {A: record(5)})
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        meta.faults.append(during(meta, lambda: commit(core, 9, "a")))
+        await core.recovery.run()
+        assert core.cache.get(A) == record(9)
+        assert A in core.dirty
+
+
+async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) -> None:
+    """For a start without the Meta Service: no more than may be missing there, no less (9)."""
+    left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=2)
+    async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
+        await core.recovery.mark_unflushed()
+        assert [found in core.dirty for found in (A, B, C)] == [False, False, True]
+        assert await core.flusher.flush_once() == 1
+
+
+async def test_mark_unflushed_leaves_newer_commits_as_they_are(tmp_path: Path) -> None:
+    """The newest value is what waits to be sent (2)."""
+    meta = FakeMeta()
+    left_behind(tmp_path, {A: record(1, 0), B: record(2, 0)})
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        await send(core, commit_of({A: 9}))
+        await core.recovery.mark_unflushed()
+        assert len(core.dirty) == 2
+        await core.flusher.flush_once()
+        assert {found: standing.offset for found, standing in meta.records.items()} == {A: 9, B: 2}
+
+
+async def test_mark_unflushed_after_a_clean_stop_marks_nothing(tmp_path: Path) -> None:
+    """All was in the Meta Service, and the store says so."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await send(core, commit_of({A: 1, B: 2}))
+        assert await core.flusher.drain(30.0) == 0
+    async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
+        await core.recovery.mark_unflushed()
+        assert len(core.dirty) == 0
+
+
+async def test_after_a_loss_whole_groups_are_compared(tmp_path: Path) -> None:
+    """A key that was lost here stands again when the Meta Service has it (1)."""
+    left_behind(tmp_path, {A: record(5), B: record(9)})
+    lost(tmp_path, 2)
+    meta = FakeMeta({A: record(5), B: record(7), C: record(3), D: tombstone(2), key("s", "other"): record(1)})
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        report = await core.recovery.run()
+        assert local(core) == {A: record(5), B: record(9), C: record(3), D: tombstone(2)}
+        assert meta.records[B] == record(9)
+        assert (report.pushed, report.adopted, report.failed) == (1, 2, 0)
+
+
+async def test_after_a_loss_keys_of_other_batches_are_not_counted_as_adopted(tmp_path: Path) -> None:
+    """Nothing was missing in this group, however many batches it takes."""
+    mine = {A: record(1), B: record(2), C: record(3)}
+    left_behind(tmp_path, mine)
+    lost(tmp_path, 1)
+    async with core_over(tmp_path, FakeMeta(mine), tracks_all=False, recovery={"batch_keys": 1}) as core:
+        assert counts(await core.recovery.run()) == (3, 0, 0, 3, 0)

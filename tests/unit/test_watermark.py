@@ -1,0 +1,115 @@
+"""The watermark file: what it says after each way in which a write of it can end."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.watermark import Watermark
+
+SLOT = 32
+
+
+def reopened(path: Path) -> int:
+    """What the file says to the next process."""
+    with closing(Watermark.open(path)) as mark:
+        return mark.value
+
+
+def written(path: Path, *values: int) -> bytes:
+    """The file after these writes."""
+    with closing(Watermark.open(path)) as mark:
+        for value in values:
+            mark.advance(value)
+    return path.read_bytes()
+
+
+def test_a_missing_file_is_made_and_says_0(tmp_path: Path) -> None:
+    """A new store has acknowledged nothing; both slots take their room on the disk at once."""
+    path = tmp_path / "watermark"
+    assert reopened(path) == 0
+    assert path.stat().st_size == 2 * SLOT
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("values", [[1], [1, 2], [1, 2, 3], [7, 2**64 - 1]])
+def test_the_newest_value_survives_without_a_sync_or_a_close(tmp_path: Path, values: list[int]) -> None:
+    """A killed process leaves it with the kernel (1)."""
+    path = tmp_path / "watermark"
+    mark = Watermark.open(path)
+    for value in values:
+        mark.advance(value)
+    assert mark.value == values[-1]
+    assert reopened(path) == values[-1]
+    mark.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("keep", range(SLOT))
+def test_a_torn_write_leaves_the_value_before(tmp_path: Path, count: int, keep: int) -> None:
+    """The write in which the power went is lost, the one before it is not: the slots take turns."""
+    path = tmp_path / "watermark"
+    values = [300 + at for at in range(count)]
+    before = written(path, *values)
+    after = written(path, 2**63 + 77)
+    at = next(index for index in range(2 * SLOT) if before[index] != after[index]) // SLOT * SLOT
+    torn = before[:at] + after[at : at + keep] + before[at + keep :]
+    path.write_bytes(torn)
+    # The padding at the end carries nothing: without it the new value is there.
+    assert reopened(path) == (2**63 + 77 if torn == after else values[-1])
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_damaged_slot_reads_as_the_other_one_and_is_overwritten_first(tmp_path: Path, slot: int) -> None:
+    """No damage of one slot makes the file say more than was acknowledged, or nothing."""
+    path = tmp_path / "watermark"
+    data = bytearray(written(path, 8, 9))
+    data[slot * SLOT + 9] ^= 0x40
+    path.write_bytes(data)
+    with closing(Watermark.open(path)) as mark:
+        intact = (9, 8)[slot]
+        assert mark.value == intact
+        mark.advance(10)
+    torn = bytearray(path.read_bytes())
+    torn[slot * SLOT : slot * SLOT + SLOT] = bytes(SLOT)
+    path.write_bytes(torn)
+    assert reopened(path) == intact
+
+
+@pytest.mark.parametrize(("size", "whole"), [(0, 0), (1, 0), (19, 0), (20, 5), (32, 5), (51, 5), (52, 6), (63, 6)])
+def test_a_short_file_says_what_is_whole_in_it_and_is_filled_up(tmp_path: Path, size: int, whole: int) -> None:
+    """A file that was never written whole reads as 0, and writes of it work again."""
+    path = tmp_path / "watermark"
+    path.write_bytes(written(path, 5, 6)[:size])
+    with closing(Watermark.open(path)) as mark:
+        assert mark.value == whole
+        mark.advance(7)
+    assert reopened(path) == 7
+    assert path.stat().st_size == 2 * SLOT
+
+
+@given(data=st.binary(max_size=80))
+def test_garbage_says_0(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    """Only what carries the mark and its checksum counts."""
+    path = tmp_path_factory.getbasetemp() / "garbage-watermark"
+    path.write_bytes(data)
+    assert reopened(path) == 0
+
+
+def test_a_sync_keeps_the_value(tmp_path: Path) -> None:
+    """It is about the disk, not about the number."""
+    with closing(Watermark.open(tmp_path / "watermark")) as mark:
+        mark.advance(3)
+        mark.sync()
+        assert mark.value == 3
+    assert reopened(tmp_path / "watermark") == 3
+
+
+def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
+    """The cache turns it into a failed store."""
+    mark = Watermark.open(tmp_path / "watermark")
+    mark.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        mark.advance(1)
