@@ -62,8 +62,8 @@ class MetaClient(Protocol):
     async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
         """The records of these keys, tombstones included."""
 
-    async def get_groups(self, groups: Sequence[GroupKey]) -> list[dict[OffsetKey, OffsetRecord]]:
-        """All records of these groups, tombstones included, in their order."""
+    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
+        """All records of these groups, tombstones included, in their order. Not `patient`: a commit waits for them."""
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """A page of everything, and the token of the next (empty: the last)."""
@@ -128,9 +128,9 @@ class GrpcMetaClient:
         found = await self._get_groups(by_group, self._timeout_s)
         return {key: record for records in found for key, record in records.items() if key in wanted}
 
-    async def get_groups(self, groups: Sequence[GroupKey]) -> list[dict[OffsetKey, OffsetRecord]]:
-        """All records of these groups, tombstones included, in their order."""
-        return await self._get_groups([(group, []) for group in groups], self._load_timeout_s)
+    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
+        """All records of these groups, tombstones included, in their order. Not `patient`: a commit waits for them."""
+        return await self._get_groups([(group, []) for group in groups], self._timeout_s if patient else self._load_timeout_s)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """A page of everything, and the token of the next (empty: the last)."""

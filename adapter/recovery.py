@@ -140,7 +140,7 @@ class Recovery:
         if not self._whole_groups:
             return await self._meta.get([stored.key for stored in batch])
         groups = list(dict.fromkeys(stored.key.group_key for stored in batch))
-        found = await self._meta.get_groups(groups)
+        found = await self._meta.get_groups(groups, patient=True)
         return {key: record for records in found for key, record in records.items()}
 
     async def _push(self, pushed: list[OffsetKey]) -> None:

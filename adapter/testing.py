@@ -72,7 +72,7 @@ class FakeMeta:
         self._check()
         return {key: self.records[key] for key in keys if key in self.records}
 
-    async def get_groups(self, groups: Sequence[GroupKey]) -> list[dict[OffsetKey, OffsetRecord]]:
+    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
         """See `MetaClient.get_groups`."""
         self._check()
         return [{key: record for key, record in self.records.items() if key.group_key == group} for group in groups]

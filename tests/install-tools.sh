@@ -11,6 +11,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
   exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
 # shellcheck disable=SC2086 - a list of packages
-apt-get install -y -qq --no-install-recommends $missing >/dev/null
+if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null; then
+  echo "could not be installed:$missing; the tests that use them will say so"
+fi

@@ -46,7 +46,7 @@ def require(check: str, *needs: Need) -> None:
     """Skip the running test, naming the check and what is missing, unless the machine can do all of `needs`."""
     lacking = [why for need in needs if (why := need())]
     if lacking:
-        pytest.skip(f"{check}: not run: {'; '.join(lacking)}")
+        pytest.skip(f"{check}: not run: {'; '.join(dict.fromkeys(lacking))}")
 
 
 @cache
@@ -73,6 +73,12 @@ def loop_ext4() -> str:
 
     tools = _tool("mount") or _tool("mkfs.ext4", "e2fsprogs")
     return root() or tools or _attempt(attempt, "an ext4 image cannot be mounted over a loop device")
+
+
+@cache
+def other_boot() -> str:
+    """Why a process cannot be shown another boot id."""
+    return root() or _attempt(lambda here: run(*after_a_reboot(here / "boot_id"), "true"), "a boot id cannot be faked")
 
 
 @cache

@@ -80,7 +80,7 @@ async def _power_on(directory: Path, cut: Cut, wal_sync: str) -> Left:
 
 async def test_synced_acknowledgements_survive_a_power_cut(tmp_path: Path) -> None:
     """With `wal_sync = always` not one is lost, and nothing is alarmed (1)."""
-    machine.require("a power cut, wal_sync always", machine.loop_ext4)
+    machine.require("a power cut, wal_sync always", machine.loop_ext4, machine.other_boot)
     cut = await _cut_power(tmp_path, "always")
     left = await _power_on(_fresh(tmp_path / "after"), cut, "always")
     assert len(cut.acknowledged) > 20
@@ -90,7 +90,7 @@ async def test_synced_acknowledgements_survive_a_power_cut(tmp_path: Path) -> No
 
 async def test_a_power_cut_takes_at_most_one_flush_interval(tmp_path: Path) -> None:
     """With `wal_sync = interval` what is older is there; if anything younger is lost, that is alarmed."""
-    machine.require("a power cut, wal_sync interval", machine.loop_ext4)
+    machine.require("a power cut, wal_sync interval", machine.loop_ext4, machine.other_boot)
     cut = await _cut_power(tmp_path, "interval")
     left = await _power_on(_fresh(tmp_path / "after"), cut, "interval")
     older = cut.ledger(before=cut.at - INTERVAL_S - SYNC_S)
@@ -101,7 +101,7 @@ async def test_a_power_cut_takes_at_most_one_flush_interval(tmp_path: Path) -> N
 
 async def test_without_syncs_a_power_cut_is_alarmed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """With `wal_sync = never` nothing is promised but a start and an alarm; how much was lost is only reported."""
-    machine.require("a power cut, wal_sync never", machine.loop_ext4)
+    machine.require("a power cut, wal_sync never", machine.loop_ext4, machine.other_boot)
     cut = await _cut_power(tmp_path, "never")
     left = await _power_on(_fresh(tmp_path / "after"), cut, "never")
     lost = len(cut.ledger(before=time.time()).missing(left.positions))
@@ -111,7 +111,7 @@ async def test_without_syncs_a_power_cut_is_alarmed(tmp_path: Path, record_prope
 
 async def test_a_reboot_after_an_orderly_stop_alarms_nothing(tmp_path: Path) -> None:
     """What was stopped was synced, in every mode; only a machine that went down under a running adapter may have lost some."""
-    machine.require("a reboot after an orderly stop", machine.root)
+    machine.require("a reboot after an orderly stop", machine.other_boot)
     service = adapter_process(tmp_path, NOWHERE, wal_sync="never", extra=ALONE)
     ledger = Ledger()
     with ended(service):
