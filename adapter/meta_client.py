@@ -77,7 +77,8 @@ class GrpcMetaClient:
         self._timeout_s = section.timeout_ms / 1000
         self._load_timeout_s = section.load_timeout_ms / 1000
         self._stubs = {name: meta_grpc.MetaServiceServiceStub(channel) for name, channel in channels.items()}
-        self._order = list(section.endpoints)
+        self._endpoints = section.endpoints
+        self.endpoint = section.endpoints[0]
         self._batch_get = True
         self.available = True
 
@@ -97,11 +98,6 @@ class GrpcMetaClient:
         finally:
             for channel in channels.values():
                 await channel.close()
-
-    @property
-    def endpoint(self) -> str:
-        """Where the next call goes."""
-        return self._order[0]
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """Merge entries; one outcome each, in their order.
@@ -173,8 +169,8 @@ class GrpcMetaClient:
     async def _call(self, call: "Callable[[meta_grpc.MetaServiceServiceAsyncStub], Awaitable[R]]", *, timeout_s: float) -> R:
         """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current."""
         problems = []
-        for _ in range(len(self._order)):
-            endpoint = self.endpoint
+        first = self._endpoints.index(self.endpoint)
+        for endpoint in (*self._endpoints[first:], *self._endpoints[:first]):
             try:
                 answer = await call(self._stubs[endpoint])
             except grpc.aio.AioRpcError as error:
@@ -183,9 +179,9 @@ class GrpcMetaClient:
                     self.available = True
                     raise found from error
                 problems.append(str(found))
-                self._order.append(self._order.pop(0))
                 continue
             self.available = True
+            self.endpoint = endpoint
             return answer
         self.available = False
         raise MetaUnavailableError("; ".join(problems))

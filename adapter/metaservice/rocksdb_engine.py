@@ -131,6 +131,7 @@ class RocksDbEngine:
             if not self._failure:
                 rocks.guarded(self._db.flush_wal, True)
         finally:
+            del self._handle  # it holds the database, and so the lock
             self._data.close()
             self._db.close()
 

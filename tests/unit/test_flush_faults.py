@@ -284,3 +284,27 @@ async def test_a_flush_slower_than_the_interval_does_not_end_the_loop(tmp_path: 
         await eventually(lambda: offsets_in(meta) == {key(): 5}, PATIENCE_S)
         await commit(core, 6)
         await eventually(lambda: offsets_in(meta) == {key(): 6}, PATIENCE_S)
+
+
+async def test_a_retry_of_what_was_refused_does_not_replace_a_newer_value_in_flight(tmp_path: Path) -> None:
+    """It waits for the running flush: when that fails, the newer value is what goes back and is sent next (1, 3)."""
+    meta = HeldMeta()
+    async with core_over(tmp_path, meta, knows="g") as core:
+        meta.gate.set()
+        meta.faults.append(refusing(meta, {"a"}))
+        await commit(core, 5, "a")
+        await core.flusher.flush_once()
+        meta.gate.clear()
+        meta.entered.clear()
+        meta.faults.append(DOWN)
+        await commit(core, 6, "a")
+        first = asyncio.create_task(core.flusher.flush_once())
+        await asyncio.wait_for(meta.entered.wait(), PATIENCE_S)
+        second = asyncio.create_task(core.flusher.flush_all())
+        await asyncio.sleep(0)
+        meta.gate.set()
+        with pytest.raises(MetaUnavailableError):
+            await first
+        assert await second == 1
+        assert offsets_in(meta) == {A: 6}
+        assert len(core.dirty) == 0

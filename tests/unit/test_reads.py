@@ -29,10 +29,10 @@ class AskedMeta(FakeMeta):
         self.asked: list[list[GroupKey]] = []
         self.gate: asyncio.Event | None = None
 
-    async def get_groups(self, groups: Sequence[GroupKey]) -> list[dict[OffsetKey, OffsetRecord]]:
+    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
         """See `MetaClient.get_groups`."""
         self.asked.append(list(groups))
-        found = await super().get_groups(groups)
+        found = await super().get_groups(groups, patient=patient)
         if self.gate:
             await self.gate.wait()
         return found
