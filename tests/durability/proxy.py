@@ -22,7 +22,7 @@ class Proxy:
         self.address = f"127.0.0.1:{self._port}"
         self.delay_s = 0.0
         self.cutting = False
-        self.cuts = 0
+        self.disturbed = 0  # answers that were delayed or cut
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator["Proxy"]:
@@ -64,9 +64,9 @@ class Proxy:
             head = await frames.receive_exactly(self.HEAD_BYTES)
             body = await frames.receive_exactly(int.from_bytes(head[:3]))
             if head[3] == self.DATA:
+                self.disturbed += self.cutting or self.delay_s > 0
                 await anyio.sleep(self.delay_s)
                 if self.cutting:
-                    self.cuts += 1
                     await client.send(head + body[: len(body) // 2])
                     return
             await client.send(head + body)

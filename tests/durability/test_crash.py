@@ -168,14 +168,11 @@ async def expect_recovered(adapter: ServiceProcess, watcher: Watcher, local: Pos
 
 
 async def stop_and_compare(load: Load, adapter: ServiceProcess, watcher: Watcher) -> None:
-    """Stop in the orderly way: the Meta Service then holds exactly what the adapter held (8)."""
+    """SIGTERM under load: it exits with 0, and the Meta Service holds everything that was acknowledged (8)."""
     await load.progress()
-    await load.pause()
-    local = await local_positions(adapter.address)
     assert await anyio.to_thread.run_sync(adapter.stop) == 0
-    remote = await watcher.fresh()
-    load.verify(remote)
-    assert remote == local
+    await load.pause()
+    load.verify(await watcher.fresh())
 
 
 async def stopping(adapter: ServiceProcess, times: int) -> None:

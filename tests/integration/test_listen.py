@@ -126,12 +126,14 @@ async def test_metrics_can_be_scraped_while_keys_become_dirty(directory: Path) -
 
     async with serving(directory, meta, metrics={"listen": f"127.0.0.1:{port}"}) as (_, client):
         meta.down = MetaUnavailableError("gone")
-        scrapers = [threading.Thread(target=scrape) for _ in range(2)]
+        for at in range(4):  # so many that a scrape is interrupted by the commits
+            await client.store.CommitOffsets(commits({f"{at}-{shard}": 1 for shard in range(25_000)}), timeout=30)
+        scrapers = [threading.Thread(target=scrape)]
         for scraper in scrapers:
             scraper.start()
         try:
             for at in range(200):
-                await client.store.CommitOffsets(commits({f"s{at}-{shard}": 1 for shard in range(200)}))
+                await client.store.CommitOffsets(commits({f"s{at}-{shard}": 1 for shard in range(10)}), timeout=30)
         finally:
             stop.set()
             for scraper in scrapers:

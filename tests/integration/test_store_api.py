@@ -1,22 +1,19 @@
 """The local API as a broker uses it, over real gRPC, on a sidecar in this process."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 import grpc
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from adapter.client import OffsetClient
 from adapter.errors import MetaUnavailableError
-from adapter.model import CommitMode
+from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.sidecar import Sidecar
-from adapter.testing import FakeMeta, Ledger, adapter_config, eventually, positions, running_sidecar
-from tests.integration.helpers import PATIENCE_S, commits, key, record, serving
+from adapter.testing import FakeMeta, Ledger, eventually, positions
+from tests.integration.helpers import PATIENCE_S, key, record, serving
 
 SLOW_FLUSH = {"interval_ms": 60_000}  # nothing is flushed unless asked for
 STATE = offsets_pb.StatusReply
@@ -199,6 +196,46 @@ async def test_removes_while_commits_keep_coming_lose_nothing(directory: Path) -
     assert {name: found.position for name, found in meta.records.items()} == {key(): (2, 600), key("other"): (2, 600)}
 
 
+class GatedMeta(FakeMeta):
+    """Its answers to group loads wait at a gate after they were made up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = anyio.Event()
+        self.gate.set()
+        self.waiting = 0
+
+    async def get_groups(self, groups: Sequence[GroupKey]) -> list[dict[OffsetKey, OffsetRecord]]:
+        """See `MetaClient.get_groups`."""
+        found = await super().get_groups(groups)
+        self.waiting += 1
+        await self.gate.wait()
+        self.waiting -= 1
+        return found
+
+
+async def test_a_remove_during_a_load_is_not_forgotten(directory: Path) -> None:
+    """What the load brings is older than the remove: a commit after both takes the epoch that stands remotely (1)."""
+    meta = GatedMeta()
+    async with serving(directory, meta, flush=SLOW_FLUSH) as (_, client), anyio.create_task_group() as tasks:
+        await client.commit("g", {"s": 20})
+        await client.commit("g", {"s": 10}, mode=CommitMode.OVERWRITE)
+        meta.gate = anyio.Event()
+
+        async def read() -> None:
+            await client.read("g", mode=ReadMode.STORE)
+
+        tasks.start_soon(read)
+        await eventually(lambda: meta.waiting == 1, PATIENCE_S)
+        assert await client.remove("g", ["s"]) == 1
+        meta.gate.set()
+        await eventually(lambda: not meta.waiting, PATIENCE_S)
+        assert await client.commit("g", {"s": 11}) == []
+        await client.flush()
+        row = (await client.read("g", ["s"], mode=ReadMode.STORE))["s"]
+        assert (row.epoch, row.offset) == (2, 11)
+
+
 async def test_flush_tells_how_many_offsets_were_acknowledged(directory: Path) -> None:
     """And nothing is sent when nothing changed."""
     meta = FakeMeta()
@@ -251,66 +288,3 @@ async def test_status_tells_what_is_the_case(directory: Path) -> None:
         status = await client.status()
         assert (status.dirty_keys, status.oldest_dirty_seconds, status.last_flush_error) == (0, 0.0, "")
         assert status.last_flush_at_ms > 0
-
-
-async def _health(sidecar: Sidecar, service: str) -> int:
-    async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
-    return int(reply.status)
-
-
-@pytest.mark.parametrize("service", ["", "offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin"])
-async def test_each_service_is_serving_only_after_the_recovery(directory: Path, service: str) -> None:
-    """NOT_SERVING while the recovery waits for the Meta Service, SERVING when it is done (9)."""
-    async with serving(directory, FakeMeta()) as (_, client):
-        await client.commit("g", {"s": 1})
-    meta = FakeMeta()
-    meta.down = MetaUnavailableError("gone")
-    sidecar = Sidecar(adapter_config(directory), meta)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sidecar.run)
-        await eventually(lambda: bool(sidecar.addresses), PATIENCE_S)
-        assert await _health(sidecar, service) == health_pb2.HealthCheckResponse.NOT_SERVING
-        with anyio.fail_after(PATIENCE_S):
-            meta.down = None
-            await sidecar.ready.wait()
-        assert await _health(sidecar, service) == health_pb2.HealthCheckResponse.SERVING
-        sidecar.stop()
-    assert meta.records[key()].position == (1, 1)
-
-
-async def test_requests_before_the_recovery_are_unavailable(directory: Path) -> None:
-    """A commit, too: a broker that reads its start offset now would get a value that is about to be adopted over (9)."""
-    async with serving(directory, FakeMeta()) as (_, client):
-        await client.commit("g", {"s": 1})
-    meta = FakeMeta()
-    meta.down = MetaUnavailableError("gone")
-    sidecar = Sidecar(adapter_config(directory), meta)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sidecar.run)
-        await eventually(lambda: bool(sidecar.addresses), PATIENCE_S)
-        async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await OffsetClient(channel).store.CommitOffsets(commits({"s": 2}), timeout=PATIENCE_S)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert (caught.value.details() or "").startswith("the adapter is recovering")
-        meta.down = None
-        sidecar.stop()
-
-
-async def test_reflection_lists_the_services(directory: Path) -> None:
-    """For grpcurl and its like."""
-    async with (
-        running_sidecar(adapter_config(directory), FakeMeta()) as sidecar,
-        grpc.aio.insecure_channel(sidecar.addresses[0]) as channel,
-    ):
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        call = stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
-        names = {service.name async for reply in call for service in reply.list_services_response.service}
-    assert names == {
-        "offsets.v1.OffsetStore",
-        "offsets.v1.OffsetAdmin",
-        "grpc.health.v1.Health",
-        "grpc.reflection.v1alpha.ServerReflection",
-    }

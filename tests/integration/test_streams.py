@@ -1,8 +1,9 @@
 """StreamCommits: pipelined, answered in order, bounded."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import grpc
@@ -10,6 +11,7 @@ import grpc.aio
 import pytest
 
 from adapter.client import OffsetClient
+from adapter.model import SaveEntry
 from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, eventually
 from tests.integration.helpers import PATIENCE_S, commits, key, record, serving
@@ -64,6 +66,33 @@ async def test_an_answered_overwrite_stands_in_its_place(directory: Path) -> Non
         assert [len(reply.superseded) for reply in replies] == [0, 0, 0, 0, 1]
         row = (await client.read("g"))["s"]
         assert (row.epoch, row.offset) == (2, 6)
+
+
+async def test_a_rewind_waits_for_what_came_before_it_though_that_waits_for_the_meta_service(directory: Path) -> None:
+    """A request with a write-through part is not through when the rewind behind it arrives (2)."""
+    meta = FakeMeta()
+    release = anyio.Event()
+
+    async def held(entries: Sequence[SaveEntry]) -> Any:
+        await release.wait()
+        return meta.apply(entries)
+
+    meta.faults.append(held)
+    policy = [{"groups": "pay-*", "mode": "write_through"}]
+    async with serving(directory, meta, policy=policy, flush={"interval_ms": 60_000}) as (_, client):
+        both = commits({"s": 20})
+        both.groups.extend(commits({"s": 10}, "pay-1").groups)
+        call = client.store.StreamCommits(timeout=PATIENCE_S)
+        await call.write(offsets_pb.StreamCommitsRequest(id=1, commit=both))
+        await call.write(_request(2, 5, overwrite=True))
+        await eventually(lambda: bool(meta.saves), PATIENCE_S)
+        for _ in range(20):  # round trips on the same connection: the rewind has arrived when they are through
+            await client.status()
+        release.set()
+        assert [(await _read(call)).code for _ in range(2)] == [0, 0]
+        await call.done_writing()
+        row = (await client.read("g"))["s"]
+        assert (row.epoch, row.offset) == (2, 5)
 
 
 async def test_many_rewinds_in_a_row_each_count(directory: Path) -> None:
