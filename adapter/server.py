@@ -19,6 +19,7 @@ from adapter.statuses import Context, answering, status_of
 
 log = structlog.get_logger(__name__)
 
+ENDED = "the adapter is stopping; send again what was not answered"
 MAX_PIPELINED = 256  # unanswered requests of one stream; beyond that its reading stops, and with it the sender
 
 
@@ -29,6 +30,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._core = core
         self._metrics = metrics
         self._readers: set[asyncio.Task[None]] = set()
+        self._ending = False
 
     @answering
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
@@ -39,6 +41,9 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     async def StreamCommits(  # noqa: D102
         self, request_iterator: AsyncIterator[offsets_pb.StreamCommitsRequest], context: Context
     ) -> AsyncIterator[offsets_pb.StreamCommitsReply]:
+        if self._ending:
+            # Its caller was told so a moment ago, and came back at once: this stream would hold up the stop.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, ENDED)
         stream = _Stream(self)
         reader = asyncio.create_task(stream.read(request_iterator), name="stream.reader")
         self._readers.add(reader)
@@ -52,7 +57,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
             self._readers.discard(reader)
             reader.cancel()
         if reader.cancelled():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the adapter is stopping; send again what was not answered")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, ENDED)
         reader.result()
 
     @answering
@@ -77,7 +82,8 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         return offsets_pb.RemoveOffsetsReply(removed=removed)
 
     def end_streams(self) -> None:
-        """Read nothing more from open streams; what was read is still answered (invariant 8)."""
+        """Read nothing more from streams, open no new one; what was read is still answered (invariant 8)."""
+        self._ending = True
         for reader in self._readers:
             reader.cancel()
 

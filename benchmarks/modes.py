@@ -23,7 +23,6 @@ COLUMNS = (
     "Meta CPU s per 100,000 commits",
     "adapter CPU s per 100,000 commits",
 )
-FIXED_RATE = 500  # commits per second: what either mode can take, so that both do the same work
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,13 @@ MODES = (
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     """Each mode has its own two processes; they take turns, so that a slow minute of the machine hits all of them."""
     result = Result("modes", TITLE)
-    titles = {0: "64 consumers, each as fast as it is answered", FIXED_RATE: f"64 consumers, {FIXED_RATE} commits/s together"}
-    task = progress.add_task("modes", total=len(titles) * scale.modes_rounds * len(MODES))
+    task = progress.add_task("modes", total=len(scale.modes_rates) * scale.modes_rounds * len(MODES))
     with ExitStack() as running:
         stacks = {
             mode: running.enter_context(running_stack(directory / str(at), wal_sync=mode.wal_sync, top=f'mode = "{mode.mode}"'))
             for at, mode in enumerate(MODES)
         }
-        for rate, title in titles.items():
+        for rate in scale.modes_rates:
             found: dict[Mode, list[Measured]] = {mode: [] for mode in MODES}
             for number in range(scale.modes_rounds):
                 for mode, stack in stacks.items():
@@ -61,9 +59,13 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
                     load = Load(stack.adapter.address, f"{rate}-{number}", scale.modes_s, rate, warm_up_s=scale.warm_up_s)
                     found[mode].append(await stack.under(load))
                     progress.advance(task)
-            result.tables.append(Table(title, COLUMNS, [_row(mode, _middle(windows)) for mode, windows in found.items()]))
+            result.tables.append(Table(_title(rate), COLUMNS, [_row(mode, _middle(windows)) for mode, windows in found.items()]))
     result.notes.append(f"Medians of {scale.modes_rounds} windows of {scale.modes_s:g} s each, the modes taking turns.")
     return result
+
+
+def _title(rate: int) -> str:
+    return f"64 consumers, {rate} commits/s together" if rate else "64 consumers, each as fast as it is answered"
 
 
 def _middle(windows: list[Measured]) -> Measured:

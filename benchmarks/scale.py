@@ -13,6 +13,7 @@ class Scale:
     rates_s: float  # window of one offered rate
     modes_s: float  # window of one mode in one round
     modes_rounds: int
+    modes_rates: tuple[int, ...]  # commits per second together; 0: as many as are answered
     flush_few: int  # stored keys of the small store: all of them are dirty in each flush
     flush_many: int  # stored keys of the large one
     flush_rounds: int
@@ -26,9 +27,10 @@ FULL = Scale(
     rates_s=10.0,
     modes_s=3.0,
     modes_rounds=2,
+    modes_rates=(0, 500),  # 500: what each mode can take, so that all do the same work
     flush_few=1_000,
     flush_many=1_000_000,
-    flush_rounds=60,
+    flush_rounds=100,
     recovery_keys=(100_000, 300_000, 1_000_000),
     recovery_different=10_000,
 )
@@ -39,6 +41,7 @@ SHORT = Scale(
     rates_s=0.5,
     modes_s=0.3,
     modes_rounds=1,
+    modes_rates=(0,),
     flush_few=100,
     flush_many=3_000,
     flush_rounds=5,

@@ -1,33 +1,19 @@
 """Single saves and their outcomes: the one table that every engine, and the FakeMeta that stands in for them, has to follow."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from adapter.metaservice.engine import Engine
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from tests.unit.helpers import record, tombstone
 
 CLUSTER = "cluster"
 
 APPLIED, SUPERSEDED, CONFLICT = Status.APPLIED, Status.SUPERSEDED, Status.CONFLICT
 
 
-def key(shard: str = "s", group: str = "g", namespace: str = "default") -> OffsetKey:
-    """A key of which mostly the shard matters."""
-    return OffsetKey(namespace, group, shard)
-
-
-def record(offset: int, epoch: int = 1, **fields: Any) -> OffsetRecord:
-    """A live record."""
-    return OffsetRecord(epoch, offset, **fields)
-
-
 def at(committed_at_ms: int, metadata: str = "") -> OffsetRecord:
     """A record whose position never differs."""
     return OffsetRecord(1, 5, committed_at_ms=committed_at_ms, metadata=metadata)
-
-
-def tombstone(epoch: int) -> OffsetRecord:
-    """What a delete leaves."""
-    return OffsetRecord(epoch, 0, live=False)
 
 
 async def save(engine: Engine, *entries: tuple[OffsetKey, OffsetRecord]) -> list[SaveOutcome]:

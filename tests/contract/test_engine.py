@@ -10,7 +10,8 @@ import pytest
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
-from tests.contract.cases import CLUSTER, key, record, save, tombstone
+from tests.contract.cases import CLUSTER, save
+from tests.unit.helpers import key, record, tombstone
 
 Opened = Callable[[], AbstractAsyncContextManager[Engine]]
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from adapter.metaservice.engine import Engine
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
 from adapter.testing import FakeMeta
-from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, key, record
+from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request
 from tests.contract.test_engine import ENGINES
+from tests.unit.helpers import key, record
 
 A, B = key("a"), key("b")
 

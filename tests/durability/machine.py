@@ -314,13 +314,13 @@ async def under(load: Load) -> AsyncIterator[Load]:
 
 async def local_positions(service: ServiceProcess) -> dict[OffsetKey, tuple[int, int]]:
     """Everything that an adapter holds locally."""
-    async with OffsetClient.connect(service.address) as client:
+    async with OffsetClient.connect(service.address, WAIT_S) as client:
         return positions([row async for row in client.list()])
 
 
 async def remote_positions(meta: ServiceProcess, ledger: Ledger) -> dict[OffsetKey, tuple[int, int]]:
     """What a Meta Service holds of the ledger's keys."""
-    async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,))) as client:
+    async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,), timeout_ms=int(WAIT_S * 1000))) as client:
         found = await client.get(sorted(ledger.acknowledged))
     return {key: record.position for key, record in found.items()}
 

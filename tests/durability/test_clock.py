@@ -43,7 +43,7 @@ class Clock:
 async def _committed_at(service: ServiceProcess, meta: ServiceProcess) -> float:
     """The time (Unix seconds) that the adapter gives to a commit made now; returns when the Meta Service has that commit."""
     key = OffsetKey("default", "probe", "s")
-    async with OffsetClient.connect(service.address) as client:
+    async with OffsetClient.connect(service.address, WAIT_S) as client:
         offset = time.monotonic_ns()
         await client.commit(key.group, {key.shard: offset})
         await client.persist(key.group)
@@ -61,7 +61,7 @@ async def _flushed_without_being_asked(service: ServiceProcess, meta: ServicePro
     deadline = time.monotonic() + WAIT_S
     while by_now.missing(await remote_positions(meta, by_now)):
         assert time.monotonic() < deadline, "flushes have stopped"
-    async with OffsetClient.connect(service.address) as client:
+    async with OffsetClient.connect(service.address, WAIT_S) as client:
         status = await client.status()
     assert status.meta_available
     assert 0 <= status.oldest_dirty_seconds < HOUR_S / 2
@@ -130,7 +130,7 @@ async def test_the_clock_decides_no_merge(tmp_path: Path) -> None:
         meta.start()
         clock.set(HOUR_S)
         service.start()
-        async with OffsetClient.connect(service.address) as client:
+        async with OffsetClient.connect(service.address, WAIT_S) as client:
             await client.commit("g", {"pushed": 100, "adopted": 100, "rewound": 100})
             await client.flush()
             meta.kill()
@@ -142,7 +142,7 @@ async def test_the_clock_decides_no_merge(tmp_path: Path) -> None:
         meta.start()
         await _commit_through_another_adapter(tmp_path / "other", meta, clock, {"adopted": 300})
         service.start()
-        async with OffsetClient.connect(service.address) as client:
+        async with OffsetClient.connect(service.address, WAIT_S) as client:
             for mode in (ReadMode.MEMORY, ReadMode.STORE):
                 found = {shard: (row.epoch, row.offset) for shard, row in (await client.read("g", mode=mode)).items()}
                 assert found == {"pushed": (1, 200), "adopted": (1, 300), "rewound": (2, 60)}
@@ -158,6 +158,6 @@ async def _commit_through_another_adapter(directory: Path, meta: ServiceProcess,
     clock.rules(other)
     with ended(other):
         other.start()
-        async with OffsetClient.connect(other.address) as client:
+        async with OffsetClient.connect(other.address, WAIT_S) as client:
             await client.commit("g", offsets)
         assert other.stop() == 0

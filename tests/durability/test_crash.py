@@ -30,6 +30,8 @@ RECOVERY_KILLS = 3
 DRAIN_KILLS = 4
 RECOVERY_ANSWER_S = 0.02  # delay of each answer, so that a recovery of one key at a time can be met halfway
 DRAIN_ANSWER_S = 2.0  # delay of each answer, so that no drain ends before its kill
+# No tick of the flush loop, so that only a drain brings anything; and a stop must not use up its grace, whoever calls meanwhile.
+DRAIN_ONLY = "[flush]\ninterval_ms = 60000\n[stop]\ngrace_ms = 120000"
 
 
 @pytest.mark.parametrize("wal_sync", ["always", "interval", "never"])
@@ -103,12 +105,22 @@ async def test_a_kill_during_the_recovery_loses_nothing(tmp_path: Path) -> None:
                 await stop_and_compare(load, adapter, watcher)
 
 
+async def test_a_stop_under_load_brings_everything_to_the_meta_service(tmp_path: Path) -> None:
+    """The drain alone brings it, also while every client commits, and opens a stream, again and again (8)."""
+    meta = meta_process(tmp_path)
+    adapter = adapter_process(tmp_path, meta.address, extra=DRAIN_ONLY)
+    with ended(meta, adapter):
+        await start(meta, adapter)
+        async with running_load(adapter.address) as load, watching(meta.address) as watcher:
+            await stop_and_compare(load, adapter, watcher)
+
+
 async def test_a_kill_during_the_drain_loses_nothing(tmp_path: Path) -> None:
     """What was acknowledged up to SIGTERM, and by the commits still in flight then, is on disk for the next start (1, 8)."""
     rng = random_instants()
     meta = meta_process(tmp_path)
     proxy = Proxy(meta.address)
-    adapter = adapter_process(tmp_path, proxy.address)
+    adapter = adapter_process(tmp_path, proxy.address, extra=DRAIN_ONLY)
     with ended(meta, adapter):
         await start(meta)
         async with proxy.listening():

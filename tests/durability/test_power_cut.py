@@ -72,7 +72,7 @@ async def _power_on(directory: Path, cut: Cut, wal_sync: str) -> Left:
     service.prefix = machine.after_a_reboot(directory / "boot_id")
     with mounted(directory / "disk", loop_options(cut.image)), ended(service):
         service.start()
-        async with OffsetClient.connect(service.address) as client:
+        async with OffsetClient.connect(service.address, WAIT_S) as client:
             in_status = (await client.status()).HasField("loss")
         assert in_status is (ALARM in service.log)
         return Left(await local_positions(service), in_status)

@@ -19,10 +19,9 @@ from adapter.model import OffsetKey
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
 from adapter.testing import Ledger, ServiceProcess, adapter_process, ended, free_port, meta_process, positions
-from tests.durability.machine import ALONE, NOWHERE, Load, local_positions, under
+from tests.durability.machine import ALONE, NOWHERE, WAIT_S, Load, local_positions, under
 
 ALARM = "cache.acknowledged_writes_lost"
-REFUSED_S = 30.0
 
 
 def _newest(database: Path, pattern: str) -> Path:
@@ -139,7 +138,7 @@ def _opens(service: ServiceProcess) -> bool:
         service.wait_ready()
     except RuntimeError:
         assert service.process is not None
-        assert service.process.wait(REFUSED_S) == 1
+        assert service.process.wait(WAIT_S) == 1
         assert f"{service.directory / 'cache'}" in service.log
         assert "offset-adapter repair" in service.log
         assert "Traceback" not in service.log
@@ -169,7 +168,7 @@ def _lost_writes_gauge(service: ServiceProcess) -> float:
 
 
 async def _status(service: ServiceProcess) -> offsets_pb.StatusReply:
-    async with OffsetClient.connect(service.address) as client:
+    async with OffsetClient.connect(service.address, WAIT_S) as client:
         return await client.status()
 
 
@@ -178,7 +177,7 @@ async def _read_all(service: ServiceProcess, ledger: Ledger, mode: ReadMode, *, 
     groups: dict[str, list[str]] = {}
     for key in ledger.acknowledged:
         groups.setdefault(key.group, []).append(key.shard)
-    async with OffsetClient.connect(service.address) as client:
+    async with OffsetClient.connect(service.address, WAIT_S) as client:
         found = [await client.read(group, shards if named else (), mode=mode) for group, shards in groups.items()]
     return positions(row for rows in found for row in rows.values())
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio
 import grpc
 
 from adapter.client import OffsetClient
@@ -85,6 +86,14 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"still not so after {PATIENCE_S:g} s: {what}"
         time.sleep(0.01)
+
+
+async def until_clean(client: OffsetClient) -> offsets_pb.StatusReply:
+    """Wait until nothing is dirty; returns the status then."""
+    with anyio.fail_after(PATIENCE_S):
+        while (status := await client.status()).dirty_keys:  # noqa: ASYNC110 - the adapter has no event to wait for
+            await anyio.sleep(0.02)
+    return status
 
 
 def status_of(service: ServiceProcess) -> offsets_pb.StatusReply:

@@ -205,9 +205,9 @@ class GatedMeta(FakeMeta):
         self.gate.set()
         self.waiting = 0
 
-    async def get_groups(self, groups: Sequence[GroupKey]) -> list[dict[OffsetKey, OffsetRecord]]:
+    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
         """See `MetaClient.get_groups`."""
-        found = await super().get_groups(groups)
+        found = await super().get_groups(groups, patient=patient)
         self.waiting += 1
         await self.gate.wait()
         self.waiting -= 1

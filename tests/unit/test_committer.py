@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,6 +16,7 @@ from adapter.testing import FakeMeta, eventually
 from tests.unit.helpers import commit_of, core_over, key, record, tombstone, watched
 
 A, B, C = key("a"), key("b"), key("c")
+QUIET: dict[str, Any] = {"flush": {"interval_ms": 60_000}}  # no sync but those that are asked for
 
 
 async def submitted(core: Core, *changes: Change) -> list[list[Standing] | BaseException]:
@@ -66,7 +68,7 @@ async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Pat
 async def test_callers_that_come_during_a_sync_share_the_next_batch_and_sync(tmp_path: Path) -> None:
     """Group commit: two batches and two syncs, however many callers."""
     cache = watched(tmp_path, "always")
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
         batches, syncs = cache.batches, cache.syncs
         cache.gate = asyncio.Event()
         first = asyncio.create_task(core.committer.submit(commit_of({A: 1})))
@@ -81,7 +83,7 @@ async def test_callers_that_come_during_a_sync_share_the_next_batch_and_sync(tmp
 async def test_always_answers_after_the_sync(tmp_path: Path) -> None:
     """The record is written and dirty before, but nobody is told (1)."""
     cache = watched(tmp_path, "always")
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
         cache.gate = asyncio.Event()
         caller = asyncio.create_task(put(core, 5))
         await eventually(lambda: cache.syncs == 1)
@@ -97,7 +99,7 @@ async def test_always_answers_after_the_sync(tmp_path: Path) -> None:
 async def test_always_syncs_before_every_answer(tmp_path: Path) -> None:
     """One caller after the other: one sync each; what changed nothing needs none."""
     cache = watched(tmp_path, "always")
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
         for offset in range(1, 6):
             await put(core, offset)
             assert (cache.syncs, cache.unsynced_writes) == (offset, 0)
@@ -109,7 +111,7 @@ async def test_always_syncs_before_every_answer(tmp_path: Path) -> None:
 async def test_interval_and_never_answer_without_a_sync(tmp_path: Path, wal_sync: WalSync) -> None:
     """The write to the kernel is enough for a killed process (1)."""
     cache = watched(tmp_path, wal_sync)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, flush={"interval_ms": 60_000}) as core:
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
         await put(core, 5)
         assert (cache.syncs, cache.unsynced_writes) == (0, 1)
 
@@ -118,7 +120,7 @@ async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) ->
     """Nor anybody after it."""
     cache = watched(tmp_path, "always")
     with pytest.RaisesGroup(StorageFailedError):
-        async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
             cache.gate = asyncio.Event()
             callers = [asyncio.create_task(core.committer.submit(commit_of({found: 1}))) for found in (A, B)]
             await eventually(lambda: cache.syncs == 1)
