@@ -14,7 +14,7 @@ import anyio.to_thread
 import structlog
 
 from adapter.cache import OffsetCache, Stored
-from adapter.committer import Committer, Reconcile
+from adapter.committer import Committer, Load
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, TransientError, leaves
 from adapter.flusher import Flusher
@@ -65,7 +65,10 @@ class Recovery:
         self.report = RecoveryReport()
 
     async def run(self) -> RecoveryReport:
-        """Compare from the last finished batch to the end. Raises MetaUnavailableError; call it again to go on."""
+        """Compare from the last finished batch to the end.
+
+        Raises MetaUnavailableError, or ContendedError when keys were removed meanwhile; call it again to go on.
+        """
         started = self._clock() - self.report.seconds
         told_at = self._clock()
         try:
@@ -116,6 +119,7 @@ class Recovery:
         return await anyio.to_thread.run_sync(read)
 
     async def _compare(self, batch: list[Stored]) -> None:
+        forgets = self._committer.loaded.forgets
         remote = await self._fetch(batch)
         differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
         pushed: list[OffsetKey] = []
@@ -129,7 +133,8 @@ class Recovery:
         # Of whole groups: what is in no batch because it was lost here.
         lost = [(key, found) for key, found in remote.items() if self._cache.get(key) is None]
         if differing or lost:
-            await self._committer.submit(Reconcile([*differing, *lost]))
+            # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
+            await self._committer.submit(Load((), [*differing, *lost], forgets))
         self.report.compared += len(batch)
         self.report.equal += len(batch) - len(differing)
         self.report.adopted += len(differing) - len(pushed) + len(lost)
