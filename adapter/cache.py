@@ -170,8 +170,10 @@ class OffsetCache:
         batch.put(_STATE, _STATE_FORM.pack(*state))
         self._write(batch)
         self.seq, _, self._keys, self._digest = state
-        # After the batch, before the acknowledgement: a watermark above the store always means a loss.
-        self._advance_watermark(seq)
+        # After the batch, before the acknowledgement: a watermark above the store always means a loss. With `always` the batch
+        # is not acknowledged before its sync, and a power cut until then takes nothing that counts: `sync` advances it.
+        if self.wal_sync != "always":
+            self._advance_watermark(seq)
         return stored
 
     async def sync(self) -> None:
@@ -189,6 +191,8 @@ class OffsetCache:
                 raise DiskFullError(f"{self.path}: no space left: {error}") from error
             raise self._fail(f"the sync of the local store failed: {error}") from error
         self.synced_seq = max(self.synced_seq, seq)
+        if self.wal_sync == "always" and seq > self._watermark.value:
+            self._advance_watermark(seq)
 
     async def run_sync(self, interval_s: float) -> None:
         """Sync WAL and watermark once per interval while something was written. For `never` it does nothing."""

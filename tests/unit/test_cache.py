@@ -274,3 +274,13 @@ async def test_never_leaves_the_sync_to_the_kernel(tmp_path: Path) -> None:
     await cache.run_sync(0.001)
     assert (cache.syncs, cache.unsynced_writes) == (0, 1)
     cache.close()
+
+
+async def test_with_always_the_watermark_follows_the_sync(tmp_path: Path) -> None:
+    """A power cut between the write and its sync takes nothing that was acknowledged, and must not alarm (1)."""
+    cache = OffsetCache.open(tmp_path, "always")
+    cache.write({A: record(1)})
+    assert cache._watermark.value == 0
+    await cache.sync()
+    assert cache._watermark.value == cache.seq == 1
+    cache.close()
