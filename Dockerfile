@@ -13,7 +13,7 @@ RUN /opt/offset-adapter/bin/pip install --no-cache-dir --no-deps . \
 
 FROM debian:bookworm-slim
 RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/* \
- && useradd --system --uid 10001 --home-dir /var/lib/offset-adapter --create-home offset-adapter
+ && useradd --uid 10001 --home-dir /var/lib/offset-adapter --create-home offset-adapter
 COPY --from=build /opt/offset-adapter /opt/offset-adapter
 COPY config /etc/offset-adapter
 ENV PATH=/opt/offset-adapter/bin:$PATH \

@@ -70,28 +70,35 @@ class Recovery:
         Raises MetaUnavailableError, or ContendedError when keys were removed meanwhile; call it again to go on.
         """
         started = self._clock() - self.report.seconds
-        told_at = self._clock()
+        failure: AdapterError | None = None
         try:
             await self._meta.get([])  # with an empty store, too: recovered means that the Meta Service was there
-            batch = await self._next_batch(self._after)
-            while batch:
-                async with anyio.create_task_group() as tasks:
-                    following: list[list[Stored]] = []
-                    tasks.start_soon(self._read_ahead, batch[-1].key, following)
-                    await self._compare(batch)
-                self._after = batch[-1].key
-                if self._clock() - told_at > PROGRESS_S:
-                    told_at = self._clock()
-                    log.info("recovery.progress", compared=self.report.compared, of=self._cache.keys)
-                batch = following[0]
+            await self._compare_all()
         except* AdapterError as group:
-            raise leaves(group)[0] from group
+            failure = leaves(group)[0]
         finally:
             self.report.seconds = self._clock() - started
+        if failure:
+            # Not from within `except*`: Python 3.11.2 wraps in a group what is raised there.
+            raise failure
         self.report.done = True
         self._flusher.tracks_all = True
         log.info("recovery.done", **vars(self.report))
         return self.report
+
+    async def _compare_all(self) -> None:
+        told_at = self._clock()
+        batch = await self._next_batch(self._after)
+        while batch:
+            async with anyio.create_task_group() as tasks:
+                following: list[list[Stored]] = []
+                tasks.start_soon(self._read_ahead, batch[-1].key, following)
+                await self._compare(batch)
+            self._after = batch[-1].key
+            if self._clock() - told_at > PROGRESS_S:
+                told_at = self._clock()
+                log.info("recovery.progress", compared=self.report.compared, of=self._cache.keys)
+            batch = following[0]
 
     async def mark_unflushed(self) -> None:
         """Mark dirty what a former process left unflushed, for a stop or a degraded start that cannot wait for the comparison."""
