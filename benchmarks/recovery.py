@@ -218,5 +218,5 @@ def _tell_memory(result: Result, found: dict[int, Recovered]) -> None:
     text = f"memory outside RocksDB's caches, growth in MiB from {fewest:,} to {most:,} keys"
     result.bars.append(Bar(text, last.other - first.other, GROWTH_LIMIT_MIB))
     result.notes.append(
-        "RocksDB's block cache fills with the first keys and then stays at 64 MiB; a memtable takes up to 32 MiB."
+        "RocksDB's block cache fills with the first keys and then stays at 64 MiB; a memtable takes up to 16 MiB."
     )
