@@ -1,45 +1,40 @@
-"""The one owner of the local RocksDB: what is durable on this machine.
+"""The one owner of the local store: what is durable on this machine.
 
 Promises: a write that returned survives a killed process; one that was synced survives a power cut; a store that lost
 acknowledged writes says so at open. Never knows of the Meta Service.
 """
 
 import contextlib
-import shutil
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 import anyio
-import anyio.to_thread
 import structlog
-from rocksdict import Rdict, WriteBatch
 
-from adapter import rocks, running
-from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_record, prefix_end
+from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_record, group_prefix, prefix_end
 from adapter.config import WalSync
+from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
-from adapter.model import OffsetKey, OffsetRecord
-from adapter.watermark import Watermark
+from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
 
 log = structlog.get_logger(__name__)
 
+R = TypeVar("R")
+
 _STATE = b"\0state"
 _LOSS = b"\0loss"
+_MEMBER = b"\0member"  # before the packed names of a group
+_MEMBER_FORM = struct.Struct(">Q")
 _STATE_FORM = struct.Struct(">QQQQ")
 _LOSS_FORM = struct.Struct(">QQ")
 _FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
 
 
 SPACE_CHECK_S = 0.5  # while the disk is full
-REOPEN_SPARE_BYTES = 2**20  # beyond the replay: manifest, options, a new WAL
-
-ADVICE = (
-    "Stop the adapter and run `offset-adapter repair --config FILE`, which keeps a copy; "
-    "with --start-from-meta it begins with what the Meta Service holds instead."
-)
 
 
 class Stored(NamedTuple):
@@ -71,62 +66,41 @@ class State(NamedTuple):
 
 
 class OffsetCache:
-    """Offsets in RocksDB, with the bookkeeping that tells what is flushed and whether anything was lost.
+    """Offsets on a disk, with the bookkeeping that tells what is flushed and whether anything was lost."""
 
-    Reads and writes are called on the event loop: they do not release the GIL, so that a thread would only add a hop.
-    """
-
-    def __init__(self, db: Rdict, watermark: Watermark, path: Path, wal_sync: WalSync) -> None:
-        self._db = db
-        self._watermark = watermark
-        self._limiter = anyio.CapacityLimiter(1)
+    def __init__(self, disk: Disk, wal_sync: WalSync) -> None:
+        self._disk = disk
         self.failure = ""
         self._disk_full = False
-        state = State(*_STATE_FORM.unpack(db.get(_STATE) or _STATE_FORM.pack(*State())))
+        self._batches = 0
+        state = State(*_STATE_FORM.unpack(disk.get(_STATE) or _STATE_FORM.pack(*State())))
         self._keys, self._digest = state.keys, state.digest
         self.failed = anyio.Event()
-        self.path = path
         self.wal_sync = wal_sync
         self.seq = self.synced_seq = state.seq
         self.flushed_seq = state.flushed_seq
-        loss = db.get(_LOSS)
+        loss = disk.get(_LOSS)
         self.loss = Loss(*_LOSS_FORM.unpack(loss)) if loss else None
         self.loss_at_open = False
 
     @classmethod
     def open(cls, path: Path, wal_sync: WalSync, *, create: bool = True) -> Self:
-        """Open or create the store at `path`, and verify it: reads every record once. Blocks.
+        """Open or create the store at `path`, and verify it. Blocks. Raises what `RocksDisk.open` and `over` raise."""
+        return cls.over(RocksDisk.open(path, create=create), wal_sync)
 
-        Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do. With `create`
-        False a store that is not there raises StorageFailedError as well: its disk may come back.
+    @classmethod
+    def over(cls, disk: Disk, wal_sync: WalSync) -> Self:
+        """Verify the store on an open disk, which it closes when that fails: reads every record once. Blocks.
+
+        Raises StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do.
         """
-        database = path / "db"
-        try:
-            path.mkdir(parents=create, exist_ok=True)
-            existed = database.exists() and any(database.iterdir())
-            if not existed and not create:
-                raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
-            watermark = Watermark.open(path / "watermark")
-        except OSError as error:
-            where = error.filename or path
-            raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
         with contextlib.ExitStack() as undo:
-            undo.callback(watermark.close)
-            if not existed and watermark.value:
-                # Refused before RocksDB could make an empty database here, which the next start would take for the store.
-                raise StoreDamagedError(f"{path}: is empty, though {watermark.value} writes were acknowledged here. {ADVICE}")
-            db = rocks.open_store(database, ("default",), ADVICE)
-            undo.callback(db.close)
-            cache = cls(db, watermark, path, wal_sync)
+            undo.callback(disk.close)
+            cache = cls(disk, wal_sync)
             cache._verify()
-            try:
-                running.begin(path / "running", wal_sync)
-            except OSError as error:
-                raise rocks.translate(error) from error
+            disk.begin(wal_sync)
             undo.pop_all()
-        log.info(
-            "cache.opened", path=str(path), created=not existed, keys=cache.keys, seq=cache.seq, flushed_seq=cache.flushed_seq
-        )
+        log.info("cache.opened", path=disk.name, keys=cache.keys, seq=cache.seq, flushed_seq=cache.flushed_seq)
         return cache
 
     def get(self, key: OffsetKey) -> OffsetRecord | None:
@@ -144,16 +118,24 @@ class OffsetCache:
         value = self._value(key)
         return (None, 0) if value is None else (decode_record(value), decode_seq(value))
 
+    def member(self, group: GroupKey) -> Member | None:
+        """The highest generation that committed for a group, and who first did so in it."""
+        value = self._disk.get(_MEMBER + group_prefix(group))
+        return Member(_MEMBER_FORM.unpack_from(value)[0], value[_MEMBER_FORM.size :].decode()) if value else None
+
     def write(
-        self, changes: Mapping[OffsetKey, OffsetRecord | None], replaced: Mapping[OffsetKey, int] | None = None
+        self,
+        changes: Mapping[OffsetKey, OffsetRecord | None],
+        replaced: Mapping[OffsetKey, int] | None = None,
+        members: Mapping[GroupKey, Member | None] | None = None,
     ) -> list[Stored]:
-        """Store records, or forget keys (None), as one WriteBatch. Returns the stored ones with their write counters.
+        """Store records and members, or forget them (None), as one WriteBatch. Returns the records with their write counters.
 
         `replaced` is what `seq_of` says of the keys, where the caller has read it already. When this returns, a killed process
         loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
         """
         self.check()
-        batch = WriteBatch(raw_mode=True)
+        batch = self._disk.batch()
         stored: list[Stored] = []
         seq, keys, digest = self.seq, self._keys, self._digest
         for key, record in changes.items():
@@ -166,6 +148,11 @@ class OffsetCache:
             batch.put(encode_key(key), encode_record(record, seq))
             stored.append(Stored(key, record, seq))
             keys, digest = keys + (not before), digest + seq - before
+        for group, member in (members or {}).items():
+            if member:
+                batch.put(_MEMBER + group_prefix(group), _MEMBER_FORM.pack(member.generation) + member.member_id.encode())
+            else:
+                batch.delete(_MEMBER + group_prefix(group))
         state = State(seq, self.flushed_seq, keys, digest % 2**64)
         batch.put(_STATE, _STATE_FORM.pack(*state))
         self._write(batch)
@@ -185,26 +172,27 @@ class OffsetCache:
         self.check()
         seq = self.seq
         try:
-            await anyio.to_thread.run_sync(rocks.guarded, self._db.flush_wal, True, limiter=self._limiter)
+            await self._disk.sync()
         except Exception as error:
             if self._disk_full:
-                raise DiskFullError(f"{self.path}: no space left: {error}") from error
+                raise DiskFullError(f"{self._disk.name}: no space left: {error}") from error
             raise self._fail(f"the sync of the local store failed: {error}") from error
+        self.check()  # one that succeeds behind one that failed proves nothing
         self.synced_seq = max(self.synced_seq, seq)
-        if self.wal_sync == "always" and seq > self._watermark.value:
+        if self.wal_sync == "always" and seq > self._disk.watermark:
             self._advance_watermark(seq)
 
     async def run_sync(self, interval_s: float) -> None:
         """Sync WAL and watermark once per interval while something was written. For `never` it does nothing."""
-        marked = self.seq
+        marked = 0
         while self.wal_sync != "never":
             await anyio.sleep(interval_s)
-            if self.seq == marked or self._disk_full:
+            if self._batches == marked or self._disk_full:
                 continue
-            marked = self.seq
+            marked = self._batches
             try:
                 await self.sync()
-                await anyio.to_thread.run_sync(self._watermark.sync, limiter=self._limiter)
+                await self._disk.sync_watermark()
             except DiskFullError:
                 marked = -1
             except OSError as error:
@@ -227,8 +215,12 @@ class OffsetCache:
     def scan(self, prefix: bytes = b"", after: OffsetKey | None = None) -> Iterator[Stored]:
         """The records below `prefix`, in key order, from behind `after`."""
         start = encode_key(after) + b"\0" if after else prefix or _FIRST_KEY
-        for key, value in rocks.scan(self._db, start, prefix_end(prefix)):
+        for key, value in self._disk.scan(start, prefix_end(prefix)):
             yield Stored(decode_key(key), decode_record(value), decode_seq(value))
+
+    async def page(self, count: int, *, prefix: bytes = b"", after: OffsetKey | None = None) -> list[Stored]:
+        """The first `count` records of such a scan, read away from the event loop."""
+        return await self.apart(lambda: list(islice(self.scan(prefix, after), count)))
 
     @property
     def unsynced_writes(self) -> int:
@@ -240,23 +232,24 @@ class OffsetCache:
         """How many records there are, tombstones included."""
         return self._keys
 
+    async def apart(self, work: Callable[[], R]) -> R:
+        """Do what takes long, as a scan does, away from the event loop."""
+        return await self._disk.apart(work)
+
     def rocksdb_properties(self) -> dict[str, int]:
         """RocksDB's own numbers, by our names. Thread-safe."""
-        return {ours: self._db.property_int_value(theirs) or 0 for theirs, ours in rocks.PROPERTIES.items()}
+        return self._disk.properties()
 
     def close(self) -> None:
         """Store the bookkeeping, sync, close. Never raises: what goes wrong here is found at the next open."""
         try:
             if not self.failure:
                 self.write({})
-                rocks.guarded(self._db.flush_wal, True)
-                self._watermark.sync()
-                running.end(self.path / "running")
+                self._disk.finish()
         except (AdapterError, OSError) as error:
             log.error("cache.close", error=str(error))
-        self._watermark.close()
         try:
-            rocks.guarded(self._db.close)
+            self._disk.close()
         except AdapterError as error:
             log.error("cache.close", error=str(error))
 
@@ -264,16 +257,16 @@ class OffsetCache:
         """Compare the store with its watermark and its digest; raises StoreDamagedError when it cannot be read to the end."""
         keys = digest = 0
         try:
-            for _, value in rocks.scan(self._db, _FIRST_KEY, b""):
+            for _, value in self._disk.scan(_FIRST_KEY, b""):
                 keys += 1
                 digest += decode_seq(value)
         except StoreDamagedError as error:
-            raise StoreDamagedError(f"{self.path}: {error}. {ADVICE}") from error
-        missing = max(self._watermark.value - self.seq, 0)
+            raise StoreDamagedError(f"{self._disk.name}: {error}. {ADVICE}") from error
+        missing = max(self._disk.watermark - self.seq, 0)
         if (keys, digest % 2**64) != (self._keys, self._digest):
             missing += max(self._keys - keys, 1)
         self._keys, self._digest = keys, digest % 2**64
-        if running.machine_went_down(self.path / "running"):
+        if self._disk.machine_went_down():
             log.warning("cache.machine_went_down", help="acknowledged commits that were not synced yet may be missing")
             missing = max(missing, 1)
         if missing:
@@ -283,45 +276,46 @@ class OffsetCache:
         """Store the loss and the new bookkeeping in one synced batch: found once, told in status for ever."""
         self.loss = Loss(writes, time.time_ns() // 1_000_000)
         self.loss_at_open = True
-        self.seq = self.synced_seq = max(self.seq, self._watermark.value)
-        batch = WriteBatch(raw_mode=True)
+        self.seq = self.synced_seq = max(self.seq, self._disk.watermark)
+        batch = self._disk.batch()
         batch.put(_LOSS, _LOSS_FORM.pack(*self.loss))
         batch.put(_STATE, _STATE_FORM.pack(self.seq, self.flushed_seq, self._keys, self._digest))
         self._write(batch)
-        rocks.guarded(self._db.flush_wal, True)
+        self._disk.sync_now()
         log.error(
             "cache.acknowledged_writes_lost",
             writes=writes,
-            path=str(self.path),
+            path=self._disk.name,
             help="a power cut, or damaged files; what is missing is looked up in the Meta Service",
         )
 
     def _value(self, key: OffsetKey) -> bytes | None:
-        value: bytes | None = rocks.guarded(self._db.get, encode_key(key))
-        return value
+        return self._disk.get(encode_key(key))
 
-    def _write(self, batch: WriteBatch) -> None:
+    def _write(self, batch: Batch) -> None:
         try:
-            rocks.guarded(self._db.write, batch)
+            self._disk.write(batch)
         except DiskFullError as error:
             self._disk_full = True
-            raise DiskFullError(f"{self.path}: no space left; nothing was stored. Free some space there: {error}") from error
+            raise DiskFullError(
+                f"{self._disk.name}: no space left; nothing was stored. Free some space there: {error}"
+            ) from error
         except StorageFailedError as error:
             raise self._fail(f"a write of the local store failed: {error}") from error
         self._disk_full = False
+        self._batches += 1  # not `seq`: a batch may hold no record, but a member
 
     def _has_space(self) -> bool:
         """True when an open could replay the WAL into a new file, after RocksDB did not resume by itself."""
         try:
             self.write({})
         except DiskFullError:
-            replay = sum(file.stat().st_size for file in (self.path / "db").glob("*.log"))
-            return shutil.disk_usage(self.path).free > replay + REOPEN_SPARE_BYTES
+            return self._disk.has_room()
         return False
 
     def _advance_watermark(self, seq: int) -> None:
         try:
-            self._watermark.advance(seq)
+            self._disk.advance_watermark(seq)
         except OSError as error:
             raise self._fail(f"the watermark could not be written: {error}") from error
 

@@ -4,22 +4,29 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
+from adapter.bounds import ReportedBounds
+from adapter.broker_log import BrokerLog
 from adapter.cache import OffsetCache
+from adapter.clocks import REAL, Clocks
 from adapter.commit import Router, WriteBack, WriteThrough
 from adapter.committer import Committer
 from adapter.config import AdapterConfig
 from adapter.dirty import DirtyKeys
+from adapter.expiry import Expiry
 from adapter.flusher import Flusher
+from adapter.groups import Groups
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.ownership import Ownership
 from adapter.reads import GroupLoader, OffsetReader
 from adapter.recovery import Recovery
+from adapter.resets import Resets
 
 
 @dataclass(frozen=True)
@@ -30,11 +37,26 @@ class Core:
     dirty: DirtyKeys
     committer: Committer
     commits: Router
+    bounds: ReportedBounds
+    broker_log: BrokerLog
+    meta: MetaClient
+    loader: GroupLoader
+    groups: Groups
+    resets: Resets
     reader: OffsetReader
     flusher: Flusher
     ownership: Ownership
     recovery: Recovery
+    expiry: Expiry
+    clocks: Clocks
     tasks: anyio.abc.TaskGroup
+
+
+class Opening(Protocol):
+    """How a local store is opened; raises what `OffsetCache.open` raises."""
+
+    async def __call__(self, config: AdapterConfig, *, create: bool) -> OffsetCache:
+        """Open it; with `create` False only one that is there."""
 
 
 async def open_cache(config: AdapterConfig, *, create: bool) -> OffsetCache:
@@ -44,17 +66,24 @@ async def open_cache(config: AdapterConfig, *, create: bool) -> OffsetCache:
 
 @asynccontextmanager
 async def running_core(
-    config: AdapterConfig, cache: OffsetCache, meta: MetaClient, metrics: AdapterMetrics
+    config: AdapterConfig,
+    cache: OffsetCache,
+    meta: MetaClient,
+    metrics: AdapterMetrics,
+    broker_log: BrokerLog,
+    clocks: Clocks = REAL,
 ) -> AsyncIterator[Core]:
     """Run a core over an open cache, which is closed at the end.
 
     Raises, in a group, StorageFailedError when the store fails meanwhile. Its callers then get errors, not acknowledgements.
     """
     dirty = DirtyKeys()
-    committer = Committer(cache, dirty)
+    bounds = ReportedBounds()
+    committer = Committer(cache, dirty, clocks.monotonic)
     loader = GroupLoader(cache, committer, meta)
     write_through = WriteThrough(committer, cache, meta, metrics)
-    flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics)
+    flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks)
+    groups = Groups(cache, dirty)
     try:
         async with anyio.create_task_group() as tasks:
             for run, name in (
@@ -70,13 +99,23 @@ async def running_core(
                 dirty=dirty,
                 committer=committer,
                 commits=Router(config, loader, WriteBack(committer), write_through),
+                bounds=bounds,
+                broker_log=broker_log,
+                meta=meta,
+                loader=loader,
+                groups=groups,
+                resets=Resets(cache, committer, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms),
                 reader=OffsetReader(cache, loader),
                 flusher=flusher,
                 ownership=Ownership(cache, dirty, committer, flusher),
-                recovery=Recovery(cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys),
+                recovery=Recovery(
+                    cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic
+                ),
+                expiry=Expiry(config.expiry, cache, dirty, groups, committer, flusher, meta, metrics, clocks.now_ms),
+                clocks=clocks,
                 tasks=tasks,
             )
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(cache.close)
+            await cache.apart(cache.close)

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from adapter.config import WalSync
+from adapter.files import sync_directory
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -29,22 +30,14 @@ def begin(path: Path, wal_sync: WalSync) -> None:
         file.flush()
         os.fsync(file.fileno())
     fresh.rename(path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def end(path: Path) -> None:
     """Remove the file: everything is synced. Raises OSError."""
     path.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _boot_id() -> str:
     return BOOT_ID.read_text(encoding="ascii").strip()
-
-
-def _sync_directory(path: Path) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -3,28 +3,31 @@
 Composes the process from its parts. A failed local store is closed and opened again; nothing is acknowledged meanwhile.
 """
 
-import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 import grpc.aio
 import structlog
-from tenacity import AsyncRetrying
 
 from adapter import metrics as metrics_http
-from adapter.admin import OffsetAdmin, Situation
+from adapter.access import Access
+from adapter.admin import OffsetAdmin
+from adapter.broker_log import BrokerLog
+from adapter.broker_log import opened as opened_broker_log
 from adapter.cache import OffsetCache
+from adapter.clocks import REAL, Clocks
 from adapter.config import AdapterConfig
-from adapter.core import Core, open_cache, running_core
+from adapter.core import Core, Opening, open_cache, running_core
 from adapter.errors import AdapterError, NotReadyError, StorageFailedError, leaves
 from adapter.listen import GrpcServer, listening
 from adapter.meta_client import GrpcMetaClient, MetaClient
 from adapter.metrics import AdapterMetrics, GaugesCollector
 from adapter.process import Until
-from adapter.retry import retrying
+from adapter.retry import Attempts, retrying
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.server import OffsetStore
+from adapter.situation import Situation
 
 log = structlog.get_logger(__name__)
 
@@ -40,10 +43,23 @@ State = offsets_pb.StatusReply
 class Sidecar:
     """One adapter over one local store."""
 
-    def __init__(self, config: AdapterConfig, meta: MetaClient) -> None:
+    def __init__(
+        self,
+        config: AdapterConfig,
+        meta: MetaClient,
+        broker_log: BrokerLog,
+        *,
+        opening: Opening = open_cache,
+        clocks: Clocks = REAL,
+        metrics: AdapterMetrics | None = None,
+    ) -> None:
         self._config = config
         self._meta = meta
-        self._metrics = AdapterMetrics()
+        self._broker_log = broker_log
+        self._access = Access.of(config)
+        self._opening = opening
+        self._clocks = clocks
+        self._metrics = metrics or AdapterMetrics()
         self._stop = anyio.Event()
         self.situation = Situation(config, meta, self._metrics)
         self.store = OffsetStore(self.core, self._metrics)
@@ -68,7 +84,7 @@ class Sidecar:
         Raises what listening raises, and what opening the store raises at the first attempt.
         """
         async with self._listening() as server:
-            cache: OffsetCache | None = await open_cache(self._config, create=True)
+            cache: OffsetCache | None = await self._opening(self._config, create=True)
             while cache:
                 left = await self._serve(cache, server)
                 if left is not None:
@@ -80,7 +96,7 @@ class Sidecar:
         """Serve until `stop` and return what stayed dirty; None when the store failed before."""
         reason = ""
         try:
-            async with running_core(self._config, cache, self._meta, self._metrics) as core:
+            async with running_core(self._config, cache, self._meta, self._metrics, self._broker_log, self._clocks) as core:
                 try:
                     return await self._run_core(core, server)
                 finally:
@@ -128,6 +144,8 @@ class Sidecar:
 
     def _recovered(self, core: Core) -> None:
         core.reader.recovered = True
+        # Not before: until here, nobody knows all that is dirty.
+        core.tasks.start_soon(core.expiry.run, name="expiry")
         report = core.recovery.report
         for result in ("compared", "pushed", "adopted", "equal", "failed"):
             self._metrics.recovered.labels(result).set(getattr(report, result))
@@ -167,9 +185,8 @@ class Sidecar:
         opened: list[OffsetCache] = []
 
         async def attempt() -> None:
-            gc.collect()  # an iterator of the failed store that is still referenced would keep its lock
             policy = retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
-            opened.append(await policy(open_cache, self._config, create=False))
+            opened.append(await policy(self._opening, self._config, create=False))
 
         await self._unless_stopped(attempt)
         return opened[0] if opened else None
@@ -193,14 +210,14 @@ class Sidecar:
             raise failure[0]
 
     @staticmethod
-    def _recovering(limit_s: float | None) -> AsyncRetrying:
+    def _recovering(limit_s: float | None) -> Attempts:
         return retrying("recovery", first_s=RECOVER_FIRST_S, max_s=RECOVER_MAX_S, limit_s=limit_s, on=AdapterError)
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[GrpcServer]:
         def add(server: grpc.aio.Server) -> None:
             offsets_grpc.add_OffsetStoreServicer_to_server(self.store, server)
-            offsets_grpc.add_OffsetAdminServicer_to_server(OffsetAdmin(self.situation, self.core), server)
+            offsets_grpc.add_OffsetAdminServicer_to_server(OffsetAdmin(self.situation, self.core, self._access), server)
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.situation.gauges))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
@@ -212,8 +229,12 @@ class Sidecar:
 
 async def run(config: AdapterConfig, until: Until) -> int:
     """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code."""
-    async with GrpcMetaClient.open(config.meta) as meta, anyio.create_task_group() as tasks:
-        sidecar = Sidecar(config, meta)
+    async with (
+        GrpcMetaClient.open(config.meta) as meta,
+        opened_broker_log(config.broker_log) as broker_log,
+        anyio.create_task_group() as tasks,
+    ):
+        sidecar = Sidecar(config, meta, broker_log)
         tasks.start_soon(until, sidecar.stop, name="signals")
         left = await sidecar.run()
         tasks.cancel_scope.cancel()

@@ -16,7 +16,7 @@ from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedErr
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
 from adapter.testing import eventually
 from adapter.watermark import Watermark
-from tests.unit.helpers import KEYS, RECORDS, WatchedCache, crash, key, record, tombstone
+from tests.unit.helpers import KEYS, RECORDS, WatchedCache, crash, key, record, rocks_of, tombstone
 
 A, B, C = key("a"), key("b"), key("c")
 
@@ -204,12 +204,12 @@ async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     """No write, no sync and no acknowledgement after it, though RocksDB might say yes again."""
     cache = opened(tmp_path)
     cache.write({A: record(1)})
-    cache._db.close()
+    rocks_of(cache)._db.close()
     with pytest.raises(StorageFailedError, match="the sync of the local store failed"):
         await cache.sync()
     assert cache.failed.is_set()
     assert cache.synced_seq == 0
-    cache._db = Rdict(str(tmp_path / "db"), options=rocks.options())
+    rocks_of(cache)._db = Rdict(str(tmp_path / "db"), options=rocks.options())
     for attempt in (cache.check, lambda: cache.write({B: record(1)})):
         with pytest.raises(StorageFailedError, match="the sync of the local store failed"):
             attempt()
@@ -228,10 +228,10 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     """Neither counters nor count; the store has to be opened again (4)."""
     cache = opened(tmp_path)
     cache.write({A: record(1)})
-    cache._db.close()
+    rocks_of(cache)._db.close()
     with pytest.raises(StorageFailedError, match="a write of the local store failed"):
         cache.write({A: record(2), B: record(1)}, {A: 1, B: 0})
-    assert (cache.seq, cache.keys, cache._watermark.value) == (1, 1, 1)
+    assert (cache.seq, cache.keys, rocks_of(cache).watermark) == (1, 1, 1)
     assert cache.failed.is_set()
     cache.close()
 
@@ -239,13 +239,14 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
 def test_a_watermark_that_cannot_be_written_fails_the_store(tmp_path: Path) -> None:
     """Without it a later loss would go unseen: nothing more is acknowledged."""
     cache = opened(tmp_path)
-    healthy, cache._watermark = cache._watermark, Watermark.open(tmp_path / "other")
-    cache._watermark.close()
+    disk = rocks_of(cache)
+    healthy, disk._watermark = disk._watermark, Watermark.open(tmp_path / "other")
+    disk._watermark.close()
     with pytest.raises(StorageFailedError, match="the watermark could not be written"):
         cache.write({A: record(1)})
     with pytest.raises(StorageFailedError):
         cache.write({B: record(1)})
-    cache._watermark = healthy
+    disk._watermark = healthy
     cache.close()
 
 
@@ -280,7 +281,24 @@ async def test_with_always_the_watermark_follows_the_sync(tmp_path: Path) -> Non
     """A power cut between the write and its sync takes nothing that was acknowledged, and must not alarm (1)."""
     cache = OffsetCache.open(tmp_path, "always")
     cache.write({A: record(1)})
-    assert cache._watermark.value == 0
+    assert rocks_of(cache).watermark == 0
     await cache.sync()
-    assert cache._watermark.value == cache.seq == 1
+    assert rocks_of(cache).watermark == cache.seq == 1
     cache.close()
+
+
+async def test_a_sync_behind_a_failed_one_proves_nothing(tmp_path: Path) -> None:
+    """The kernel has marked the pages clean: nobody who waited for the second one is told that it is durable (1)."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1)})
+    disk, sync = rocks_of(cache), rocks_of(cache).sync
+
+    async def sync_after_a_failed_one() -> None:
+        cache.failure = "the sync of another caller failed"
+        await sync()
+
+    disk.sync = sync_after_a_failed_one  # type: ignore[method-assign]
+    with pytest.raises(StorageFailedError, match="the sync of another caller failed"):
+        await cache.sync()
+    assert cache.synced_seq == 0
+    crash(cache)

@@ -1,0 +1,76 @@
+"""Files of the tools: whole or not at all."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from adapter import files
+from adapter.errors import InvalidInputError
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Over what was there, with nothing left beside it."""
+    path = tmp_path / "f"
+    for data in (b"first", b"second, and longer", b""):
+        files.write(str(path), data)
+        assert files.read(str(path)) == data
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_who_reads_the_old_file_reads_all_of_it(tmp_path: Path) -> None:
+    """Nobody ever sees a half: the new file takes the name, it is not written over the old one."""
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    with path.open("rb") as reader:
+        files.write(str(path), b"new")
+        assert reader.read() == b"old"
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    """The file that it points to is written."""
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    files.write(str(tmp_path / "link"), b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_a_device_is_not_replaced_by_a_file() -> None:
+    """A rename over /dev/null would break the machine."""
+    with pytest.raises(InvalidInputError, match="/dev/null: is not a regular file; - is standard output"):
+        files.write("/dev/null", b"x")
+    assert Path("/dev/null").is_char_device()
+
+
+def _no_space(_: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left beside it, and it is told."""
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", _no_space)
+        with pytest.raises(InvalidInputError, match="f: cannot be written: No space left on device"):
+            files.write(str(path), b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InvalidInputError, match="no/f: cannot be written: No such file or directory"):
+        files.write(str(tmp_path / "no" / "f"), b"new")
+
+
+@pytest.mark.parametrize(("name", "reason"), [("no", "No such file or directory"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, reason: str) -> None:
+    """With its name and why."""
+    with pytest.raises(InvalidInputError, match=f"cannot be read: {reason}"):
+        files.read(str(tmp_path / name))
+
+
+def test_a_file_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of 1 GiB, made small here."""
+    monkeypatch.setattr(files, "READ_MAX_BYTES", 1_000)
+    with pytest.raises(InvalidInputError, match="/dev/zero: is over 1 GiB; import it in parts"):
+        files.read("/dev/zero")

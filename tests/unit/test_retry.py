@@ -1,0 +1,101 @@
+"""The retry policy, in virtual time."""
+
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from adapter import retry
+from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError
+from adapter.retry import retrying
+from tests.model.loop import VirtualLoop
+
+DOWN = MetaUnavailableError("down by the test")
+
+
+def attempts_of(
+    work: Callable[[int], object], policy: Callable[[], retry.Attempts], patience_s: float = 1_000.0
+) -> tuple[list[float], AdapterError | None]:
+    """When each attempt began, counted from the first; and the error that ended them. `work` gets the attempt's number."""
+    loop = VirtualLoop()
+    began: list[float] = []
+    ended: list[AdapterError] = []
+
+    async def once() -> None:
+        began.append(loop.time())
+        work(len(began))
+
+    async def main() -> None:
+        try:
+            await policy()(once)
+        except AdapterError as error:
+            ended.append(error)
+
+    task: Coroutine[Any, Any, None] = main()
+    kept = loop.create_task(task)
+    loop.run_for(patience_s)
+    kept.cancel()
+    loop.run_for(0)
+    loop.close()
+    return [at - began[0] for at in began], ended[0] if ended else None
+
+
+def failing(error: AdapterError, times: int = 1_000_000) -> Callable[[int], object]:
+    """Work that fails so often."""
+
+    def work(attempt: int) -> None:
+        if attempt <= times:
+            raise error
+
+    return work
+
+
+def test_what_succeeds_is_done_once() -> None:
+    """And at once."""
+    assert attempts_of(failing(DOWN, 0), lambda: retrying("x", first_s=1.0, max_s=8.0)) == ([0.0], None)
+
+
+def test_pauses_grow_to_the_largest_and_have_jitter() -> None:
+    """Never under the first pause, never over the largest; not twice the same times unless the jitter is seeded."""
+    began, error = attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=8.0))
+    pauses = [later - earlier for earlier, later in pairwise(began)]
+    assert error is None
+    assert pauses[0] == pytest.approx(1.0)
+    for at, pause in enumerate(pauses):
+        assert 1.0 - 1e-6 <= pause <= min(2**at, 8.0) + 1e-6
+    assert max(pauses) > 4.0
+    assert attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=8.0))[0] != began
+
+
+def test_seeded_jitter_gives_the_same_times() -> None:
+    """The model test is deterministic by it."""
+    runs = []
+    for _ in range(2):
+        retry.jitter.seed(7)
+        runs.append(attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=8.0), 100.0))
+    assert runs[0] == runs[1]
+
+
+def test_after_the_limit_the_last_error_is_raised() -> None:
+    """Counted from the first attempt, in the loop's time; the attempt that the limit meets is still made."""
+    began, error = attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=1.0, limit_s=10.0))
+    assert error is DOWN
+    assert began == pytest.approx(range(11))
+
+
+def test_a_limit_of_zero_is_one_attempt() -> None:
+    """As `recovery.timeout_ms = 0` says."""
+    assert attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=1.0, limit_s=0.0)) == ([0.0], DOWN)
+
+
+@pytest.mark.parametrize(
+    ("error", "on", "attempts"),
+    [(RefusedError("no"), None, 1), (DOWN, ContendedError, 1), (ContendedError("busy"), ContendedError, 3)],
+)
+def test_only_errors_of_the_kind_are_tried_again(error: AdapterError, on: type[AdapterError] | None, attempts: int) -> None:
+    """Permanent ones would fail again; the caller may know better which."""
+    kind = {} if on is None else {"on": on}
+    began, ended = attempts_of(failing(error, 2), lambda: retrying("x", first_s=1.0, max_s=1.0, **kind))  # type: ignore[arg-type]
+    assert len(began) == attempts
+    assert ended is (error if attempts == 1 else None)
