@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
+from adapter import epochless
 from adapter.cache import OffsetCache
 from adapter.combine import Combiner
 from adapter.committer import MAX_CALLERS, Commit, Committer, Reconcile, Standing, place
@@ -53,6 +54,9 @@ class WriteThrough:
         Raises MetaUnavailableError: the commit does not count, though the Meta Service may have applied it. RefusedError when it
         refused an entry. Else what `Committer.submit` raises.
         """
+        if commit.members:
+            # First, and durably: a member of an older generation must not come in behind this one.
+            await self._committer.submit(Commit((), commit.mode, commit.members))
         return await self._combiner.submit(commit)
 
     async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
@@ -62,7 +66,7 @@ class WriteThrough:
             return planned
         entries = [SaveEntry(key, record) for key, record in offers.items()]
         with self._metrics.save_call("write_through", len(entries)):
-            outcomes = await self._meta.save(entries)
+            outcomes = await epochless.save(self._meta, entries)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
         acknowledged = [(key, outcome.standing) for key, outcome in by_key.items() if outcome.status.acknowledged]
         await self._committer.submit(Reconcile(acknowledged))
@@ -71,6 +75,7 @@ class WriteThrough:
     def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:
         """Decide one caller's commit against the local values and the callers before it; all or nothing."""
         try:
+            self._committer.check_members(commit.members)
             plan = [(key, self._place(key, offered, offers, commit.mode)) for key, offered in commit.entries]
         except AdapterError as error:
             return error
@@ -104,7 +109,7 @@ class Router:
         standing: list[Standing] = []
         for mode, entries in by_mode.items():
             if entries:
-                standing += await self._policies[mode].commit(Commit(entries, commit.mode))
+                standing += await self._policies[mode].commit(Commit(entries, commit.mode, commit.members))
         return standing
 
 

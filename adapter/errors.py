@@ -4,9 +4,20 @@ Transient errors may go away when the same thing is tried again; permanent ones 
 Foreign exceptions are translated into these once, where they enter (gRPC: `meta_client`, RocksDB: `cache`, `rocksdb_engine`).
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adapter.plans import Change  # plans raises these errors
+
 
 class AdapterError(Exception):
-    """Base of all of them. Its text is written for the person who has to act on it."""
+    """Base of all of them. Its text is written for the person who has to act on it.
+
+    `attempted` is what a reset, delete or clone had set out to do when it failed half way: for the audit log.
+    """
+
+    attempted: "Sequence[Change]" = ()
 
 
 class TransientError(AdapterError):
@@ -19,6 +30,10 @@ class PermanentError(AdapterError):
 
 class MetaUnavailableError(TransientError):
     """The Meta Service did not answer, or not in time. Whether it applied the request is unknown."""
+
+
+class BrokerLogError(TransientError):
+    """The broker's log did not answer, not in time, or not in a way that can be trusted; or there is none."""
 
 
 class NotReadyError(TransientError):
@@ -39,6 +54,22 @@ class ContendedError(TransientError):
 
 class InvalidInputError(PermanentError):
     """A request breaks a rule; the text names the field and the entry."""
+
+
+class FencedError(PermanentError):
+    """A commit of a generation that a rebalance has ended. Kafka's ILLEGAL_GENERATION."""
+
+
+class UnknownBoundsError(PermanentError):
+    """A reset needs the bounds of a shard, and nobody told them."""
+
+
+class AccessDeniedError(PermanentError):
+    """What was asked for is not open on this address."""
+
+
+class UnauthenticatedError(PermanentError):
+    """The caller does not show who it is, or shows a wrong token."""
 
 
 class RefusedError(PermanentError):

@@ -36,6 +36,9 @@ class AdapterMetrics:
         self.recovered = self._gauge("recovery_keys", "Keys of the last recovery, by what became of them.", ["result"])
         self.recovery_seconds = self._gauge("recovery_seconds", "Duration of the last recovery.")
         self.reopened = self._counter("cache_reopened", "Times that the local store failed and was opened again.")
+        self.expired_groups = self._counter("expired_groups", "Groups that were taken away: nobody committed to them any more.")
+        self.expired_keys = self._counter("expired_keys", "Offsets that these groups had.")
+        self.swept = self._gauge("expiry_sweep_timestamp_seconds", "When the last look for old groups ended (Unix time).")
         self.save_call_count = 0
         self.commit_count = 0
         for cause in ("flush", "write_through"):
@@ -91,6 +94,9 @@ class MetaMetrics:
         self.calls = Counter("offset_meta_calls", "Calls by RPC.", ["rpc"], registry=self.registry)
         results = Counter("offset_meta_save_results", "Saved entries by result.", ["status"], registry=self.registry)
         self.results = {status: results.labels(status.name.lower()) for status in Status}
+        self.tombstones_dropped = Counter(
+            "offset_meta_tombstones_dropped", "Tombstones that were old enough to be forgotten.", registry=self.registry
+        )
         self.save_seconds = Histogram(
             "offset_meta_save_seconds", "Duration of a save, sync included.", buckets=_LATENCY_BUCKETS, registry=self.registry
         )

@@ -15,6 +15,9 @@ NAME_MAX_BYTES = 255
 METADATA_MAX_BYTES = 4096  # Kafka's offset.metadata.max.bytes
 U64_MAX = 2**64 - 1
 FIRST_EPOCH = 1  # of a key that was never there; 0 means unknown
+# A reset or delete begins the next era: the upper half of the epoch. A rewind raises only the lower half. So a reset is above
+# every rewind of its time, also above those that an adapter acknowledged while it could not reach the Meta Service.
+ERA_BITS = 32
 EPOCH_MAX = 2**63 - 1  # accepted from outside: rewinds and deletes can still raise it
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -25,6 +28,13 @@ class GroupKey(NamedTuple):
 
     namespace: str
     group: str
+
+
+class Member(NamedTuple):
+    """Who commits for a group: its generation, which grows with each rebalance, and a name to show."""
+
+    generation: int
+    member_id: str = ""
 
 
 class OffsetKey(NamedTuple):
@@ -43,7 +53,8 @@ class OffsetKey(NamedTuple):
 class OffsetRecord(NamedTuple):
     """What stands under a key. The order of the fields is the order of the register: `merge` is `max`.
 
-    `offset` is the next offset to read. `live` is False for a tombstone. `committed_at_ms` is Unix time.
+    `offset` is the next offset to read. `live` is False for a tombstone: of a delete (a new era, offset 0), or of an expiry
+    (the position that expired; a late commit of it passes). `committed_at_ms` is Unix time.
     `topic` and `partition` are labels for the Meta Service; they are compared last, only to keep `merge` deterministic.
     """
 
@@ -103,11 +114,36 @@ def merge(a: OffsetRecord, b: OffsetRecord) -> OffsetRecord:
     return max(a, b)
 
 
+def next_era(epoch: int) -> int:
+    """The epoch of a reset or delete of what stands in `epoch`: above every rewind of it."""
+    return ((epoch >> ERA_BITS) + 1) << ERA_BITS
+
+
 def resolve(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
-    """Give a record of unknown epoch (0) the epoch of the record that it meets."""
-    if offered.epoch == 0 and standing is not None and standing.epoch:
-        return offered._replace(epoch=standing.epoch)
-    return offered
+    """Give a record of unknown epoch (0) the epoch of the record that it meets.
+
+    Where that epoch was raised, or would be, only to a record that was committed later (or does not say when): otherwise what
+    raised it, a rewind, reset or delete, would be undone by a commit from before (invariant 7). Such a record keeps 0, and loses.
+    """
+    if standing is None or not standing.epoch:
+        return offered
+    if offered.epoch:
+        return offered._replace(epoch=standing.epoch + 1) if _begins_anew(offered, standing) else offered
+    epoch = _epoch_over(standing, offered.offset)
+    if epoch > FIRST_EPOCH and 0 < offered.committed_at_ms <= standing.committed_at_ms:
+        return offered
+    return offered._replace(epoch=epoch)
+
+
+def _begins_anew(offered: OffsetRecord, standing: OffsetRecord) -> bool:
+    """True for a commit after an expiry, of a lower offset, from an adapter that knew neither the expiry nor what had expired."""
+    lower = offered.epoch == standing.epoch and offered.offset < standing.offset
+    return lower and offered.live and not standing.live and offered.committed_at_ms > standing.committed_at_ms
+
+
+def _epoch_over(standing: OffsetRecord, offset: int) -> int:
+    """The epoch of a commit that knows none. Over a tombstone every offset may follow, also a lower one."""
+    return standing.epoch + (not standing.live and offset < standing.offset)
 
 
 def meet(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
@@ -120,26 +156,46 @@ def meet(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
 def as_seen(remote: OffsetRecord, local: OffsetRecord | None) -> OffsetRecord:
     """A remote record as this side compares it. One of epoch 0 comes from a server that knows no epochs, only offsets.
 
-    It counts as being in the local epoch, and at the same offset as the same record: such a server keeps nothing but the offset.
+    It counts as being in the local epoch, which is the first one where none is known, and at the same offset as the same record:
+    such a server keeps nothing but the offset.
     """
     if remote.epoch:
         return remote
     if local is None:
         return remote._replace(epoch=FIRST_EPOCH)
-    return local if local.live and local.offset == remote.offset else resolve(remote, local)
+    known = local._replace(epoch=local.epoch or FIRST_EPOCH)
+    return known if local.live and local.offset == remote.offset else resolve(remote, known)
 
 
 def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode) -> OffsetRecord:
-    """What stands after a commit that knows no epoch. Either the offered value, or a larger one that stood before.
+    """What stands after a commit. Either the offered value in the epoch that stands, or a larger one that stood before.
 
-    A rewind (OVERWRITE of a lower offset) is stored under the next epoch.
+    The offered epoch is what the consumer knows, 0 for nothing: a commit of an older epoch than the one that stands changes
+    nothing. A rewind (OVERWRITE of a lower offset) is stored under the next epoch.
     """
     if standing is None:
         return offered
-    placed = offered._replace(epoch=standing.epoch)
+    if offered.epoch and offered.epoch < standing.epoch:
+        return standing
+    placed = offered._replace(epoch=_epoch_over(standing, offered.offset))
     if mode is CommitMode.OVERWRITE and placed.offset < standing.offset:
         return placed._replace(epoch=standing.epoch + 1)
     return merge(placed, standing)
+
+
+def deleted(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
+    """The tombstone of a delete: the next era, so that no save from before can pass it."""
+    return OffsetRecord(next_era(standing.epoch), 0, live=False, committed_at_ms=now_ms)
+
+
+def is_deleted(record: OffsetRecord) -> bool:
+    """True for the tombstone of a delete, not for that of an expiry."""
+    return not record.live and record.offset == 0 and record.epoch > 0 and record.epoch % (1 << ERA_BITS) == 0
+
+
+def expired(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
+    """The tombstone of an expiry: where it stood, so that a commit acknowledged before it still passes."""
+    return standing._replace(live=False, committed_at_ms=now_ms, metadata="")
 
 
 @lru_cache(maxsize=65536)

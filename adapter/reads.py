@@ -62,13 +62,16 @@ class GroupLoader:
         """
         await self._combiner.submit(group)
 
+    async def load_patiently(self, group: GroupKey) -> None:
+        """The same for whom no commit waits: with the Meta Service's full timeout, in a call of its own."""
+        await self._load([group], patient=True)
+
     async def load_for(self, commit: Commit) -> None:
-        """Load the groups of keys that are not local, so that their epochs are known.
+        """Load the groups of keys that are not local, or that their consumer knows in a later epoch, so that epochs are known.
 
         What cannot be loaded now is not waited for: its keys go in with epoch 0.
         """
-        loaded = self._committer.loaded.groups
-        missing = {key.group_key for key, _ in commit.entries if key.group_key not in loaded and self._cache.get(key) is None}
+        missing = dict.fromkeys(key.group_key for key, offered in commit.entries if self._must_load(key, offered))
         for group in missing if self._meta.available else ():
             try:
                 await self.load(group)
@@ -76,14 +79,20 @@ class GroupLoader:
                 log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
                 break
 
-    async def _load(self, groups: Sequence[GroupKey]) -> list[None]:
+    def _must_load(self, key: OffsetKey, offered: OffsetRecord) -> bool:
+        if key.group_key in self._committer.loaded.groups and not offered.epoch:
+            return False
+        standing = self._cache.get(key)
+        return standing is None or offered.epoch > standing.epoch
+
+    async def _load(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[None]:
         attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=LOAD_LIMIT_S, on=ContendedError)
-        await attempts(self._load_once, list(dict.fromkeys(groups)))
+        await attempts(self._load_once, list(dict.fromkeys(groups)), patient=patient)
         return [None] * len(groups)
 
-    async def _load_once(self, groups: Sequence[GroupKey]) -> None:
+    async def _load_once(self, groups: Sequence[GroupKey], *, patient: bool) -> None:
         forgets = self._committer.loaded.forgets
-        found = await self._meta.get_groups(groups)
+        found = await self._meta.get_groups(groups, patient=patient)
         await self._committer.submit(Load(groups, [entry for records in found for entry in records.items()], forgets))
 
 
@@ -105,7 +114,7 @@ class OffsetReader:
                 if not self.recovered:
                     raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
                 await self._loader.load(part.group)
-        return [(key, record) for part in wanted for key, record in self._local(part) if record.live]
+        return [(key, record) for part in wanted for key, record in self.local(part) if record.live]
 
     def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:
         if mode is ReadMode.STORE:
@@ -117,7 +126,8 @@ class OffsetReader:
             return not self._loader.is_loaded(wanted.group)
         return any(self._cache.get(key) is None for key in wanted.keys)
 
-    def _local(self, wanted: Wanted) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
+    def local(self, wanted: Wanted) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
+        """What is here, tombstones included."""
         if wanted.shards:
             found: Iterable[tuple[OffsetKey, OffsetRecord | None]] = ((key, self._cache.get(key)) for key in wanted.keys)
             yield from ((key, record) for key, record in found if record is not None)

@@ -1,23 +1,28 @@
 """Requests of the local API -> model. A bad entry refuses its whole request, by the name of the field (invariant 10)."""
 
-import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+from adapter.bounds import Bounds, ShardKey
+from adapter.clocks import wall_ms
 from adapter.codec import unpack_names
-from adapter.committer import Commit, Standing
+from adapter.committer import Commit
 from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.model import (
     DEFAULT_NAMESPACE,
-    FIRST_EPOCH,
+    EPOCH_MAX,
     U64_MAX,
     CommitMode,
     GroupKey,
+    Member,
     OffsetKey,
     OffsetRecord,
     check_metadata,
     check_name,
     check_topic,
 )
+from adapter.plans import Reset, To
 from adapter.reads import ReadMode, Wanted
 from adapter.rpc import offsets_pb
 
@@ -25,38 +30,80 @@ MAX_PAGE = 10_000
 DEFAULT_PAGE = 1_000
 
 
-def parse_commit(request: offsets_pb.CommitOffsetsRequest) -> Commit:
-    """A commit. Raises InvalidInputError."""
+class ParsedCommit(NamedTuple):
+    """A commit, and the bounds of shards that came with it."""
+
+    commit: Commit
+    bounds: dict[ShardKey, Bounds]
+
+
+def parse_commit(request: offsets_pb.CommitOffsetsRequest, now_ms: int | None = None) -> ParsedCommit:
+    """A commit that came at `now_ms` (Unix time; now, when not given). Raises InvalidInputError."""
     try:
         mode = CommitMode(request.mode)
     except ValueError:
         raise InvalidInputError(f"mode: {request.mode} is unknown; 0 is INCREASE_ONLY, 1 is OVERWRITE") from None
-    now_ms = time.time_ns() // 1_000_000
+    return parse_groups(request.groups, mode, now_ms)
+
+
+def parse_groups(groups: Iterable[offsets_pb.GroupCommits], mode: CommitMode, now_ms: int | None = None) -> ParsedCommit:
+    """The commit of some groups. Raises InvalidInputError."""
+    came_at_ms = wall_ms() if now_ms is None else now_ms
     entries: dict[OffsetKey, OffsetRecord] = {}
-    for at, group in enumerate(request.groups):
-        _parse_group(group, f"groups[{at}]", entries, now_ms)
+    members: dict[GroupKey, Member] = {}
+    bounds: dict[ShardKey, Bounds] = {}
+    for at, group in enumerate(groups):
+        where = f"groups[{at}]"
+        name = GroupKey(
+            check_name(group.namespace or DEFAULT_NAMESPACE, f"{where}.namespace"), check_name(group.group, f"{where}.group")
+        )
+        _parse_member(group, name, where, members)
+        for index, item in enumerate(group.shards):
+            _parse_shard(item, name, f"{where}.shards[{index}]", entries, bounds, came_at_ms)
     if not entries:
         raise InvalidInputError("groups: no offset is in the request; at least one is needed")
-    return Commit(list(entries.items()), mode)
+    return ParsedCommit(Commit(list(entries.items()), mode, members), bounds)
 
 
-def _parse_group(group: offsets_pb.GroupCommits, where: str, entries: dict[OffsetKey, OffsetRecord], now_ms: int) -> None:
-    namespace = check_name(group.namespace or DEFAULT_NAMESPACE, f"{where}.namespace")
-    name = check_name(group.group, f"{where}.group")
-    for at, item in enumerate(group.shards):
-        if not item.HasField("offset"):
-            raise InvalidInputError(f"{where}.shards[{at}].offset is missing; absent does not mean 0")
-        key = OffsetKey(namespace, name, check_name(item.shard, f"{where}.shards[{at}].shard"))
-        if key in entries:
-            raise InvalidInputError(f"{where}.shards[{at}].shard: {'/'.join(key)} is in the request twice")
-        entries[key] = OffsetRecord(
-            FIRST_EPOCH,
-            item.offset,
-            committed_at_ms=item.committed_at_ms or now_ms,
-            metadata=check_metadata(item.metadata, f"{where}.shards[{at}].metadata"),
-            topic=check_topic(item.topic, f"{where}.shards[{at}].topic"),
-            partition=item.partition,
-        )
+def _parse_member(group: offsets_pb.GroupCommits, name: GroupKey, where: str, members: dict[GroupKey, Member]) -> None:
+    if group.member_id:
+        check_name(group.member_id, f"{where}.member_id")
+    if not group.HasField("generation"):
+        return
+    member = Member(group.generation, group.member_id)
+    if members.setdefault(name, member) != member:
+        raise InvalidInputError(f"{where}.generation: {'/'.join(name)} is in the request with another member or generation")
+
+
+def _parse_shard(
+    item: offsets_pb.ShardCommit,
+    group: GroupKey,
+    where: str,
+    entries: dict[OffsetKey, OffsetRecord],
+    bounds: dict[ShardKey, Bounds],
+    now_ms: int,
+) -> None:
+    if not item.HasField("offset"):
+        raise InvalidInputError(f"{where}.offset is missing; absent does not mean 0")
+    key = OffsetKey(*group, check_name(item.shard, f"{where}.shard"))
+    if key in entries:
+        raise InvalidInputError(f"{where}.shard: {'/'.join(key)} is in the request twice")
+    if item.epoch > EPOCH_MAX:
+        raise InvalidInputError(f"{where}.epoch: {item.epoch} is over {EPOCH_MAX}")
+    entries[key] = OffsetRecord(
+        item.epoch,
+        item.offset,
+        committed_at_ms=item.committed_at_ms or now_ms,
+        metadata=check_metadata(item.metadata, f"{where}.metadata"),
+        topic=check_topic(item.topic, f"{where}.topic"),
+        partition=item.partition,
+    )
+    if item.HasField("high_watermark"):
+        if item.low_watermark > item.high_watermark:
+            raise InvalidInputError(f"{where}.low_watermark: {item.low_watermark} is over high_watermark, {item.high_watermark}")
+        bounds[ShardKey(group.namespace, item.shard)] = Bounds(item.low_watermark, item.high_watermark, now_ms)
+    elif item.HasField("low_watermark"):
+        raise InvalidInputError(f"{where}.high_watermark is missing; low_watermark alone says nothing")
 
 
 def parse_read_mode(mode: int) -> ReadMode:
@@ -103,37 +150,47 @@ def parse_page_token(token: bytes, prefix: bytes, fields: int) -> bytes:
     return token
 
 
-def superseded_rows(commit: Commit, standing: Iterable[Standing]) -> list[offsets_pb.Superseded]:
-    """The rows of a reply: entries above which a larger (epoch, offset) stands, be its offset lower or not."""
-    offered = dict(commit.entries)
-    return [
-        offsets_pb.Superseded(
-            namespace=key.namespace,
-            group=key.group,
-            shard=key.shard,
-            epoch=record.epoch,
-            offset=record.offset,
-            deleted=not record.live,
-        )
-        for key, record in standing
-        if record is not None and (record.offset != offered[key].offset or not record.live)
-    ]
+def parse_group(namespace: str, group: str, field: str = "group") -> GroupKey:
+    """A group. Raises InvalidInputError."""
+    return GroupKey(check_name(namespace or DEFAULT_NAMESPACE, "namespace"), check_name(group, field))
 
 
-def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool) -> offsets_pb.ShardOffset:
-    """A row of a read or list reply."""
-    return offsets_pb.ShardOffset(
-        namespace=key.namespace,
-        group=key.group,
-        shard=key.shard,
-        epoch=record.epoch,
-        offset=record.offset,
-        metadata=record.metadata,
-        committed_at_ms=record.committed_at_ms,
-        topic=record.topic,
-        partition=record.partition,
-        dirty=dirty,
-    )
+def parse_shards(shards: Sequence[str], field: str = "shards", *, required: bool = False) -> list[str]:
+    """Names of shards, none twice. Raises InvalidInputError."""
+    if required and not shards:
+        raise InvalidInputError(f"{field}: is empty; name the shards, or a group")
+    for at, shard in enumerate(shards):
+        check_name(shard, f"{field}[{at}]")
+    twice = next((shard for shard, times in Counter(shards).items() if times > 1), None)
+    if twice:
+        raise InvalidInputError(f"{field}: {twice} is named twice")
+    return list(shards)
+
+
+def parse_reset(request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
+    """A reset. Raises InvalidInputError."""
+    group = parse_group(request.namespace, request.group)
+    shards = parse_shards(request.shards)
+    kind = request.WhichOneof("to")
+    if kind is None:
+        raise InvalidInputError(f"to: is missing; give one of {', '.join(to.value for to in To)}")
+    to = To(kind)
+    if to is To.TARGETS:
+        if shards:
+            raise InvalidInputError("shards: must be empty beside to_targets, which names them")
+        return _parse_targets(group, request.to_targets.targets)
+    value: int = getattr(request, kind)
+    if value is False:
+        raise InvalidInputError(f"{kind}: is false; leave it out, or set it to true")
+    return Wanted(group, shards), Reset(to, 0 if value is True else value)
+
+
+def _parse_targets(group: GroupKey, targets: Sequence[offsets_pb.ResetOffsetsRequest.Target]) -> tuple[Wanted, Reset]:
+    for at, target in enumerate(targets):
+        if not target.HasField("offset"):
+            raise InvalidInputError(f"to_targets.targets[{at}].offset is missing; absent does not mean 0")
+    shards = parse_shards([target.shard for target in targets], "to_targets.targets", required=True)
+    return Wanted(group, shards), Reset(To.TARGETS, targets={target.shard: target.offset for target in targets})
 
 
 def parse_offset(text: str, field: str) -> int:

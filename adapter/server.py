@@ -9,13 +9,15 @@ from typing import NamedTuple
 import grpc
 import structlog
 
+from adapter.bounds import Bounds, ShardKey
 from adapter.committer import Commit
 from adapter.core import Core
 from adapter.errors import AdapterError
 from adapter.metrics import AdapterMetrics
-from adapter.requests import parse_commit, parse_read_mode, parse_wanted, shard_offset, superseded_rows
+from adapter.requests import parse_commit, parse_read_mode, parse_wanted
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.statuses import Context, answering, status_of
+from adapter.views import shard_offset, superseded_rows
 
 log = structlog.get_logger(__name__)
 
@@ -92,15 +94,16 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         started = time.perf_counter()
         with self._errors_counted():
             core = self._core()
-            commit = parse_commit(request)
+            commit, bounds = parse_commit(request, core.clocks.now_ms())
             await core.commits.prepare(commit)
-        return _Begun(core, commit, started)
+        return _Begun(core, commit, bounds, started)
 
     async def finish(self, begun: "_Begun") -> list[offsets_pb.Superseded]:
         """Make a commit durable; returns the rows of its reply."""
-        core, commit, started = begun
+        core, commit, bounds, started = begun
         with self._errors_counted():
             rows = superseded_rows(commit, await core.commits.commit(commit))
+        core.bounds.note(bounds)
         self._metrics.committed(len(commit.entries), len(rows), time.perf_counter() - started)
         return rows
 
@@ -118,6 +121,7 @@ class _Begun(NamedTuple):
 
     core: Core
     commit: Commit
+    bounds: dict[ShardKey, Bounds]
     started: float
 
 

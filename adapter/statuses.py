@@ -22,11 +22,16 @@ Context = grpc.aio.ServicerContext[Any, Any]
 TABLE: dict[type[AdapterError], grpc.StatusCode] = {
     errors.InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.MetaUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.BrokerLogError: grpc.StatusCode.UNAVAILABLE,
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
     errors.DiskFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.StorageFailedError: grpc.StatusCode.UNAVAILABLE,
     errors.StoreDamagedError: grpc.StatusCode.DATA_LOSS,
     errors.ContendedError: grpc.StatusCode.ABORTED,
+    errors.AccessDeniedError: grpc.StatusCode.PERMISSION_DENIED,
+    errors.UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.FencedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.UnknownBoundsError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
 }
 

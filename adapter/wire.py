@@ -40,8 +40,8 @@ async def save_request(cluster: str, entries: Sequence[SaveEntry]) -> meta_pb.Sa
                 namespace=key.namespace,
                 shard_name=key.shard,
                 offset=record.offset,
-                # Newer RobustMQ requires a topic.
-                topic=record.topic or key.shard,
+                # Newer RobustMQ requires a topic. So it refuses a tombstone, should one ever get there.
+                topic=record.topic or (key.shard if record.live else ""),
                 partition=record.partition,
                 expected_offset=expected,
                 epoch=record.epoch,
@@ -52,8 +52,8 @@ async def save_request(cluster: str, entries: Sequence[SaveEntry]) -> meta_pb.Sa
     return request
 
 
-def save_entries(request: meta_pb.SaveOffsetDataRequest) -> Iterable[SaveEntry]:
-    """The entries of a save, unchecked."""
+def save_entries(request: meta_pb.SaveOffsetDataRequest, now_ms: int) -> Iterable[SaveEntry]:
+    """The entries of a save, unchecked. One that does not say when it was committed was so now."""
     for group in request.offsets:
         for item in group.offsets:
             yield SaveEntry(
@@ -62,7 +62,7 @@ def save_entries(request: meta_pb.SaveOffsetDataRequest) -> Iterable[SaveEntry]:
                     item.epoch,
                     item.offset,
                     not item.tombstone,
-                    item.committed_at_ms,
+                    item.committed_at_ms or now_ms,
                     item.metadata,
                     "" if item.topic == item.shard_name else item.topic,
                     item.partition,

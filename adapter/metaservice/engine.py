@@ -13,6 +13,13 @@ class Page(NamedTuple):
     after: bytes
 
 
+class Expiry(NamedTuple):
+    """What an expiry did: how many live records it took away, or (not 0) the newest commit, which forbade it (Unix ms)."""
+
+    expired: int
+    newest_ms: int = 0
+
+
 class Engine(Protocol):
     """Offsets of clusters. What a method acknowledged survives a power cut; reads see every acknowledged save.
 
@@ -31,6 +38,12 @@ class Engine(Protocol):
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Put tombstones with a raised epoch over these shards, or over all of the group when none is named."""
 
+    async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
+        """Put tombstones that raise no epoch over a group's live records, unless one was committed at or after `before_ms`."""
+
+    async def drop_tombstones(self, before_ms: int) -> int:
+        """Forget tombstones from before `before_ms`, in every cluster; returns how many."""
+
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
         """A page of what is below `names` (none, a namespace, or a namespace and a group), in key order, tombstones included."""
 
@@ -41,16 +54,12 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     The compare-and-set is checked on the live offset; a met expectation does not let a key go backwards (invariant 2).
     """
     if entry.expected_offset is not None:
-        live = standing if standing and standing.live else None
-        if live is None or live.offset != entry.expected_offset:
+        # As in RobustMQ, nothing reads as the offset 0: a first commit may expect it.
+        found = standing.offset if standing and standing.live else 0
+        if found != entry.expected_offset:
             return SaveOutcome(Status.CONFLICT, standing)
     offered = resolve(entry.record, standing)
     if offered.epoch == 0:
         offered = offered._replace(epoch=FIRST_EPOCH)
     stands = merge(offered, standing) if standing else offered
     return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
-
-
-def buried(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
-    """The tombstone over a record: the next epoch, so that no save from before can pass it."""
-    return OffsetRecord(standing.epoch + 1, 0, live=False, committed_at_ms=now_ms)

@@ -1,4 +1,4 @@
-"""The Meta Service process: open the engine, serve, stop."""
+"""The Meta Service process: open the engine, serve, forget old tombstones, stop."""
 
 from collections.abc import Callable
 
@@ -8,8 +8,11 @@ import grpc.aio
 import structlog
 
 from adapter import metrics as metrics_http
-from adapter.config import MetaConfig
+from adapter.clocks import wall_ms
+from adapter.config import MetaConfig, TombstoneSection
+from adapter.errors import DiskFullError
 from adapter.listen import listening
+from adapter.metaservice.engine import Engine
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.metaservice.service import MetaService
 from adapter.metrics import GaugesCollector, MetaMetrics
@@ -19,6 +22,7 @@ from adapter.rpc import meta_grpc
 log = structlog.get_logger(__name__)
 
 SERVICE = "meta.service.common.MetaServiceService"
+HOUR_MS = 3_600_000
 MAX_REQUEST_BYTES = 64 * 2**20  # whatever `flush.max_batch_bytes` an adapter is configured with
 
 
@@ -39,6 +43,7 @@ async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], Non
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engine.run, name="engine")
+            tasks.start_soon(drop_tombstones, engine, config.tombstones, metrics, name="tombstones")
             tasks.start_soon(until, stopped.set, name="signals")
             with metrics_http.serving(config.metrics, metrics.registry):
                 async with listening(config.server, [SERVICE], add, options=options) as server:
@@ -53,3 +58,19 @@ async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], Non
             await anyio.to_thread.run_sync(engine.close)
     log.info("meta.stopped")
     return 0
+
+
+async def drop_tombstones(
+    engine: Engine, section: TombstoneSection, metrics: MetaMetrics, now_ms: Callable[[], int] = wall_ms
+) -> None:
+    """Forget tombstones older than the retention, once per interval; without a retention never. Raises StorageFailedError."""
+    while section.retention_hours:
+        await anyio.sleep(section.interval_ms / 1000)
+        try:
+            dropped = await engine.drop_tombstones(now_ms() - section.retention_hours * HOUR_MS)
+        except DiskFullError as error:
+            log.warning("tombstones.kept", error=str(error), help="the next look tries again")
+            continue
+        metrics.tombstones_dropped.inc(dropped)
+        if dropped:
+            log.info("tombstones.dropped", count=dropped)

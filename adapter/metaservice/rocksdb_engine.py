@@ -19,8 +19,8 @@ from adapter import rocks
 from adapter.codec import decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError, StoreDamagedError
-from adapter.metaservice.engine import Page, buried, settle
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
+from adapter.metaservice.engine import Expiry, Page, settle
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +46,7 @@ class RocksDbEngine:
         self._limiter = anyio.CapacityLimiter(1)
         self._failure: str | None = None
         self.failed = anyio.Event()
+        self._written = self._synced = 0  # batches
         self._syncs: Combiner[None, None] = Combiner(self._sync, max_items=MAX_SYNC_CALLERS)
 
     @classmethod
@@ -86,6 +87,11 @@ class RocksDbEngine:
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         """Point reads."""
+        found = await self._get(cluster, keys)
+        await self._settle()
+        return found
+
+    async def _get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster)
         found = []
         for at in range(0, len(keys), SLICE):
@@ -98,6 +104,11 @@ class RocksDbEngine:
 
     async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         """A scan of the group's prefix."""
+        found = self._get_group(cluster, namespace, group)
+        await self._settle()
+        return found
+
+    def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster, namespace, group)
         return [_entry(key, value) for key, value in rocks.scan(self._data, prefix, prefix_end(prefix))]
 
@@ -105,17 +116,45 @@ class RocksDbEngine:
         """Tombstones in one WriteBatch, synced."""
         async with self._saving:
             wanted = [OffsetKey(namespace, group, shard) for shard in shards]
-            standing = await (self.get(cluster, wanted) if shards else self.get_group(cluster, namespace, group))
+            standing = await self._get(cluster, wanted) if shards else self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
             prefix = pack_names(cluster)
-            self._write({prefix + pack_names(*key): buried(record, now_ms) for key, record in standing if record.live})
+            buried = {key: deleted(record, now_ms) for key, record in standing if not is_deleted(record)}
+            self._write({prefix + pack_names(*key): record for key, record in buried.items()})
         await self._syncs.submit(None)
+
+    async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
+        """Read, decide and write under the lock; synced."""
+        async with self._saving:
+            live = [(key, record) for key, record in self._get_group(cluster, namespace, group) if record.live]
+            newest_ms = max((record.committed_at_ms for _, record in live), default=0)
+            if newest_ms >= before_ms:
+                return Expiry(0, newest_ms)
+            prefix = pack_names(cluster)
+            self._write({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
+        await self._syncs.submit(None)
+        return Expiry(len(live))
+
+    async def drop_tombstones(self, before_ms: int) -> int:
+        """A scan of everything in slices; each slice is decided again under the lock."""
+        dropped = 0
+        start = b"\1"
+        while True:
+            rows = list(islice(rocks.scan(self._data, start, b""), SLICE))
+            old = [key for key, value in rows if _is_old(value, before_ms)]
+            if old:
+                dropped += await self._drop(old, before_ms)
+            if len(rows) < SLICE:
+                return dropped
+            start = rows[-1][0] + b"\0"
+            await anyio.lowlevel.checkpoint()
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
         """A bounded scan."""
         prefix = pack_names(cluster, *names)
         start = after + b"\0" if after else prefix
         rows = list(islice(rocks.scan(self._data, start, prefix_end(prefix)), size))
+        await self._settle()
         return Page([_entry(key, value) for key, value in rows], rows[-1][0] if len(rows) == size else b"")
 
     def gauges(self) -> dict[str, tuple[str, float]]:
@@ -134,6 +173,21 @@ class RocksDbEngine:
             del self._handle  # it holds the database, and so the lock
             self._data.close()
             self._db.close()
+
+    async def _drop(self, keys: Sequence[bytes], before_ms: int) -> int:
+        async with self._saving:
+            self._check()
+            batch = WriteBatch(raw_mode=True)
+            count = 0
+            for key in keys:
+                value = rocks.guarded(self._data.get, key)
+                # A commit may have come over it since the scan.
+                if value is not None and _is_old(value, before_ms):
+                    batch.delete(key, self._handle)
+                    count += 1
+            self._write_batch(batch)
+        await self._syncs.submit(None)
+        return count
 
     def _decide(self, cluster: str, entry: SaveEntry, staged: dict[bytes, OffsetRecord]) -> SaveOutcome:
         key = pack_names(cluster, *entry.key)
@@ -154,7 +208,11 @@ class RocksDbEngine:
         batch = WriteBatch(raw_mode=True)
         for key, record in staged.items():
             batch.put(key, encode_record(record), self._handle)
+        self._write_batch(batch)
+
+    def _write_batch(self, batch: WriteBatch) -> None:
         try:
+            self._written += 1
             rocks.guarded(self._db.write, batch)
         except StorageFailedError as error:
             self._fail(str(error))
@@ -162,12 +220,19 @@ class RocksDbEngine:
 
     async def _sync(self, callers: Sequence[None]) -> Sequence[None]:
         self._check()
+        written = self._written
         try:
             await anyio.to_thread.run_sync(rocks.guarded, self._db.flush_wal, True, limiter=self._limiter)
         except Exception as error:
             self._fail(f"the sync of the store failed: {error}")
             raise StorageFailedError(str(error)) from error
+        self._synced = written
         return callers
+
+    async def _settle(self) -> None:
+        """Behind a read: what it shows survives a power cut. Otherwise an adapter takes for clean what can still go (3)."""
+        if self._synced < self._written:
+            await self._syncs.submit(None)
 
     def _check(self) -> None:
         if self._failure:
@@ -176,6 +241,11 @@ class RocksDbEngine:
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason
         self.failed.set()
+
+
+def _is_old(value: bytes, before_ms: int) -> bool:
+    record = decode_record(value)
+    return not record.live and record.committed_at_ms < before_ms
 
 
 def _entry(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord]:

@@ -4,6 +4,7 @@ A bad entry of a save is answered with INVALID in its row and the others are sav
 and one of them must not disturb the others (invariant 10). A bad request as a whole gets INVALID_ARGUMENT.
 """
 
+import time
 from collections.abc import Sequence
 
 from adapter.codec import pack_names
@@ -17,6 +18,7 @@ from adapter.statuses import Context, answering
 from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save_entries
 
 DEFAULT_CLUSTER = "default"
+MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
 
 class MetaService(meta_grpc.MetaServiceServiceServicer):
@@ -32,7 +34,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     ) -> meta_pb.SaveOffsetDataReply:
         self._metrics.calls.labels("SaveOffsetData").inc()
         cluster = _cluster(request.cluster_name)
-        entries = list(save_entries(request))
+        entries = list(save_entries(request, time.time_ns() // 1_000_000))
         with self._metrics.save_seconds.time():
             outcomes = await self._save(cluster, entries)
         reply = meta_pb.SaveOffsetDataReply(committed=all(outcome.status.acknowledged for outcome in outcomes))
@@ -77,6 +79,20 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
                 found = await self._engine.get_group(cluster, namespace, group)
             reply.groups.add(offsets=[reply_offset(key, record) for key, record in found])
         return reply
+
+    @answering
+    async def ExpireOffsetData(  # noqa: D102
+        self, request: meta_pb.ExpireOffsetDataRequest, context: Context
+    ) -> meta_pb.ExpireOffsetDataReply:
+        self._metrics.calls.labels("ExpireOffsetData").inc()
+        namespace, group = _group(request.namespace, "", request.group)
+        if not 0 < request.before_ms <= request.now_ms:
+            raise InvalidInputError(f"before_ms: {request.before_ms} is not between 1 and now_ms, {request.now_ms}")
+        ahead_ms = request.now_ms - time.time_ns() // 1_000_000
+        if ahead_ms > MAX_AHEAD_MS:
+            raise InvalidInputError(f"now_ms: is {ahead_ms} ms ahead of this server's clock; one of both is wrong")
+        expiry = await self._engine.expire(_cluster(request.cluster_name), namespace, group, request.before_ms, request.now_ms)
+        return meta_pb.ExpireOffsetDataReply(expired=expiry.expired, newest_ms=expiry.newest_ms)
 
     @answering
     async def ListOffsetData(self, request: meta_pb.ListOffsetDataRequest, context: Context) -> meta_pb.ListOffsetDataReply:  # noqa: D102

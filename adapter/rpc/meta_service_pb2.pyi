@@ -97,10 +97,12 @@ class SaveOffsetDataRequestOffset(_message.Message):
     expected_offset: _builtins.int
     """Compare-and-set: refused with CONFLICT unless exactly this offset stands."""
     epoch: _builtins.int
-    """0: this writer knows no epoch; the entry merges into the stored epoch."""
+    """0: this writer knows no epoch; the entry merges into the stored epoch,
+    unless that one was raised and the entry was committed before what stands.
+    """
     metadata: _builtins.str
     committed_at_ms: _builtins.int
-    """Unix time in milliseconds."""
+    """Unix time in milliseconds; 0: the time of arrival."""
     tombstone: _builtins.bool
     def __init__(
         self,
@@ -457,6 +459,66 @@ class BatchGetOffsetDataReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BatchGetOffsetDataReply: _TypeAlias = BatchGetOffsetDataReply  # noqa: Y015
+
+@_typing.final
+class ExpireOffsetDataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    BEFORE_MS_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    cluster_name: _builtins.str
+    namespace: _builtins.str
+    group: _builtins.str
+    before_ms: _builtins.int
+    """Unix time in milliseconds, both by the proposer's clock: the end of the
+    retention, and now.
+    """
+    now_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        cluster_name: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        before_ms: _builtins.int = ...,
+        now_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_ms", b"before_ms", "cluster_name", b"cluster_name", "group", b"group", "namespace", b"namespace", "now_ms", b"now_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireOffsetDataRequest: _TypeAlias = ExpireOffsetDataRequest  # noqa: Y015
+
+@_typing.final
+class ExpireOffsetDataReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPIRED_FIELD_NUMBER: _builtins.int
+    NEWEST_MS_FIELD_NUMBER: _builtins.int
+    expired: _builtins.int
+    """Live offsets that were taken away."""
+    newest_ms: _builtins.int
+    """Not 0: the group's newest commit, which is not old enough; nothing was
+    taken away.
+    """
+    def __init__(
+        self,
+        *,
+        expired: _builtins.int = ...,
+        newest_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expired", b"expired", "newest_ms", b"newest_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpireOffsetDataReply: _TypeAlias = ExpireOffsetDataReply  # noqa: Y015
 
 @_typing.final
 class ListOffsetDataRequest(_message.Message):

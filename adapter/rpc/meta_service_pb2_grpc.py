@@ -54,6 +54,11 @@ class MetaServiceServiceStub:
                 request_serializer=adapter_dot_rpc_dot_meta__service__pb2.BatchGetOffsetDataRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.BatchGetOffsetDataReply.FromString,
                 _registered_method=True)
+        self.ExpireOffsetData = channel.unary_unary(
+                '/meta.service.common.MetaServiceService/ExpireOffsetData',
+                request_serializer=adapter_dot_rpc_dot_meta__service__pb2.ExpireOffsetDataRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ExpireOffsetDataReply.FromString,
+                _registered_method=True)
         self.ListOffsetData = channel.unary_unary(
                 '/meta.service.common.MetaServiceService/ListOffsetData',
                 request_serializer=adapter_dot_rpc_dot_meta__service__pb2.ListOffsetDataRequest.SerializeToString,
@@ -95,6 +100,15 @@ class MetaServiceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExpireOffsetData(self, request, context):
+        """Takes a group's offsets away when none of them was committed since
+        `before_ms`. Unlike a delete it does not raise the epoch: a commit that was
+        acknowledged somewhere before it still comes through.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListOffsetData(self, request, context):
         """Everything of a cluster, in key order, a page at a time.
         """
@@ -124,6 +138,11 @@ def add_MetaServiceServiceServicer_to_server(servicer, server):
                     servicer.BatchGetOffsetData,
                     request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.BatchGetOffsetDataRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_meta__service__pb2.BatchGetOffsetDataReply.SerializeToString,
+            ),
+            'ExpireOffsetData': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExpireOffsetData,
+                    request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ExpireOffsetDataRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_meta__service__pb2.ExpireOffsetDataReply.SerializeToString,
             ),
             'ListOffsetData': grpc.unary_unary_rpc_method_handler(
                     servicer.ListOffsetData,
@@ -239,6 +258,33 @@ class MetaServiceService:
             '/meta.service.common.MetaServiceService/BatchGetOffsetData',
             adapter_dot_rpc_dot_meta__service__pb2.BatchGetOffsetDataRequest.SerializeToString,
             adapter_dot_rpc_dot_meta__service__pb2.BatchGetOffsetDataReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExpireOffsetData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/meta.service.common.MetaServiceService/ExpireOffsetData',
+            adapter_dot_rpc_dot_meta__service__pb2.ExpireOffsetDataRequest.SerializeToString,
+            adapter_dot_rpc_dot_meta__service__pb2.ExpireOffsetDataReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,11 @@ class MetaServiceServiceStub:
     """Many groups in one call; tombstones included, so that the caller learns
     the epoch that a new commit has to carry.
     """
+    ExpireOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ExpireOffsetDataRequest, _meta_service_pb2.ExpireOffsetDataReply]
+    """Takes a group's offsets away when none of them was committed since
+    `before_ms`. Unlike a delete it does not raise the epoch: a commit that was
+    acknowledged somewhere before it still comes through.
+    """
     ListOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ListOffsetDataRequest, _meta_service_pb2.ListOffsetDataReply]
     """Everything of a cluster, in key order, a page at a time."""
 
@@ -70,6 +75,11 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     BatchGetOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.BatchGetOffsetDataRequest, _meta_service_pb2.BatchGetOffsetDataReply]  # type: ignore[assignment]
     """Many groups in one call; tombstones included, so that the caller learns
     the epoch that a new commit has to carry.
+    """
+    ExpireOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ExpireOffsetDataRequest, _meta_service_pb2.ExpireOffsetDataReply]  # type: ignore[assignment]
+    """Takes a group's offsets away when none of them was committed since
+    `before_ms`. Unlike a delete it does not raise the epoch: a commit that was
+    acknowledged somewhere before it still comes through.
     """
     ListOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ListOffsetDataRequest, _meta_service_pb2.ListOffsetDataReply]  # type: ignore[assignment]
     """Everything of a cluster, in key order, a page at a time."""
@@ -111,6 +121,17 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_meta_service_pb2.BatchGetOffsetDataReply, _abc.Awaitable[_meta_service_pb2.BatchGetOffsetDataReply]]:
         """Many groups in one call; tombstones included, so that the caller learns
         the epoch that a new commit has to carry.
+        """
+
+    @_abc_1.abstractmethod
+    def ExpireOffsetData(
+        self,
+        request: _meta_service_pb2.ExpireOffsetDataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_service_pb2.ExpireOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ExpireOffsetDataReply]]:
+        """Takes a group's offsets away when none of them was committed since
+        `before_ms`. Unlike a delete it does not raise the epoch: a commit that was
+        acknowledged somewhere before it still comes through.
         """
 
     @_abc_1.abstractmethod

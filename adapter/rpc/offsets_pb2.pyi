@@ -73,6 +73,9 @@ class ShardCommit(_message.Message):
     COMMITTED_AT_MS_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     shard: _builtins.str
     """1 to 255 bytes of UTF-8 without control characters, as all names here."""
     offset: _builtins.int
@@ -84,6 +87,16 @@ class ShardCommit(_message.Message):
     topic: _builtins.str
     """Labels that travel to the Meta Service with the offset. Optional."""
     partition: _builtins.int
+    epoch: _builtins.int
+    """The epoch that came with the offset when the consumer read it; 0: not
+    known. A commit of an older epoch than the one that stands is superseded:
+    this is how a commit in flight cannot undo a reset.
+    """
+    low_watermark: _builtins.int
+    """The bounds of the shard's log as the broker knows them: the first offset
+    that can be read, and the one that the next message will get. Optional.
+    """
+    high_watermark: _builtins.int
     def __init__(
         self,
         *,
@@ -93,13 +106,25 @@ class ShardCommit(_message.Message):
         committed_at_ms: _builtins.int = ...,
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        low_watermark: _builtins.int | None = ...,
+        high_watermark: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_low_watermark", b"_low_watermark", "_offset", b"_offset", "high_watermark", b"high_watermark", "low_watermark", b"low_watermark", "offset", b"offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "committed_at_ms", b"committed_at_ms", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_low_watermark", b"_low_watermark", "_offset", b"_offset", "committed_at_ms", b"committed_at_ms", "epoch", b"epoch", "high_watermark", b"high_watermark", "low_watermark", b"low_watermark", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
+    _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
+    _WhichOneofReturnType__low_watermark: _TypeAlias = _typing.Literal["low_watermark"]  # noqa: Y015
+    _WhichOneofArgType__low_watermark: _TypeAlias = _typing.Literal["_low_watermark", b"_low_watermark"]  # noqa: Y015
     _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
     _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__low_watermark) -> _WhichOneofReturnType__low_watermark | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
 
 Global___ShardCommit: _TypeAlias = ShardCommit  # noqa: Y015
@@ -111,9 +136,18 @@ class GroupCommits(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Empty means `default`."""
     group: _builtins.str
+    member_id: _builtins.str
+    """Who commits; shown in errors and by DescribeGroup. Optional."""
+    generation: _builtins.int
+    """The group's generation (Kafka's word; it grows with each rebalance). A
+    lower one than the highest seen is refused with FAILED_PRECONDITION
+    (ILLEGAL_GENERATION). Optional: without it the commit is not fenced.
+    """
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardCommit]: ...
     def __init__(
@@ -122,12 +156,16 @@ class GroupCommits(_message.Message):
         namespace: _builtins.str = ...,
         group: _builtins.str = ...,
         shards: _abc.Iterable[Global___ShardCommit] | None = ...,
+        member_id: _builtins.str = ...,
+        generation: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "group", b"group", "member_id", b"member_id", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
+    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
 
 Global___GroupCommits: _TypeAlias = GroupCommits  # noqa: Y015
 
@@ -558,6 +596,690 @@ class ListOffsetsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListOffsetsReply: _TypeAlias = ListOffsetsReply  # noqa: Y015
+
+@_typing.final
+class ListGroupsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty: every namespace."""
+    page_size: _builtins.int
+    """At most 10,000; 0 means 1,000."""
+    page_token: _builtins.bytes
+    """`next_page_token` of the page before; empty starts at the beginning."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListGroupsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Group(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAMESPACE_FIELD_NUMBER: _builtins.int
+        GROUP_FIELD_NUMBER: _builtins.int
+        SHARDS_FIELD_NUMBER: _builtins.int
+        DIRTY_FIELD_NUMBER: _builtins.int
+        LAST_COMMIT_AT_MS_FIELD_NUMBER: _builtins.int
+        namespace: _builtins.str
+        group: _builtins.str
+        shards: _builtins.int
+        """Live offsets here."""
+        dirty: _builtins.int
+        last_commit_at_ms: _builtins.int
+        """Unix time in milliseconds."""
+        def __init__(
+            self,
+            *,
+            namespace: _builtins.str = ...,
+            group: _builtins.str = ...,
+            shards: _builtins.int = ...,
+            dirty: _builtins.int = ...,
+            last_commit_at_ms: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["dirty", b"dirty", "group", b"group", "last_commit_at_ms", b"last_commit_at_ms", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.bytes
+    """Empty: this was the last page."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListGroupsReply.Group]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___ListGroupsReply.Group] | None = ...,
+        next_page_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListGroupsReply: _TypeAlias = ListGroupsReply  # noqa: Y015
+
+@_typing.final
+class DescribeGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    group: _builtins.str
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeGroupRequest: _TypeAlias = DescribeGroupRequest  # noqa: Y015
+
+@_typing.final
+class Position(_message.Message):
+    """Where a register stands. Absent where this message is absent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    offset: _builtins.int
+    deleted: _builtins.bool
+    """A tombstone: the offset was deleted or has expired."""
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        deleted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "epoch", b"epoch", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Position: _TypeAlias = Position  # noqa: Y015
+
+@_typing.final
+class DescribeGroupReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Shard(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SHARD_FIELD_NUMBER: _builtins.int
+        LOCAL_FIELD_NUMBER: _builtins.int
+        REMOTE_FIELD_NUMBER: _builtins.int
+        DIRTY_FIELD_NUMBER: _builtins.int
+        METADATA_FIELD_NUMBER: _builtins.int
+        COMMITTED_AT_MS_FIELD_NUMBER: _builtins.int
+        TOPIC_FIELD_NUMBER: _builtins.int
+        PARTITION_FIELD_NUMBER: _builtins.int
+        LOW_WATERMARK_FIELD_NUMBER: _builtins.int
+        HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+        LAG_FIELD_NUMBER: _builtins.int
+        shard: _builtins.str
+        dirty: _builtins.bool
+        """True while the Meta Service has not acknowledged the local value."""
+        metadata: _builtins.str
+        committed_at_ms: _builtins.int
+        topic: _builtins.str
+        partition: _builtins.int
+        low_watermark: _builtins.int
+        """Absent where neither BrokerLog nor a commit told them."""
+        high_watermark: _builtins.int
+        lag: _builtins.int
+        """high_watermark - offset, at least 0."""
+        @_builtins.property
+        def local(self) -> Global___Position: ...
+        @_builtins.property
+        def remote(self) -> Global___Position: ...
+        def __init__(
+            self,
+            *,
+            shard: _builtins.str = ...,
+            local: Global___Position | None = ...,
+            remote: Global___Position | None = ...,
+            dirty: _builtins.bool = ...,
+            metadata: _builtins.str = ...,
+            committed_at_ms: _builtins.int = ...,
+            topic: _builtins.str = ...,
+            partition: _builtins.int = ...,
+            low_watermark: _builtins.int | None = ...,
+            high_watermark: _builtins.int | None = ...,
+            lag: _builtins.int | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "remote", b"remote"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "committed_at_ms", b"committed_at_ms", "dirty", b"dirty", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "metadata", b"metadata", "partition", b"partition", "remote", b"remote", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
+        _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
+        _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+        _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+        _WhichOneofReturnType__low_watermark: _TypeAlias = _typing.Literal["low_watermark"]  # noqa: Y015
+        _WhichOneofArgType__low_watermark: _TypeAlias = _typing.Literal["_low_watermark", b"_low_watermark"]  # noqa: Y015
+        @_typing.overload
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
+        @_typing.overload
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+        @_typing.overload
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__low_watermark) -> _WhichOneofReturnType__low_watermark | None: ...
+
+    SHARDS_FIELD_NUMBER: _builtins.int
+    REMOTE_ERROR_FIELD_NUMBER: _builtins.int
+    BOUNDS_ERROR_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    remote_error: _builtins.str
+    """Not empty: why the remote positions are not there."""
+    bounds_error: _builtins.str
+    """Not empty: why BrokerLog's bounds are not there."""
+    mode: _builtins.str
+    """"cached" or "write_through"."""
+    generation: _builtins.int
+    """The highest generation seen, and who committed with it."""
+    member_id: _builtins.str
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribeGroupReply.Shard]: ...
+    def __init__(
+        self,
+        *,
+        shards: _abc.Iterable[Global___DescribeGroupReply.Shard] | None = ...,
+        remote_error: _builtins.str = ...,
+        bounds_error: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        generation: _builtins.int | None = ...,
+        member_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "bounds_error", b"bounds_error", "generation", b"generation", "member_id", b"member_id", "mode", b"mode", "remote_error", b"remote_error", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
+    _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__generation) -> _WhichOneofReturnType__generation | None: ...
+
+Global___DescribeGroupReply: _TypeAlias = DescribeGroupReply  # noqa: Y015
+
+@_typing.final
+class ResetOffsetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Target(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SHARD_FIELD_NUMBER: _builtins.int
+        OFFSET_FIELD_NUMBER: _builtins.int
+        shard: _builtins.str
+        offset: _builtins.int
+        """Required: absent is not 0."""
+        def __init__(
+            self,
+            *,
+            shard: _builtins.str = ...,
+            offset: _builtins.int | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset", "shard", b"shard"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+        _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+
+    @_typing.final
+    class Targets(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TARGETS_FIELD_NUMBER: _builtins.int
+        @_builtins.property
+        def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResetOffsetsRequest.Target]: ...
+        def __init__(
+            self,
+            *,
+            targets: _abc.Iterable[Global___ResetOffsetsRequest.Target] | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["targets", b"targets"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    TO_OFFSET_FIELD_NUMBER: _builtins.int
+    TO_EARLIEST_FIELD_NUMBER: _builtins.int
+    TO_LATEST_FIELD_NUMBER: _builtins.int
+    TO_CURRENT_FIELD_NUMBER: _builtins.int
+    SHIFT_BY_FIELD_NUMBER: _builtins.int
+    TO_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    TO_TARGETS_FIELD_NUMBER: _builtins.int
+    EXECUTE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    group: _builtins.str
+    to_offset: _builtins.int
+    to_earliest: _builtins.bool
+    """The bounds of the shard."""
+    to_latest: _builtins.bool
+    to_current: _builtins.bool
+    """Where it stands; only corrects what is outside the bounds."""
+    shift_by: _builtins.int
+    """Forwards, or backwards when negative, from where it stands."""
+    to_timestamp_ms: _builtins.int
+    """The first message at or after a Unix time in milliseconds."""
+    execute: _builtins.bool
+    """False: a dry run."""
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: every shard of which the group has an offset."""
+
+    @_builtins.property
+    def to_targets(self) -> Global___ResetOffsetsRequest.Targets:
+        """Each shard to an offset of its own; `shards` must be empty."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        shards: _abc.Iterable[_builtins.str] | None = ...,
+        to_offset: _builtins.int = ...,
+        to_earliest: _builtins.bool = ...,
+        to_latest: _builtins.bool = ...,
+        to_current: _builtins.bool = ...,
+        shift_by: _builtins.int = ...,
+        to_timestamp_ms: _builtins.int = ...,
+        to_targets: Global___ResetOffsetsRequest.Targets | None = ...,
+        execute: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shift_by", b"shift_by", "to", b"to", "to_current", b"to_current", "to_earliest", b"to_earliest", "to_latest", b"to_latest", "to_offset", b"to_offset", "to_targets", b"to_targets", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "group", b"group", "namespace", b"namespace", "shards", b"shards", "shift_by", b"shift_by", "to", b"to", "to_current", b"to_current", "to_earliest", b"to_earliest", "to_latest", b"to_latest", "to_offset", b"to_offset", "to_targets", b"to_targets", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_to: _TypeAlias = _typing.Literal["to_offset", "to_earliest", "to_latest", "to_current", "shift_by", "to_timestamp_ms", "to_targets"]  # noqa: Y015
+    _WhichOneofArgType_to: _TypeAlias = _typing.Literal["to", b"to"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_to) -> _WhichOneofReturnType_to | None: ...
+
+Global___ResetOffsetsRequest: _TypeAlias = ResetOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class DeleteOffsetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    EXECUTE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    group: _builtins.str
+    """Empty: every group that has an offset of one of `shards`, for a shard that
+    was made anew.
+    """
+    execute: _builtins.bool
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: every shard of the group."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        shards: _abc.Iterable[_builtins.str] | None = ...,
+        execute: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "group", b"group", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteOffsetsRequest: _TypeAlias = DeleteOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class CloneGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    FROM_GROUP_FIELD_NUMBER: _builtins.int
+    TO_GROUP_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    EXECUTE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    from_group: _builtins.str
+    to_group: _builtins.str
+    execute: _builtins.bool
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: every shard of `from_group`."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        from_group: _builtins.str = ...,
+        to_group: _builtins.str = ...,
+        shards: _abc.Iterable[_builtins.str] | None = ...,
+        execute: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "from_group", b"from_group", "namespace", b"namespace", "shards", b"shards", "to_group", b"to_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloneGroupRequest: _TypeAlias = CloneGroupRequest  # noqa: Y015
+
+@_typing.final
+class ExportOffsetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShards]:
+        """Empty: every group that has local offsets. Fields as in a read."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupShards] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportOffsetsRequest: _TypeAlias = ExportOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class ExportOffsetsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardOffset]: ...
+    def __init__(
+        self,
+        *,
+        offsets: _abc.Iterable[Global___ShardOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportOffsetsReply: _TypeAlias = ExportOffsetsReply  # noqa: Y015
+
+@_typing.final
+class ImportOffsetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    EXECUTE_FIELD_NUMBER: _builtins.int
+    execute: _builtins.bool
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupCommits]: ...
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___GroupCommits] | None = ...,
+        execute: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "groups", b"groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportOffsetsRequest: _TypeAlias = ImportOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class ChangeReply(_message.Message):
+    """What a change did, or would do, shard by shard."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Row(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        NAMESPACE_FIELD_NUMBER: _builtins.int
+        GROUP_FIELD_NUMBER: _builtins.int
+        SHARD_FIELD_NUMBER: _builtins.int
+        BEFORE_FIELD_NUMBER: _builtins.int
+        AFTER_FIELD_NUMBER: _builtins.int
+        CHANGED_FIELD_NUMBER: _builtins.int
+        WARNING_FIELD_NUMBER: _builtins.int
+        namespace: _builtins.str
+        group: _builtins.str
+        shard: _builtins.str
+        changed: _builtins.bool
+        """False: nothing to do, or a larger value stands (import)."""
+        warning: _builtins.str
+        """What a person should know before executing it; empty: nothing."""
+        @_builtins.property
+        def before(self) -> Global___Position:
+            """Absent: there was none."""
+
+        @_builtins.property
+        def after(self) -> Global___Position:
+            """What stands after it; in a dry run what would stand."""
+
+        def __init__(
+            self,
+            *,
+            namespace: _builtins.str = ...,
+            group: _builtins.str = ...,
+            shard: _builtins.str = ...,
+            before: Global___Position | None = ...,
+            after: Global___Position | None = ...,
+            changed: _builtins.bool = ...,
+            warning: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "changed", b"changed", "group", b"group", "namespace", b"namespace", "shard", b"shard", "warning", b"warning"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    EXECUTED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    executed: _builtins.bool
+    """True: done, read back from the Meta Service and found as in `rows`."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChangeReply.Row]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___ChangeReply.Row] | None = ...,
+        executed: _builtins.bool = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executed", b"executed", "rows", b"rows", "warnings", b"warnings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeReply: _TypeAlias = ChangeReply  # noqa: Y015
+
+@_typing.final
+class GetBoundsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        shards: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBoundsRequest: _TypeAlias = GetBoundsRequest  # noqa: Y015
+
+@_typing.final
+class GetBoundsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Bounds(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SHARD_FIELD_NUMBER: _builtins.int
+        LOW_FIELD_NUMBER: _builtins.int
+        HIGH_FIELD_NUMBER: _builtins.int
+        shard: _builtins.str
+        low: _builtins.int
+        """The first offset that can be read."""
+        high: _builtins.int
+        """The offset that the next message will get."""
+        def __init__(
+            self,
+            *,
+            shard: _builtins.str = ...,
+            low: _builtins.int = ...,
+            high: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["high", b"high", "low", b"low", "shard", b"shard"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BOUNDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def bounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetBoundsReply.Bounds]: ...
+    def __init__(
+        self,
+        *,
+        bounds: _abc.Iterable[Global___GetBoundsReply.Bounds] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bounds", b"bounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBoundsReply: _TypeAlias = GetBoundsReply  # noqa: Y015
+
+@_typing.final
+class GetOffsetsForTimeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    timestamp_ms: _builtins.int
+    """Unix time in milliseconds."""
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        shards: _abc.Iterable[_builtins.str] | None = ...,
+        timestamp_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "shards", b"shards", "timestamp_ms", b"timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOffsetsForTimeRequest: _TypeAlias = GetOffsetsForTimeRequest  # noqa: Y015
+
+@_typing.final
+class GetOffsetsForTimeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Found(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        SHARD_FIELD_NUMBER: _builtins.int
+        OFFSET_FIELD_NUMBER: _builtins.int
+        shard: _builtins.str
+        offset: _builtins.int
+        """Absent: no message is that young."""
+        def __init__(
+            self,
+            *,
+            shard: _builtins.str = ...,
+            offset: _builtins.int | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset", b"_offset", "offset", b"offset", "shard", b"shard"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType__offset: _TypeAlias = _typing.Literal["offset"]  # noqa: Y015
+        _WhichOneofArgType__offset: _TypeAlias = _typing.Literal["_offset", b"_offset"]  # noqa: Y015
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__offset) -> _WhichOneofReturnType__offset | None: ...
+
+    FOUND_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def found(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetOffsetsForTimeReply.Found]: ...
+    def __init__(
+        self,
+        *,
+        found: _abc.Iterable[Global___GetOffsetsForTimeReply.Found] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetOffsetsForTimeReply: _TypeAlias = GetOffsetsForTimeReply  # noqa: Y015
 
 @_typing.final
 class StatusRequest(_message.Message):

@@ -277,7 +277,8 @@ class OffsetStore:
 
 
 class OffsetAdminStub:
-    """Missing associated documentation comment in .proto file."""
+    """On the Unix socket open to its owner; on TCP only with a token or mTLS.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -300,10 +301,46 @@ class OffsetAdminStub:
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.FromString,
                 _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/offsets.v1.OffsetAdmin/ListGroups',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ListGroupsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListGroupsReply.FromString,
+                _registered_method=True)
+        self.DescribeGroup = channel.unary_unary(
+                '/offsets.v1.OffsetAdmin/DescribeGroup',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupReply.FromString,
+                _registered_method=True)
+        self.ResetOffsets = channel.unary_unary(
+                '/offsets.v1.OffsetAdmin/ResetOffsets',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ResetOffsetsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+                _registered_method=True)
+        self.DeleteOffsets = channel.unary_unary(
+                '/offsets.v1.OffsetAdmin/DeleteOffsets',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.DeleteOffsetsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+                _registered_method=True)
+        self.CloneGroup = channel.unary_unary(
+                '/offsets.v1.OffsetAdmin/CloneGroup',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.CloneGroupRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+                _registered_method=True)
+        self.ExportOffsets = channel.unary_stream(
+                '/offsets.v1.OffsetAdmin/ExportOffsets',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ExportOffsetsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ExportOffsetsReply.FromString,
+                _registered_method=True)
+        self.ImportOffsets = channel.unary_unary(
+                '/offsets.v1.OffsetAdmin/ImportOffsets',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ImportOffsetsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+                _registered_method=True)
 
 
 class OffsetAdminServicer:
-    """Missing associated documentation comment in .proto file."""
+    """On the Unix socket open to its owner; on TCP only with a token or mTLS.
+    """
 
     def Status(self, request, context):
         """What the adapter does at the moment, and what is at risk.
@@ -321,6 +358,58 @@ class OffsetAdminServicer:
 
     def ListOffsets(self, request, context):
         """The local offsets in key order, a page at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroups(self, request, context):
+        """The groups that have local offsets, in key order, a page at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroup(self, request, context):
+        """Every shard of a group: what is here, what the Meta Service has, bounds and
+        lag. Changes nothing, here or there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetOffsets(self, request, context):
+        """Moves a group's offsets anywhere, under a new epoch that nothing committed
+        or flushed before can pass. Without `execute` it only shows what it would do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteOffsets(self, request, context):
+        """Deletes offsets; tombstones keep late flushes from bringing them back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloneGroup(self, request, context):
+        """Gives one group the offsets of another, as a reset does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportOffsets(self, request, context):
+        """All offsets of some groups, as the Meta Service and this adapter together
+        know them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportOffsets(self, request, context):
+        """Merges offsets: only what is larger than what stands changes anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -344,6 +433,41 @@ def add_OffsetAdminServicer_to_server(servicer, server):
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.SerializeToString,
             ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListGroupsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ListGroupsReply.SerializeToString,
+            ),
+            'DescribeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroup,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.DescribeGroupReply.SerializeToString,
+            ),
+            'ResetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetOffsets,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ResetOffsetsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.SerializeToString,
+            ),
+            'DeleteOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteOffsets,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.DeleteOffsetsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.SerializeToString,
+            ),
+            'CloneGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloneGroup,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.CloneGroupRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.SerializeToString,
+            ),
+            'ExportOffsets': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportOffsets,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ExportOffsetsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ExportOffsetsReply.SerializeToString,
+            ),
+            'ImportOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportOffsets,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ImportOffsetsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'offsets.v1.OffsetAdmin', rpc_method_handlers)
@@ -353,7 +477,8 @@ def add_OffsetAdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OffsetAdmin:
-    """Missing associated documentation comment in .proto file."""
+    """On the Unix socket open to its owner; on TCP only with a token or mTLS.
+    """
 
     @staticmethod
     def Status(request,
@@ -426,6 +551,319 @@ class OffsetAdmin:
             '/offsets.v1.OffsetAdmin/ListOffsets',
             adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.SerializeToString,
             adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/ListGroups',
+            adapter_dot_rpc_dot_offsets__pb2.ListGroupsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ListGroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/DescribeGroup',
+            adapter_dot_rpc_dot_offsets__pb2.DescribeGroupRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.DescribeGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/ResetOffsets',
+            adapter_dot_rpc_dot_offsets__pb2.ResetOffsetsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/DeleteOffsets',
+            adapter_dot_rpc_dot_offsets__pb2.DeleteOffsetsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloneGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/CloneGroup',
+            adapter_dot_rpc_dot_offsets__pb2.CloneGroupRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/ExportOffsets',
+            adapter_dot_rpc_dot_offsets__pb2.ExportOffsetsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ExportOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/ImportOffsets',
+            adapter_dot_rpc_dot_offsets__pb2.ImportOffsetsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class BrokerLogStub:
+    """What an adapter may ask its broker about the logs behind the shards. Brokers
+    implement it; its address is in the adapter's configuration.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.GetBounds = channel.unary_unary(
+                '/offsets.v1.BrokerLog/GetBounds',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.GetBoundsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.GetBoundsReply.FromString,
+                _registered_method=True)
+        self.GetOffsetsForTime = channel.unary_unary(
+                '/offsets.v1.BrokerLog/GetOffsetsForTime',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.GetOffsetsForTimeRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.GetOffsetsForTimeReply.FromString,
+                _registered_method=True)
+
+
+class BrokerLogServicer:
+    """What an adapter may ask its broker about the logs behind the shards. Brokers
+    implement it; its address is in the adapter's configuration.
+    """
+
+    def GetBounds(self, request, context):
+        """The bounds of shards. A shard that the broker does not have is left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetOffsetsForTime(self, request, context):
+        """For each shard the offset of the first message at or after a time. A shard
+        that the broker does not have is left out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_BrokerLogServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'GetBounds': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBounds,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.GetBoundsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.GetBoundsReply.SerializeToString,
+            ),
+            'GetOffsetsForTime': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetOffsetsForTime,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.GetOffsetsForTimeRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.GetOffsetsForTimeReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'offsets.v1.BrokerLog', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('offsets.v1.BrokerLog', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class BrokerLog:
+    """What an adapter may ask its broker about the logs behind the shards. Brokers
+    implement it; its address is in the adapter's configuration.
+    """
+
+    @staticmethod
+    def GetBounds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.BrokerLog/GetBounds',
+            adapter_dot_rpc_dot_offsets__pb2.GetBoundsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.GetBoundsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOffsetsForTime(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.BrokerLog/GetOffsetsForTime',
+            adapter_dot_rpc_dot_offsets__pb2.GetOffsetsForTimeRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.GetOffsetsForTimeReply.FromString,
             options,
             channel_credentials,
             insecure,

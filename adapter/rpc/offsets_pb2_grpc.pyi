@@ -114,6 +114,8 @@ class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
 def add_OffsetStoreServicer_to_server(servicer: OffsetStoreServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class OffsetAdminStub:
+    """On the Unix socket open to its owner; on TCP only with a token or mTLS."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
@@ -124,9 +126,31 @@ class OffsetAdminStub:
     """Sends every dirty offset to the Meta Service now."""
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsReply]
     """The local offsets in key order, a page at a time."""
+    ListGroups: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListGroupsRequest, _offsets_pb2.ListGroupsReply]
+    """The groups that have local offsets, in key order, a page at a time."""
+    DescribeGroup: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.DescribeGroupRequest, _offsets_pb2.DescribeGroupReply]
+    """Every shard of a group: what is here, what the Meta Service has, bounds and
+    lag. Changes nothing, here or there.
+    """
+    ResetOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ResetOffsetsRequest, _offsets_pb2.ChangeReply]
+    """Moves a group's offsets anywhere, under a new epoch that nothing committed
+    or flushed before can pass. Without `execute` it only shows what it would do.
+    """
+    DeleteOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.DeleteOffsetsRequest, _offsets_pb2.ChangeReply]
+    """Deletes offsets; tombstones keep late flushes from bringing them back."""
+    CloneGroup: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.CloneGroupRequest, _offsets_pb2.ChangeReply]
+    """Gives one group the offsets of another, as a reset does."""
+    ExportOffsets: _grpc.UnaryStreamMultiCallable[_offsets_pb2.ExportOffsetsRequest, _offsets_pb2.ExportOffsetsReply]
+    """All offsets of some groups, as the Meta Service and this adapter together
+    know them.
+    """
+    ImportOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ImportOffsetsRequest, _offsets_pb2.ChangeReply]
+    """Merges offsets: only what is larger than what stands changes anything."""
 
 @_typing.type_check_only
 class OffsetAdminAsyncStub(OffsetAdminStub):
+    """On the Unix socket open to its owner; on TCP only with a token or mTLS."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     Status: _aio.UnaryUnaryMultiCallable[_offsets_pb2.StatusRequest, _offsets_pb2.StatusReply]  # type: ignore[assignment]
     """What the adapter does at the moment, and what is at risk."""
@@ -134,8 +158,30 @@ class OffsetAdminAsyncStub(OffsetAdminStub):
     """Sends every dirty offset to the Meta Service now."""
     ListOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsReply]  # type: ignore[assignment]
     """The local offsets in key order, a page at a time."""
+    ListGroups: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListGroupsRequest, _offsets_pb2.ListGroupsReply]  # type: ignore[assignment]
+    """The groups that have local offsets, in key order, a page at a time."""
+    DescribeGroup: _aio.UnaryUnaryMultiCallable[_offsets_pb2.DescribeGroupRequest, _offsets_pb2.DescribeGroupReply]  # type: ignore[assignment]
+    """Every shard of a group: what is here, what the Meta Service has, bounds and
+    lag. Changes nothing, here or there.
+    """
+    ResetOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ResetOffsetsRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
+    """Moves a group's offsets anywhere, under a new epoch that nothing committed
+    or flushed before can pass. Without `execute` it only shows what it would do.
+    """
+    DeleteOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.DeleteOffsetsRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
+    """Deletes offsets; tombstones keep late flushes from bringing them back."""
+    CloneGroup: _aio.UnaryUnaryMultiCallable[_offsets_pb2.CloneGroupRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
+    """Gives one group the offsets of another, as a reset does."""
+    ExportOffsets: _aio.UnaryStreamMultiCallable[_offsets_pb2.ExportOffsetsRequest, _offsets_pb2.ExportOffsetsReply]  # type: ignore[assignment]
+    """All offsets of some groups, as the Meta Service and this adapter together
+    know them.
+    """
+    ImportOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ImportOffsetsRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
+    """Merges offsets: only what is larger than what stands changes anything."""
 
 class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
+    """On the Unix socket open to its owner; on TCP only with a token or mTLS."""
+
     @_abc_1.abstractmethod
     def Status(
         self,
@@ -160,4 +206,121 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_offsets_pb2.ListOffsetsReply, _abc.Awaitable[_offsets_pb2.ListOffsetsReply]]:
         """The local offsets in key order, a page at a time."""
 
+    @_abc_1.abstractmethod
+    def ListGroups(
+        self,
+        request: _offsets_pb2.ListGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ListGroupsReply, _abc.Awaitable[_offsets_pb2.ListGroupsReply]]:
+        """The groups that have local offsets, in key order, a page at a time."""
+
+    @_abc_1.abstractmethod
+    def DescribeGroup(
+        self,
+        request: _offsets_pb2.DescribeGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.DescribeGroupReply, _abc.Awaitable[_offsets_pb2.DescribeGroupReply]]:
+        """Every shard of a group: what is here, what the Meta Service has, bounds and
+        lag. Changes nothing, here or there.
+        """
+
+    @_abc_1.abstractmethod
+    def ResetOffsets(
+        self,
+        request: _offsets_pb2.ResetOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ChangeReply, _abc.Awaitable[_offsets_pb2.ChangeReply]]:
+        """Moves a group's offsets anywhere, under a new epoch that nothing committed
+        or flushed before can pass. Without `execute` it only shows what it would do.
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteOffsets(
+        self,
+        request: _offsets_pb2.DeleteOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ChangeReply, _abc.Awaitable[_offsets_pb2.ChangeReply]]:
+        """Deletes offsets; tombstones keep late flushes from bringing them back."""
+
+    @_abc_1.abstractmethod
+    def CloneGroup(
+        self,
+        request: _offsets_pb2.CloneGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ChangeReply, _abc.Awaitable[_offsets_pb2.ChangeReply]]:
+        """Gives one group the offsets of another, as a reset does."""
+
+    @_abc_1.abstractmethod
+    def ExportOffsets(
+        self,
+        request: _offsets_pb2.ExportOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_offsets_pb2.ExportOffsetsReply], _abc.AsyncIterator[_offsets_pb2.ExportOffsetsReply]]:
+        """All offsets of some groups, as the Meta Service and this adapter together
+        know them.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportOffsets(
+        self,
+        request: _offsets_pb2.ImportOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ChangeReply, _abc.Awaitable[_offsets_pb2.ChangeReply]]:
+        """Merges offsets: only what is larger than what stands changes anything."""
+
 def add_OffsetAdminServicer_to_server(servicer: OffsetAdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class BrokerLogStub:
+    """What an adapter may ask its broker about the logs behind the shards. Brokers
+    implement it; its address is in the adapter's configuration.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> BrokerLogAsyncStub: ...
+    GetBounds: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.GetBoundsRequest, _offsets_pb2.GetBoundsReply]
+    """The bounds of shards. A shard that the broker does not have is left out."""
+    GetOffsetsForTime: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.GetOffsetsForTimeRequest, _offsets_pb2.GetOffsetsForTimeReply]
+    """For each shard the offset of the first message at or after a time. A shard
+    that the broker does not have is left out.
+    """
+
+@_typing.type_check_only
+class BrokerLogAsyncStub(BrokerLogStub):
+    """What an adapter may ask its broker about the logs behind the shards. Brokers
+    implement it; its address is in the adapter's configuration.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    GetBounds: _aio.UnaryUnaryMultiCallable[_offsets_pb2.GetBoundsRequest, _offsets_pb2.GetBoundsReply]  # type: ignore[assignment]
+    """The bounds of shards. A shard that the broker does not have is left out."""
+    GetOffsetsForTime: _aio.UnaryUnaryMultiCallable[_offsets_pb2.GetOffsetsForTimeRequest, _offsets_pb2.GetOffsetsForTimeReply]  # type: ignore[assignment]
+    """For each shard the offset of the first message at or after a time. A shard
+    that the broker does not have is left out.
+    """
+
+class BrokerLogServicer(metaclass=_abc_1.ABCMeta):
+    """What an adapter may ask its broker about the logs behind the shards. Brokers
+    implement it; its address is in the adapter's configuration.
+    """
+
+    @_abc_1.abstractmethod
+    def GetBounds(
+        self,
+        request: _offsets_pb2.GetBoundsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.GetBoundsReply, _abc.Awaitable[_offsets_pb2.GetBoundsReply]]:
+        """The bounds of shards. A shard that the broker does not have is left out."""
+
+    @_abc_1.abstractmethod
+    def GetOffsetsForTime(
+        self,
+        request: _offsets_pb2.GetOffsetsForTimeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.GetOffsetsForTimeReply, _abc.Awaitable[_offsets_pb2.GetOffsetsForTimeReply]]:
+        """For each shard the offset of the first message at or after a time. A shard
+        that the broker does not have is left out.
+        """
+
+def add_BrokerLogServicer_to_server(servicer: BrokerLogServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

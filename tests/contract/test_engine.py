@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from adapter.clocks import wall_ms
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
 from tests.contract.cases import CLUSTER, save
+from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record, tombstone
 
 Opened = Callable[[], AbstractAsyncContextManager[Engine]]
@@ -44,7 +46,17 @@ async def rocksdb(directory: Path) -> AsyncIterator[Engine]:
         engine.close()
 
 
-ENGINES: dict[str, Callable[[Path], AbstractAsyncContextManager[Engine]]] = {"rocksdb": rocksdb}
+@asynccontextmanager
+async def memory(directory: Path) -> AsyncIterator[Engine]:
+    """The model test's engine: one for each directory, and killed at the end."""
+    engine = _MEMORY.setdefault(directory, MemoryEngine(wall_ms))
+    yield engine
+    engine.crash()
+
+
+_MEMORY: dict[Path, MemoryEngine] = {}
+
+ENGINES: dict[str, Callable[[Path], AbstractAsyncContextManager[Engine]]] = {"rocksdb": rocksdb, "memory": memory}
 
 
 @pytest.fixture(params=ENGINES)
@@ -150,7 +162,7 @@ async def test_a_delete_leaves_a_tombstone_that_late_saves_cannot_pass(opened: O
         await engine.delete(CLUSTER, "default", "g", ["a", "nowhere"])
         (dead,) = await standing(engine, A)
         assert dead is not None
-        assert (dead.position, dead.live) == ((4, 0), False)
+        assert (dead.position, dead.live) == ((next_era(3), 0), False)
         assert dead.committed_at_ms > 0
         assert await save(engine, (A, record(2**64 - 1, 3))) == [SaveOutcome(Status.SUPERSEDED, dead)]
         assert await standing(engine, A, B, key("nowhere")) == [dead, record(6), None]
@@ -161,8 +173,8 @@ async def test_a_deleted_key_comes_back_in_the_epoch_of_its_tombstone(opened: Op
     async with opened() as engine:
         await save(engine, (A, record(5)), (B, record(5)))
         await engine.delete(CLUSTER, "default", "g", [])
-        await save(engine, (A, record(0, 2)), (B, record(0, 0)))
-        assert await standing(engine, A, B) == [record(0, 2), record(0, 2)]
+        await save(engine, (A, record(0, next_era(1))), (B, record(0, 0)))
+        assert await standing(engine, A, B) == [record(0, next_era(1)), record(0, next_era(1))]
 
 
 async def test_a_second_delete_changes_nothing(opened: Opened) -> None:
@@ -196,7 +208,7 @@ async def test_a_delete_and_a_save_at_the_same_time_leave_one_of_both_whole(open
             await asyncio.gather(save(engine, (where, record(6))), engine.delete(CLUSTER, "default", "g", [str(turn)]))
             (found,) = await standing(engine, where)
             assert found is not None
-            assert (found.position, found.live) == ((2, 0), False)
+            assert (found.position, found.live) == ((next_era(1), 0), False)
 
 
 async def test_groups_with_tricky_names_are_kept_apart(opened: Opened) -> None:

@@ -1,6 +1,8 @@
 """Bad input to the Meta Service: a bad entry gets INVALID in its row, a bad request INVALID_ARGUMENT; the rest goes on (10)."""
 
+import re
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -99,6 +101,10 @@ def _batch(**fields: Any) -> meta_pb.BatchGetOffsetDataRequest:
     return meta_pb.BatchGetOffsetDataRequest(groups=[good, bad])
 
 
+def _expire(**fields: Any) -> meta_pb.ExpireOffsetDataRequest:
+    return meta_pb.ExpireOffsetDataRequest(**{"namespace": "default", "group": "g", "before_ms": 1, "now_ms": 5, **fields})
+
+
 NAMED = {"namespace": "default", "group": "g"}
 ROWS = [
     Row("save_cluster", "SaveOffsetData", _save(_entry(), cluster=LONG), f"cluster_name {TOO_LONG}"),
@@ -134,6 +140,12 @@ ROWS = [
         meta_pb.ListOffsetDataRequest(group="g"),
         "namespace: is empty, but a group is named; name both",
     ),
+    Row("expire_cluster", "ExpireOffsetData", _expire(cluster_name=LONG), f"cluster_name {TOO_LONG}"),
+    Row("expire_namespace", "ExpireOffsetData", _expire(namespace=LONG), f"namespace {TOO_LONG}"),
+    Row("expire_group", "ExpireOffsetData", _expire(group=""), "group is empty"),
+    Row("expire_never", "ExpireOffsetData", _expire(before_ms=0), "before_ms: 0 is not between 1 and now_ms, 5"),
+    Row("expire_future", "ExpireOffsetData", _expire(before_ms=6), "before_ms: 6 is not between 1 and now_ms, 5"),
+    Row("expire_no_time", "ExpireOffsetData", _expire(now_ms=0), "before_ms: 1 is not between 1 and now_ms, 0"),
 ]
 
 
@@ -143,6 +155,20 @@ def test_a_request_that_is_bad_as_a_whole_is_refused(stub: meta_grpc.MetaService
     with pytest.raises(grpc.RpcError) as caught:
         getattr(stub, row.method)(row.request, timeout=PATIENCE_S)
     assert (caught.value.code(), caught.value.details()) == (BAD, row.message)
+
+
+def test_an_expiry_by_a_clock_that_is_far_ahead_is_refused(
+    service: ServiceProcess, stub: meta_grpc.MetaServiceServiceStub
+) -> None:
+    """An adapter whose clock is days ahead would take away what is in use. An hour is forgiven."""
+    stub.SaveOffsetData(_save(_entry(), cluster="clock"), timeout=PATIENCE_S)
+    now_ms = time.time_ns() // 1_000_000
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ExpireOffsetData(_expire(cluster_name="clock", now_ms=now_ms + 2 * 3_600_000), timeout=PATIENCE_S)
+    assert caught.value.code() is BAD
+    assert re.fullmatch(r"now_ms: is \d+ ms ahead of this server's clock; one of both is wrong", caught.value.details() or "")
+    assert stored_in(service, "clock") == {key(): (1, 1)}
+    stub.ExpireOffsetData(_expire(cluster_name="clock", now_ms=now_ms + 3_000_000), timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("token", [b"garbage", b"\xff", b"\x07default\x01a", b"\x05other\x07default\x01g\x01s"])

@@ -8,10 +8,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from adapter.broker_log import BrokerLog, NoBrokerLog
 from adapter.cache import OffsetCache
 from adapter.committer import Commit, Standing
 from adapter.config import WalSync
 from adapter.core import Core, running_core
+from adapter.disk import RocksDisk
 from adapter.errors import AdapterError
 from adapter.metrics import AdapterMetrics
 from adapter.model import U64_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
@@ -52,7 +54,7 @@ def tombstone(epoch: int) -> OffsetRecord:
 
 def commit_of(offsets: dict[OffsetKey, int], *, overwrite: bool = False, **fields: Any) -> Commit:
     """A commit of these offsets."""
-    entries = [(where, record(offset, **fields)) for where, offset in offsets.items()]
+    entries = [(where, record(offset, **{"epoch": 0, **fields})) for where, offset in offsets.items()]
     return Commit(entries, CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY)
 
 
@@ -64,6 +66,7 @@ async def core_over(
     cache: OffsetCache | None = None,
     tracks_all: bool = True,
     knows: Sequence[str] = (),
+    broker_log: BrokerLog | None = None,
     **sections: Any,
 ) -> AsyncIterator[Core]:
     """Everything that works on a store, without gRPC and without the flush loop: a test flushes when it wants to.
@@ -72,7 +75,7 @@ async def core_over(
     """
     config = adapter_config(directory, **sections)
     opened = cache or OffsetCache.open(config.cache.path, config.cache.wal_sync)
-    async with running_core(config, opened, meta, AdapterMetrics()) as core:
+    async with running_core(config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog()) as core:
         core.flusher.tracks_all = tracks_all
         core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)
         yield core
@@ -87,6 +90,12 @@ async def send(core: Core, change: Commit) -> list[Standing]:
 async def commit(core: Core, offset: int, shard: str = "s", *, overwrite: bool = False, **fields: Any) -> None:
     """Commit one offset of the group `g` as the server does."""
     await send(core, commit_of({key(shard): offset}, overwrite=overwrite, **fields))
+
+
+def rocks_of(cache: OffsetCache) -> RocksDisk:
+    """The disk below a cache, to break it."""
+    assert isinstance(cache._disk, RocksDisk)
+    return cache._disk
 
 
 def doom(cache: OffsetCache) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from adapter.committer import Commit, Reconcile, Standing
+from adapter.committer import Reconcile, Standing
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
-from adapter.model import CommitMode, Status
+from adapter.model import Status
 from adapter.testing import FakeMeta
 from tests.unit.helpers import (
     PATIENCE_S,
@@ -180,7 +180,7 @@ async def test_a_rewind_in_an_unknown_epoch_is_refused_alone_and_sends_nothing(t
     async with core_over(tmp_path, meta, **THROUGH) as core:
         await core.committer.submit(commit_of({A: 8}))
         with pytest.raises(NotReadyError, match="default/g/a: cannot be rewound now"):
-            await send(core, Commit([(A, record(3))], CommitMode.OVERWRITE))
+            await send(core, commit_of({A: 3}, overwrite=True))
         assert meta.saves == []
 
 

@@ -13,7 +13,7 @@ from adapter.core import Core
 from adapter.errors import ContendedError, DiskFullError, NotReadyError, StorageFailedError
 from adapter.model import CommitMode, OffsetRecord
 from adapter.testing import FakeMeta, eventually
-from tests.unit.helpers import commit_of, core_over, key, record, tombstone, watched
+from tests.unit.helpers import commit_of, core_over, key, record, rocks_of, tombstone, watched
 
 A, B, C = key("a"), key("b"), key("c")
 QUIET: dict[str, Any] = {"flush": {"interval_ms": 60_000}}  # no sync but those that are asked for
@@ -124,7 +124,7 @@ async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) ->
             cache.gate = asyncio.Event()
             callers = [asyncio.create_task(core.committer.submit(commit_of({found: 1}))) for found in (A, B)]
             await eventually(lambda: cache.syncs == 1)
-            cache._db.close()
+            rocks_of(cache)._db.close()
             cache.gate.set()
             answers = await asyncio.gather(*callers, return_exceptions=True)
             assert [type(found) for found in answers] == [StorageFailedError, StorageFailedError]
@@ -165,7 +165,7 @@ async def test_a_refused_change_leaves_the_others_of_its_batch_alone(tmp_path: P
     """A rewind in an unknown epoch is refused with everything that came with it, and nothing else (10)."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await put(core, 5)
-        rewind = Commit([(B, record(1)), (A, record(3)), (C, record(1))], CommitMode.OVERWRITE)
+        rewind = commit_of({B: 1, A: 3, C: 1}, overwrite=True)
         answers = await submitted(core, commit_of({A: 6}), rewind, commit_of({C: 7}))
         assert answers[0] == [Standing(A, record(6, 0))]
         assert isinstance(answers[1], NotReadyError)
@@ -309,3 +309,23 @@ async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Pat
         await core.committer.submit(Reconcile([(A, record(7, 0))]))
         assert core.cache.get(A) == record(7, 3)
         assert A not in core.dirty
+
+
+async def test_what_changes_nothing_is_not_acknowledged_after_a_failed_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands may be what the sync has lost (1). Found by the model."""
+    cache = watched(tmp_path, "always")
+    callers = []
+    with pytest.RaisesGroup(StorageFailedError):
+        async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
+            cache.gate = asyncio.Event()
+            callers.append(asyncio.create_task(core.committer.submit(commit_of({A: 5}))))
+            await eventually(lambda: cache.syncs == 1)
+            callers.append(asyncio.create_task(core.committer.submit(commit_of({A: 5}))))
+            rocks_of(cache)._db.close()
+            monkeypatch.setattr(cache, "find", lambda _: (record(5), 1))  # the closed database cannot be read
+            cache.gate.set()
+            await anyio.sleep_forever()  # ended by the watch of the failed store
+    answers = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(found) for found in answers] == [StorageFailedError, StorageFailedError]

@@ -1,0 +1,46 @@
+"""Where shards begin and end, as brokers told with their commits. In memory and bounded: a hint that ages, not a record."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+MAX_SHARDS = 100_000  # about 40 MB; a broker with more should serve BrokerLog
+
+
+class ShardKey(NamedTuple):
+    """A shard in its namespace, whoever reads it."""
+
+    namespace: str
+    shard: str
+
+
+class Bounds(NamedTuple):
+    """`low` is the first offset that can be read, `high` the one that the next message will get. `seen_at_ms` is Unix time."""
+
+    low: int
+    high: int
+    seen_at_ms: int
+
+    def lag(self, offset: int) -> int:
+        """Messages between the next offset to read and the end."""
+        return max(self.high - offset, 0)
+
+
+class ReportedBounds:
+    """The newest bounds of each shard, up to so many shards; the one that was told longest ago goes first."""
+
+    def __init__(self, max_shards: int = MAX_SHARDS) -> None:
+        self._max_shards = max_shards
+        self._bounds: OrderedDict[ShardKey, Bounds] = OrderedDict()
+
+    def note(self, told: Mapping[ShardKey, Bounds]) -> None:
+        """Commits told these bounds."""
+        for shard, bounds in told.items():
+            self._bounds[shard] = bounds
+            self._bounds.move_to_end(shard)
+        while len(self._bounds) > self._max_shards:
+            self._bounds.popitem(last=False)
+
+    def get(self, shard: ShardKey) -> Bounds | None:
+        """What was told last; None when nothing was."""
+        return self._bounds.get(shard)

@@ -1,0 +1,314 @@
+"""Fencing: a member of a generation that a rebalance has ended commits nothing (Kafka's ILLEGAL_GENERATION)."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.cache import OffsetCache
+from adapter.committer import Change, Commit, Forget, Standing
+from adapter.core import Core
+from adapter.errors import DiskFullError, FencedError, InvalidInputError, MetaUnavailableError, NotReadyError
+from adapter.model import CommitMode, GroupKey, Member, OffsetKey
+from adapter.reads import Wanted
+from adapter.requests import parse_commit
+from adapter.rpc import offsets_pb
+from adapter.testing import FakeMeta, eventually
+from tests.unit.helpers import HeldMeta, commit_of, core_over, crash, key, record, send, watched
+
+G, H = GroupKey("default", "g"), GroupKey("default", "h")
+IN_H = key("s", "h")
+POLICIES: list[dict[str, Any]] = [{}, {"mode": "write_through"}]
+DOWN = MetaUnavailableError("down by the test")
+
+
+def of(generation: int, offsets: dict[OffsetKey, int], member_id: str = "m", *, overwrite: bool = False) -> Commit:
+    """A commit by a member of a generation of the group `g`."""
+    return commit_of(offsets, overwrite=overwrite)._replace(members={G: Member(generation, member_id)})
+
+
+async def outcomes(core: Core, *changes: Change) -> list[list[Standing] | BaseException]:
+    """Submit changes at the same moment, so that they share a batch."""
+    return await asyncio.gather(*(core.committer.submit(change) for change in changes), return_exceptions=True)
+
+
+@pytest.fixture(params=POLICIES, ids=["cached", "write_through"])
+def policy(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Both commit policies."""
+    found: dict[str, Any] = request.param
+    return found
+
+
+async def test_a_lower_generation_is_refused_and_told_what_to_do(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """The error names group, generation, member and the way out; nothing is stored (10)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, **policy) as core:
+        await send(core, of(5, {key(): 10}))
+        before = dict(meta.records)
+        says = "default/g: ILLEGAL_GENERATION: generation 4 of member 'zombie' has ended; 5 is the present one: rejoin the group"
+        with pytest.raises(FencedError, match=f"^{says}$"):
+            await send(core, of(4, {key(): 11, key("t"): 1}, "zombie"))
+        assert (core.cache.get(key()), core.cache.get(key("t"))) == (record(10, committed_at_ms=0), None)
+        assert meta.records == before
+        assert core.cache.member(G) == Member(5, "m")
+
+
+async def test_nothing_of_a_fenced_request_is_stored_also_of_other_groups(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """Neither records nor the generation of a group that was not fenced (10)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, **policy) as core:
+        await send(core, of(5, {key(): 10}))
+        zombie = of(4, {IN_H: 1, key(): 11})
+        for members in ({H: Member(9, "x"), **zombie.members}, {**zombie.members, H: Member(9, "x")}):
+            with pytest.raises(FencedError):
+                await send(core, zombie._replace(members=members))
+        assert core.cache.get(IN_H) is None
+        assert IN_H not in meta.records
+        assert core.cache.member(H) is None
+
+
+async def test_in_a_request_of_both_policies_nothing_is_stored_when_one_group_is_fenced(tmp_path: Path) -> None:
+    """The written-through part goes first, and must not be in the Meta Service when the cached one is fenced (10)."""
+    meta = FakeMeta()
+    paid = key("s", "payments")
+    async with core_over(tmp_path, meta, policy=[{"groups": "payments", "mode": "write_through"}]) as core:
+        await send(core, of(5, {key(): 10}))
+        with pytest.raises(FencedError):
+            await send(core, of(4, {paid: 1, key(): 11}))
+        assert meta.records == {}
+        assert core.cache.get(paid) is None
+
+
+async def test_an_equal_generation_is_accepted_whoever_sends_it(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """A group has many members in a generation; the first of them is remembered."""
+    async with core_over(tmp_path, FakeMeta(), **policy) as core:
+        await send(core, of(5, {key(): 10}, "first"))
+        await send(core, of(5, {key(): 11}, "second"))
+        assert core.cache.get(key()) == record(11)
+        assert core.cache.member(G) == Member(5, "first")
+
+
+async def test_a_commit_without_a_generation_is_not_fenced(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """Nor does it change what is remembered."""
+    async with core_over(tmp_path, FakeMeta(), **policy) as core:
+        await send(core, of(5, {key(): 10}))
+        await send(core, commit_of({key(): 11}))
+        assert core.cache.get(key()) == record(11)
+        assert core.cache.member(G) == Member(5, "m")
+
+
+async def test_generation_0_is_a_generation(tmp_path: Path) -> None:
+    """The first one of many a broker: it is fenced by 1 as any other."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await send(core, of(0, {key(): 1}))
+        assert core.cache.member(G) == Member(0, "m")
+        await send(core, of(1, {key(): 2}))
+        with pytest.raises(FencedError):
+            await send(core, of(0, {key(): 3}))
+
+
+async def test_a_generation_counts_also_when_its_commit_changes_nothing(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """The zombie may be ahead of the new member: it has to stop all the same."""
+    async with core_over(tmp_path, FakeMeta(), **policy) as core:
+        await send(core, of(4, {key(): 10}))
+        await send(core, of(5, {key(): 3}))
+        with pytest.raises(FencedError):
+            await send(core, of(4, {key(): 11}))
+        assert core.cache.get(key()) == record(10)
+
+
+async def test_a_zombie_cannot_rewind(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """Nor raise the epoch (2)."""
+    async with core_over(tmp_path, FakeMeta(), **policy) as core:
+        await send(core, of(5, {key(): 10}))
+        with pytest.raises(FencedError):
+            await send(core, of(4, {key(): 3}, overwrite=True))
+        assert core.cache.get(key()) == record(10)
+
+
+async def test_each_group_has_generations_of_its_own(tmp_path: Path) -> None:
+    """Also groups of which one's name begins with the other's, and those of another namespace."""
+    longer, elsewhere = GroupKey("default", "gg"), GroupKey("g", "default")
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await send(core, of(5, {key(): 1}))
+        for group in (longer, elsewhere):
+            await send(core, commit_of({OffsetKey(*group, "s"): 1})._replace(members={group: Member(1)}))
+            assert core.cache.member(group) == Member(1)
+        assert core.cache.member(G) == Member(5, "m")
+
+
+async def test_changes_of_one_batch_fence_each_other_in_their_order(tmp_path: Path) -> None:
+    """What is staged counts as seen."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        batches = cache.batches
+        answers = await outcomes(core, of(4, {key(): 1}), of(5, {key(): 2}), of(4, {key(): 9}), of(5, {key(): 3}))
+        assert cache.batches == batches + 1
+        assert isinstance(answers[2], FencedError)
+        assert [answer for answer in answers if isinstance(answer, list)] == [
+            [Standing(key(), record(offset))] for offset in (1, 2, 3)
+        ]
+        assert cache.get(key()) == record(3)
+        assert cache.member(G) == Member(5, "m")
+
+
+async def test_a_commit_that_is_refused_for_another_reason_raises_no_generation(tmp_path: Path) -> None:
+    """Nothing of it counts (10): here a rewind in an unknown epoch."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await core.committer.submit(commit_of({key(): 10}))
+        with pytest.raises(NotReadyError):
+            await core.committer.submit(of(5, {key(): 3}, overwrite=True))
+        assert core.cache.member(G) is None
+        await core.committer.submit(of(4, {key(): 11}))
+
+
+async def test_a_full_disk_raises_no_generation(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """Refused is refused: the older member was never told that it is over."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), cache=cache, **policy) as core:
+        cache.refuses = DiskFullError("full by the test")
+        with pytest.raises(DiskFullError):
+            await send(core, of(5, {key(): 1}))
+        cache.refuses = None
+        await send(core, of(4, {key(): 1}))
+        assert cache.member(G) == Member(4, "m")
+
+
+async def test_a_generation_survives_a_kill(tmp_path: Path, policy: dict[str, Any]) -> None:
+    """It is in the same WriteBatch as the offsets (1)."""
+    async with core_over(tmp_path, meta := FakeMeta(), cache=watched(tmp_path), **policy) as core:
+        await send(core, of(5, {key(): 10}, "né"))
+        core.cache.failure = "killed by the test"
+    async with core_over(tmp_path, meta, **policy) as core:
+        assert core.cache.member(G) == Member(5, "né")
+        assert core.cache.loss is None
+        with pytest.raises(FencedError):
+            await send(core, of(4, {key(): 11}))
+
+
+async def test_with_always_a_generation_is_synced_before_its_answer(tmp_path: Path) -> None:
+    """Also when no offset changed with it."""
+    cache = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, flush={"interval_ms": 60_000}) as core:
+        await core.committer.submit(of(4, {key(): 10}))
+        syncs = cache.syncs
+        await core.committer.submit(of(5, {key(): 1}))
+        assert cache.syncs == syncs + 1
+
+
+async def test_with_interval_a_generation_is_synced_at_the_next_tick(tmp_path: Path) -> None:
+    """Also when no offset changed with it: at most one interval is at risk."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, flush={"interval_ms": 10}) as core:
+        await core.committer.submit(of(4, {key(): 10}))
+        await eventually(lambda: cache.unsynced_writes == 0)
+        syncs = cache.syncs
+        await core.committer.submit(of(5, {key(): 1}))
+        await eventually(lambda: cache.syncs > syncs, 2.0)
+
+
+async def test_a_removed_shard_leaves_the_generation(tmp_path: Path) -> None:
+    """RemoveOffsets of the whole group, too: the hand-over of shards is when zombies are about."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await send(core, of(5, {key(): 10}))
+        assert await core.ownership.remove([Wanted(G, [])]) == 1
+        with pytest.raises(FencedError):
+            await send(core, of(4, {key(): 11}))
+        assert core.cache.get(key()) == record(10)
+
+
+async def test_a_forgotten_group_begins_anew(tmp_path: Path) -> None:
+    """As when the group was deleted as a whole: the next one of this name may count from 1; others stay."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await send(core, of(5, {key(): 10})._replace(members={G: Member(5), H: Member(7)}))
+        await core.committer.submit(Forget((), [G], gone=True))
+        assert (core.cache.member(G), core.cache.member(H)) == (None, Member(7))
+        await send(core, of(1, {key(): 11}))
+        assert core.cache.member(G) == Member(1, "m")
+
+
+async def test_a_group_that_is_forgotten_in_the_batch_of_a_commit_begins_anew(tmp_path: Path) -> None:
+    """In the order in which they came."""
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        forget = Forget((), [G], gone=True)
+        answers = await outcomes(core, of(5, {key(): 1}), forget, of(2, {key(): 2}), of(1, {key(): 3}))
+        assert [isinstance(answer, FencedError) for answer in answers] == [False, False, False, True]
+        assert core.cache.member(G) == Member(2, "m")
+
+
+async def test_an_older_generation_cannot_slip_in_behind_a_newer_one_in_one_save(tmp_path: Path) -> None:
+    """Written through, both wait for the call under way: the older one is fenced when the save is made up."""
+    meta = HeldMeta()
+    async with core_over(tmp_path, meta, knows="g", mode="write_through") as core:
+        first = asyncio.create_task(send(core, commit_of({key("other"): 1})))
+        await meta.entered.wait()
+        racing = [asyncio.create_task(send(core, of(generation, {key(): 10 - generation}))) for generation in (4, 5)]
+        await eventually(lambda: core.cache.member(G) == Member(5, "m"))
+        meta.gate.set()
+        older, newer = await asyncio.gather(*racing, return_exceptions=True)
+        await first
+        assert isinstance(older, FencedError)
+        assert newer == [Standing(key(), record(5))]
+        assert meta.records[key()] == record(5)
+        assert [len(save) for save in meta.saves] == [1, 1]
+
+
+async def test_behind_a_save_that_failed_the_generation_stands(tmp_path: Path) -> None:
+    """Written through: whether the Meta Service applied it is unknown, so that the older member has to stop."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta, knows="g", mode="write_through") as core:
+        meta.faults.append(DOWN)
+        with pytest.raises(MetaUnavailableError):
+            await send(core, of(5, {key(): 10}))
+        with pytest.raises(FencedError):
+            await send(core, of(4, {key(): 11}))
+        assert len(meta.saves) == 1
+
+
+def test_a_generation_is_kept_beside_the_offsets_and_is_not_one(tmp_path: Path) -> None:
+    """No scan, count or digest sees it; an open finds nothing missing."""
+    cache = OffsetCache.open(tmp_path, "interval")
+    cache.write({key(): record(1)}, members={G: Member(2**64 - 1, "x" * 255), H: Member(0)})
+    assert [stored.key for stored in cache.scan()] == [key()]
+    crash(cache)
+    cache = OffsetCache.open(tmp_path, "interval")
+    assert (cache.keys, cache.loss) == (1, None)
+    assert (cache.member(G), cache.member(H)) == (Member(2**64 - 1, "x" * 255), Member(0))
+    cache.write({}, members={G: None})
+    assert cache.member(G) is None
+    cache.close()
+
+
+def _request(*groups: dict[str, Any]) -> offsets_pb.CommitOffsetsRequest:
+    shards = [[offsets_pb.ShardCommit(shard=f"s{at}", offset=1)] for at in range(len(groups))]
+    return offsets_pb.CommitOffsetsRequest(
+        groups=[offsets_pb.GroupCommits(**{"group": "g", "shards": shards[at], **fields}) for at, fields in enumerate(groups)]
+    )
+
+
+def test_who_commits_is_read_group_by_group() -> None:
+    """Absent is not 0: without a generation there is no member."""
+    commit, _ = parse_commit(_request({"generation": 0, "member_id": "m"}, {"group": "h", "member_id": "n"}))
+    assert commit.members == {G: Member(0, "m")}
+    assert commit.mode is CommitMode.INCREASE_ONLY
+
+
+def test_a_group_may_be_twice_in_a_request_of_one_member() -> None:
+    """Large groups come in parts; a part without a generation is of the same request."""
+    for parts in (
+        ({"generation": 3, "member_id": "m"}, {"generation": 3, "member_id": "m"}),
+        ({"generation": 3, "member_id": "m"}, {}),
+        ({}, {"generation": 3, "member_id": "m"}),
+    ):
+        assert parse_commit(_request(*parts)).commit.members == {G: Member(3, "m")}
+
+
+@pytest.mark.parametrize("second", [{"generation": 4, "member_id": "m"}, {"generation": 3, "member_id": "other"}])
+def test_a_group_in_two_generations_is_refused(second: dict[str, Any]) -> None:
+    """Nobody can be meant by both (10)."""
+    with pytest.raises(
+        InvalidInputError,
+        match=r"^groups\[1\]\.generation: default/g is in the request with another member or generation$",
+    ):
+        parse_commit(_request({"generation": 3, "member_id": "m"}, {"namespace": "default", **second}))
