@@ -57,6 +57,10 @@ class DirtyKeys:
         """True when the Meta Service refused the key's last flush."""
         return key in self._refused
 
+    def keys(self) -> set[OffsetKey]:
+        """The dirty keys, of which a caller may keep this copy."""
+        return self._waiting.keys() | self._in_flight.keys() | self._refused.keys()
+
     def __contains__(self, key: OffsetKey) -> bool:
         """True when the Meta Service has not acknowledged the newest local value."""
         return key in self._waiting or key in self._in_flight or key in self._refused

@@ -4,17 +4,19 @@ A key becomes clean only by an acknowledgement of at least its value (invariant 
 acknowledged stays dirty (4). Never blocks a commit.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
 import structlog
 
 from adapter.cache import OffsetCache
+from adapter.clocks import REAL, Clocks
 from adapter.committer import Committer, Reconcile
 from adapter.config import FlushSection
 from adapter.dirty import DirtyKeys, DirtyRecord
+from adapter.epochless import save
 from adapter.errors import AdapterError, RefusedError, TransientError
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
@@ -49,7 +51,7 @@ class Flusher:
         committer: Committer,
         meta: MetaClient,
         metrics: AdapterMetrics,
-        clock: Callable[[], float] = time.monotonic,
+        clocks: Clocks = REAL,
     ) -> None:
         self._section = section
         self._cache = cache
@@ -57,11 +59,14 @@ class Flusher:
         self._committer = committer
         self._meta = meta
         self._metrics = metrics
-        self._clock = clock
+        self._clock = clocks.monotonic
+        self._now_ms = clocks.now_ms
         self._lock = anyio.Lock()
         self._refused_since = 0.0
         # False until the recovery has seen every key: before, the store may hold dirty keys that `dirty` does not know.
         self.tracks_all = False
+        # What was still dirty then: a Meta Service without epochs may hold more of it.
+        self.uncompared: set[OffsetKey] = set()
         self.last_error = ""
         self.last_flush_at_ms = 0
         self.last_flush_seconds = 0.0
@@ -76,8 +81,9 @@ class Flusher:
             # At most one a tick (5): a flush that is slower than the interval, or was retried, skips the ticks it missed.
             now = self._clock()
             next_at = max(next_at, now - interval_s) + interval_s
-            retry_at = self._refused_since + self._section.refused_retry_ms / 1000
-            await policy(self.flush_once, refused_too=now >= retry_at)
+            refused_too = self._dirty.refused > 0 and now >= self._refused_since + self._section.refused_retry_ms / 1000
+            if self._dirty.waiting or refused_too:
+                await policy(self.flush_once, refused_too=refused_too)
 
     async def flush_once(self, *, refused_too: bool = False) -> int:
         """Send everything that is dirty now, or what was refused before as well; returns how many keys were acknowledged.
@@ -103,6 +109,12 @@ class Flusher:
                 self._settle(batch, outcome)
             self._finish(seq, len(batch), started, outcome)
         return len(outcome.acknowledged)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Meanwhile no flush of this adapter is under way, so that none can be behind what is done here (invariant 7)."""
+        async with self._lock:
+            yield
 
     async def flush_all(self) -> int:
         """Send what is dirty and what was refused before; returns how many keys were acknowledged.
@@ -145,7 +157,7 @@ class Flusher:
     async def _send_chunk(self, chunk: Entries, outcome: _Outcome) -> None:
         entries = [SaveEntry(key, entry.record) for key, entry in chunk.items()]
         with self._metrics.save_call("flush", len(entries)):
-            results = await self._meta.save(entries)
+            results = await save(self._meta, entries, uncompared=self._is_uncompared)
         for (key, record, _), result in zip(entries, results, strict=True):
             self._metrics.results[result.status].inc()
             if not result.status.acknowledged:
@@ -159,6 +171,9 @@ class Flusher:
             if result.status is Status.SUPERSEDED:
                 log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
 
+    def _is_uncompared(self, key: OffsetKey) -> bool:
+        return not self.tracks_all or key in self.uncompared
+
     def _settle(self, batch: Entries, outcome: _Outcome) -> None:
         unsent = {key: entry for key, entry in batch.items() if key not in outcome.acknowledged and key not in outcome.refused}
         if outcome.refused:
@@ -166,6 +181,7 @@ class Flusher:
             self.last_error = outcome.why_refused
             log.warning("flush.refused", entries=len(outcome.refused), example=outcome.why_refused)
         self._dirty.settle(outcome.refused, unsent)
+        self.uncompared -= outcome.acknowledged
 
     def _finish(self, seq: int, size: int, started: float, outcome: _Outcome) -> None:
         """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused."""
@@ -173,7 +189,7 @@ class Flusher:
             floor = self._dirty.lowest_refused_seq()
             self._cache.flushed_seq = max(self._cache.flushed_seq, seq if floor is None else min(seq, floor - 1))
         self.last_flush_seconds = self._clock() - started
-        self.last_flush_at_ms = time.time_ns() // 1_000_000
+        self.last_flush_at_ms = self._now_ms()
         self._metrics.flushed(size, self.last_flush_seconds)
         if not outcome.refused:
             self.last_error = ""

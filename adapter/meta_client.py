@@ -1,9 +1,9 @@
-"""The way to the Meta Service: endpoints, failover, deadlines, and its errors in our terms.
+"""The Meta Service as the adapter sees it: its calls in our terms, whether it knows epochs or only offsets.
 
 Never retries: the flusher and the recovery do, with the values that are newest by then.
 """
 
-import ssl
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
@@ -11,19 +11,20 @@ from typing import Protocol, TypeVar
 
 import grpc
 import grpc.aio
-import structlog
 
-from adapter.config import ClientTls, MetaSection
-from adapter.errors import AdapterError, ConfigError, MetaUnavailableError, RefusedError
+from adapter.channels import open_channel
+from adapter.config import MetaSection
+from adapter.endpoints import Endpoints, OtherKindError
+from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.wire import in_slices, record_of, save_outcome, save_request
 
-log = structlog.get_logger(__name__)
-
 R = TypeVar("R")
 
 Page = tuple[list[tuple[OffsetKey, OffsetRecord]], bytes]
+
+KIND_CHANGES = 4  # of the server while one read is under way, after which it is given up
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 2**20),
@@ -32,17 +33,6 @@ CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
-
-# What the same request may not meet again; another endpoint is tried at once.
-_UNAVAILABLE = {
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-}
 
 
 class MetaClient(Protocol):
@@ -56,6 +46,10 @@ class MetaClient(Protocol):
     def endpoint(self) -> str:
         """Where the next call goes."""
 
+    @property
+    def knows_epochs(self) -> bool:
+        """False once the server showed that it knows only offsets (a real RobustMQ): see docs/discussion.md."""
+
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """Merge entries; one outcome each, in their order."""
 
@@ -68,6 +62,12 @@ class MetaClient(Protocol):
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """A page of everything, and the token of the next (empty: the last)."""
 
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        """Take a group away unless it was committed to at or after `before_ms`; then that time, else 0 (Unix ms)."""
+
+    async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
+        """Delete shards of a group without saying an epoch: for a server that knows none."""
+
 
 class GrpcMetaClient:
     """Speaks to one endpoint until it fails, then to the next."""
@@ -76,39 +76,51 @@ class GrpcMetaClient:
         self._cluster = section.cluster
         self._timeout_s = section.timeout_ms / 1000
         self._load_timeout_s = section.load_timeout_ms / 1000
-        self._stubs = {name: meta_grpc.MetaServiceServiceStub(channel) for name, channel in channels.items()}
-        self._endpoints = section.endpoints
-        self.endpoint = section.endpoints[0]
-        self._batch_get = True
-        self.available = True
+        self._endpoints = Endpoints(section.endpoints, channels)
 
     @classmethod
     @asynccontextmanager
     async def open(cls, section: MetaSection) -> AsyncIterator["GrpcMetaClient"]:
         """A client over new channels. Connects on first use. Raises ConfigError for TLS files that cannot be read."""
-        credentials = _credentials(section.tls) if section.tls else None
-        channels = {
-            name: grpc.aio.secure_channel(name, credentials, CHANNEL_OPTIONS)
-            if credentials
-            else grpc.aio.insecure_channel(name, CHANNEL_OPTIONS)
-            for name in section.endpoints
-        }
+        channels = {name: open_channel(name, section.tls, CHANNEL_OPTIONS, name="meta.tls") for name in section.endpoints}
         try:
             yield cls(section, channels)
         finally:
             for channel in channels.values():
                 await channel.close()
 
+    @property
+    def available(self) -> bool:
+        """False after a call failed, until one succeeds."""
+        return self._endpoints.available
+
+    @property
+    def endpoint(self) -> str:
+        """Where the next call goes."""
+        return self._endpoints.current
+
+    @property
+    def knows_epochs(self) -> bool:
+        """False once the server there showed that it knows only offsets."""
+        return self._endpoints.knows_epochs
+
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """Merge entries; one outcome each, in their order.
+        """Merge entries; one outcome each, in their order. A server without epochs writes or, if told, compares and sets.
 
         Raises MetaUnavailableError; it is unknown then whether the save was applied, and sending it again is harmless.
+        OtherKindError, one of these: nothing was sent, because what was asked of `knows_epochs` before is not so any more.
         """
+        epochs = self.knows_epochs  # before anything is awaited: the caller has just looked
+        if not epochs and not all(entry.record.live for entry in entries):
+            raise RefusedError(f"{self.endpoint}: knows no epochs and would take a tombstone for the offset 0")
         request = await save_request(self._cluster, entries)
-        reply = await self._call(lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
-        if not reply.results and entries:
-            log.debug("meta.no_results", help="this server knows no epochs: its reply is taken as applied")
-            return [SaveOutcome(Status.APPLIED, as_seen(entry.record, None)) for entry in entries]
+        reply = await self._call(
+            lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=epochs
+        )
+        if entries:
+            self._endpoints.learn(epochs=bool(reply.results))
+        if not reply.results:
+            return [_without_result(entry, committed=reply.committed) for entry in entries]
         if len(reply.results) != len(entries):
             raise MetaUnavailableError(f"{self.endpoint}: answered {len(reply.results)} results to {len(entries)} entries")
         outcomes: list[SaveOutcome] = []
@@ -118,7 +130,10 @@ class GrpcMetaClient:
         return outcomes
 
     async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
-        """The records of these keys, tombstones included; `keys` come sorted or at least grouped."""
+        """The records of these keys, tombstones included; `keys` come sorted or at least grouped. Without keys it only looks."""
+        if not keys:
+            await self._endpoints.look(self._timeout_s)
+            return {}
         by_group = [(group, [key.shard for key in members]) for group, members in groupby(keys, lambda key: key.group_key)]
         wanted = set(keys)
         found = await self._get_groups(by_group, self._timeout_s)
@@ -140,20 +155,44 @@ class GrpcMetaClient:
         ]
         return entries, reply.next_page_token
 
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        """Take a group away unless it was committed to at or after `before_ms`; then that time, else 0 (Unix ms)."""
+        request = meta_pb.ExpireOffsetDataRequest(
+            cluster_name=self._cluster, namespace=group.namespace, group=group.group, before_ms=before_ms, now_ms=now_ms
+        )
+        reply = await self._call(lambda stub: stub.ExpireOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
+        return reply.newest_ms
+
+    async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
+        """Delete shards of a group without saying an epoch: for a server that knows none."""
+        request = meta_pb.DeleteOffsetDataRequest(
+            tenant=group.namespace, namespace=group.namespace, group=group.group, shard_names=shards, cluster_name=self._cluster
+        )
+        await self._call(lambda stub: stub.DeleteOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
+
     async def _get_groups(
         self, wanted: Sequence[tuple[GroupKey, list[str]]], timeout_s: float
     ) -> list[dict[OffsetKey, OffsetRecord]]:
-        if not self._batch_get:
-            return [await self._get_group(group, timeout_s) for group, _ in wanted]
+        """By the call that the server knows: one of ours does not show tombstones in the one that RobustMQ has."""
+        for _ in range(KIND_CHANGES):
+            epochs = self.knows_epochs
+            with contextlib.suppress(OtherKindError):
+                if epochs:
+                    return await self._get_batch(wanted, timeout_s)
+                found = [await self._get_group(group, timeout_s) for group, _ in wanted]
+                if not self.knows_epochs:
+                    return found
+        raise MetaUnavailableError(f"{self.endpoint}: its servers change all the time between those with and without epochs")
+
+    async def _get_batch(
+        self, wanted: Sequence[tuple[GroupKey, list[str]]], timeout_s: float
+    ) -> list[dict[OffsetKey, OffsetRecord]]:
         request = meta_pb.BatchGetOffsetDataRequest(cluster_name=self._cluster)
         for group, shards in wanted:
             request.groups.add(namespace=group.namespace, group=group.group, shard_names=shards)
-        try:
-            reply = await self._call(lambda stub: stub.BatchGetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s)
-        except _UnimplementedError:
-            log.info("meta.no_batch_get", endpoint=self.endpoint, help="groups are fetched one by one")
-            self._batch_get = False
-            return await self._get_groups(wanted, timeout_s)
+        reply = await self._call(
+            lambda stub: stub.BatchGetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=True
+        )
         return [
             {OffsetKey(*group, item.shard_name): record_of(item) for item in found.offsets}
             for (group, _), found in zip(wanted, reply.groups, strict=True)
@@ -163,32 +202,26 @@ class GrpcMetaClient:
         request = meta_pb.GetOffsetDataRequest(
             tenant=group.namespace, namespace=group.namespace, group=group.group, cluster_name=self._cluster
         )
-        reply = await self._call(lambda stub: stub.GetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s)
+        reply = await self._call(lambda stub: stub.GetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=False)
+        if any(item.epoch for item in reply.offsets):
+            self._endpoints.learn(epochs=True)
         return {OffsetKey(*group, item.shard_name): record_of(item) for item in reply.offsets}
 
-    async def _call(self, call: "Callable[[meta_grpc.MetaServiceServiceAsyncStub], Awaitable[R]]", *, timeout_s: float) -> R:
-        """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current."""
-        problems = []
-        first = self._endpoints.index(self.endpoint)
-        for endpoint in (*self._endpoints[first:], *self._endpoints[:first]):
-            try:
-                answer = await call(self._stubs[endpoint])
-            except grpc.aio.AioRpcError as error:
-                found = _translate(endpoint, error, timeout_s)
-                if not isinstance(found, MetaUnavailableError):
-                    self.available = True
-                    raise found from error
-                problems.append(str(found))
-                continue
-            self.available = True
-            self.endpoint = endpoint
-            return answer
-        self.available = False
-        raise MetaUnavailableError("; ".join(problems))
+    async def _call(
+        self,
+        call: "Callable[[meta_grpc.MetaServiceServiceAsyncStub], Awaitable[R]]",
+        *,
+        timeout_s: float,
+        epochs: bool | None = None,
+    ) -> R:
+        return await self._endpoints.call(call, timeout_s=timeout_s, epochs=epochs)
 
 
-class _UnimplementedError(RefusedError):
-    """The server does not know this RPC."""
+def _without_result(entry: SaveEntry, *, committed: bool) -> SaveOutcome:
+    """The outcome at a server that answers with `committed` alone: True when every expectation of the request was met."""
+    if entry.expected_offset is None or committed:
+        return SaveOutcome(Status.APPLIED, as_seen(entry.record, None))
+    return SaveOutcome(Status.CONFLICT, None, "this one, or another of the same save, was not as expected")
 
 
 def _outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
@@ -196,28 +229,3 @@ def _outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
         return save_outcome(entry, row)
     except ValueError:
         return SaveOutcome(Status.INVALID, None, f"the Meta Service answered with the unknown status {row.status}")
-
-
-def _translate(endpoint: str, error: grpc.aio.AioRpcError, timeout_s: float) -> AdapterError:
-    code = error.code()
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return _UnimplementedError(f"{endpoint}: UNIMPLEMENTED: {error.details()}; is this a Meta Service?")
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return MetaUnavailableError(f"{endpoint}: no answer within {timeout_s:g} s")
-    text = f"{endpoint}: {code.name}: {error.details()}"
-    return MetaUnavailableError(text) if code in _UNAVAILABLE else RefusedError(text)
-
-
-def _credentials(tls: ClientTls) -> grpc.ChannelCredentials:
-    try:
-        ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))
-        # gRPC would fail each call without saying why: let the standard library look first.
-        context = ssl.create_default_context(cafile=str(tls.ca))
-        if tls.cert:
-            context.load_cert_chain(tls.cert, tls.key)
-    except ssl.SSLError as error:
-        files = ", ".join(str(path) for path in (tls.ca, tls.cert, tls.key) if path)
-        raise ConfigError(f"meta.tls: {files}: not PEM files that belong together: {error.reason}") from error
-    except OSError as error:
-        raise ConfigError(f"meta.tls: {error.filename}: {error.strerror}") from error
-    return grpc.ssl_channel_credentials(ca, key, cert)

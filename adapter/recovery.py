@@ -5,12 +5,10 @@ compares it takes from the store on disk, never from an in-memory set, which is 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 import anyio
-import anyio.to_thread
 import structlog
 
 from adapter.cache import OffsetCache, Stored
@@ -82,6 +80,7 @@ class Recovery:
             # Not from within `except*`: Python 3.11.2 wraps in a group what is raised there.
             raise failure
         self.report.done = True
+        self._flusher.uncompared = self._dirty.keys()
         self._flusher.tracks_all = True
         log.info("recovery.done", **vars(self.report))
         return self.report
@@ -109,7 +108,7 @@ class Recovery:
         def read() -> list[Stored]:
             return [stored for stored in self._cache.scan() if stored.seq > flushed_seq]
 
-        for key, record, seq in await anyio.to_thread.run_sync(read):
+        for key, record, seq in await self._cache.apart(read):
             # Not what was committed, flushed or adopted while the scan ran.
             if key not in self._dirty and self._cache.seq_of(key) == seq:
                 self._dirty.add(key, record, seq, self._clock())
@@ -119,24 +118,21 @@ class Recovery:
         into.append(await self._next_batch(after))
 
     async def _next_batch(self, after: OffsetKey | None) -> list[Stored]:
-        def read() -> list[Stored]:
-            scan: Iterator[Stored] = self._cache.scan(after=after)
-            return list(islice(scan, self._batch_keys))
-
-        return await anyio.to_thread.run_sync(read)
+        return await self._cache.page(self._batch_keys, after=after)
 
     async def _compare(self, batch: list[Stored]) -> None:
         forgets = self._committer.loaded.forgets
         remote = await self._fetch(batch)
         differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
-        pushed: list[OffsetKey] = []
+        pushed: dict[OffsetKey, OffsetRecord] = {}
         for key, local, _ in batch:
             held = remote.pop(key, None)
             found = as_seen(held, local) if held else None
-            if found != local:
-                differing.append((key, held))
+            # Where no epochs are known, absent is what a tombstone means.
+            if found != local and (found or local.live or self._meta.knows_epochs):
+                differing.append((key, found))
                 if found is None or meet(local, found) != found:
-                    pushed.append(key)
+                    pushed[key] = local
         # Of whole groups: what is in no batch because it was lost here.
         lost = [(key, found) for key, found in remote.items() if self._cache.get(key) is None]
         if differing or lost:
@@ -155,7 +151,7 @@ class Recovery:
         found = await self._meta.get_groups(groups, patient=True)
         return {key: record for records in found for key, record in records.items()}
 
-    async def _push(self, pushed: list[OffsetKey]) -> None:
+    async def _push(self, pushed: Mapping[OffsetKey, OffsetRecord]) -> None:
         unacknowledged: Callable[[OffsetKey], bool] = self._dirty.is_refused
         try:
             await self._flusher.flush_once()
@@ -163,5 +159,12 @@ class Recovery:
             log.warning("recovery.push_failed", error=str(error), help="what is dirty stays so: the flusher goes on with it")
             unacknowledged = self._dirty.__contains__
         failed = sum(unacknowledged(key) for key in pushed)
+        # Somebody else was faster: what stands there came back with the answer.
+        adopted = sum(self._went_on(key, record) for key, record in pushed.items() if not unacknowledged(key))
         self.report.failed += failed
-        self.report.pushed += len(pushed) - failed
+        self.report.adopted += adopted
+        self.report.pushed += len(pushed) - failed - adopted
+
+    def _went_on(self, key: OffsetKey, record: OffsetRecord) -> bool:
+        now = self._cache.get(key)
+        return now is not None and now.position > (record.epoch or now.epoch, record.offset)

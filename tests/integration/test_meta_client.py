@@ -2,77 +2,21 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
 from adapter.codec import encode_key
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.meta_client import GrpcMetaClient
-from adapter.model import CommitMode, GroupKey, OffsetKey, SaveEntry, Status
-from adapter.reads import ReadMode
+from adapter.model import GroupKey, OffsetKey, SaveEntry, Status
 from adapter.rpc import meta_pb
 from adapter.testing import ServiceProcess, ended, free_port, meta_process
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc, meta_section, record, serving, stored_in, until_clean
 
 ENTRY = SaveEntry(key(), record(7, metadata="m", committed_at_ms=3, topic="t", partition=2))
-
-
-class PlainMeta:
-    """A Meta Service as RobustMQ has it: the last write wins, no `results`, no epochs, no RPC of ours."""
-
-    def __init__(self) -> None:
-        self.offsets: dict[OffsetKey, int] = {}
-        self.saves: list[meta_pb.SaveOffsetDataRequest] = []
-        self.gets: list[str] = []
-
-    async def save(self, request: meta_pb.SaveOffsetDataRequest, _: Any) -> meta_pb.SaveOffsetDataReply:
-        """SaveOffsetData. RobustMQ answers with the default message."""
-        self.saves.append(request)
-        for group in request.offsets:
-            self.offsets |= {OffsetKey(group.tenant, group.group, item.shard_name): item.offset for item in group.offsets}
-        return meta_pb.SaveOffsetDataReply()
-
-    async def get(self, request: meta_pb.GetOffsetDataRequest, _: Any) -> meta_pb.GetOffsetDataReply:
-        """GetOffsetData."""
-        self.gets.append(request.group)
-        found = [(name, offset) for name, offset in self.offsets.items() if name[:2] == (request.tenant, request.group)]
-        rows = [meta_pb.GetOffsetDataReplyOffset(shard_name=name.shard, offset=offset) for name, offset in found]
-        return meta_pb.GetOffsetDataReply(offsets=rows)
-
-    def handlers(self) -> dict[str, Any]:
-        """Only these two: gRPC answers UNIMPLEMENTED for the others."""
-        requests: dict[str, tuple[Any, Any]] = {
-            "SaveOffsetData": (self.save, meta_pb.SaveOffsetDataRequest),
-            "GetOffsetData": (self.get, meta_pb.GetOffsetDataRequest),
-        }
-        return {
-            name: grpc.unary_unary_rpc_method_handler(
-                method, request_deserializer=kind.FromString, response_serializer=lambda reply: reply.SerializeToString()
-            )
-            for name, (method, kind) in requests.items()
-        }
-
-
-@asynccontextmanager
-async def plain_meta() -> AsyncIterator[tuple[PlainMeta, str]]:
-    """A running `PlainMeta` and its address."""
-    service = PlainMeta()
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("meta.service.common.MetaServiceService", service.handlers()),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield service, f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
 
 
 @pytest.fixture
@@ -196,69 +140,6 @@ async def test_a_refusal_is_not_an_outage(meta: ServiceProcess) -> None:
         with pytest.raises(RefusedError, match="page_size: 10001 is over 10000"):
             await client.list_page("", "", 10_001, b"")
         assert (client.endpoint, client.available) == (meta.address, True)
-
-
-async def test_a_server_without_batch_get_is_asked_group_by_group() -> None:
-    """UNIMPLEMENTED is no outage; what it gives is in epoch 0, unknown."""
-    async with plain_meta() as (plain, address), GrpcMetaClient.open(meta_section(address)) as client:
-        await client.save([ENTRY, SaveEntry(key("u", "h"), record(2))])
-        for _ in range(2):
-            groups = await client.get_groups([GroupKey("default", "g"), GroupKey("default", "h")])
-            assert groups == [{key(): record(7, 0)}, {key("u", "h"): record(2, 0)}]
-        assert await client.get([key(), key("absent")]) == {key(): record(7, 0)}
-        assert plain.gets == ["g", "h", "g", "h", "g"]
-        assert client.available
-
-
-async def test_a_server_without_results_has_applied_what_it_answered() -> None:
-    """Its empty reply is an acknowledgement: RobustMQ answers with the default message."""
-    async with plain_meta() as (plain, address), GrpcMetaClient.open(meta_section(address)) as client:
-        assert [(outcome.status, outcome.standing) for outcome in await client.save([ENTRY])] == [(Status.APPLIED, ENTRY.record)]
-        assert plain.offsets == {key(): 7}
-
-
-async def test_a_sidecar_works_with_a_server_that_knows_neither_epochs_nor_results(directory: Path) -> None:
-    """Commit, flush, restart: the larger offset wins on both sides (2)."""
-    async with plain_meta() as (plain, address), GrpcMetaClient.open(meta_section(address)) as way:
-        plain.offsets[key("old")] = 5
-        async with serving(directory, way) as (_, client):
-            await client.commit("g", {"a": 3, "b": 3, "old": 6})
-            assert await client.flush() >= 0
-        assert plain.offsets == {key("a"): 3, key("b"): 3, key("old"): 6}
-        plain.offsets |= {key("a"): 9, key("b"): 1}
-        async with serving(directory, way) as (_, client):
-            found = await client.read("g", mode=ReadMode.MEMORY)
-            assert {shard: row.offset for shard, row in found.items()} == {"a": 9, "b": 3, "old": 6}
-            status = await client.status()
-            assert (status.recovery.adopted, status.recovery.pushed, status.recovery.equal) == (1, 1, 1)
-        assert plain.offsets == {key("a"): 9, key("b"): 3, key("old"): 6}
-
-
-async def test_an_epoch_of_ours_does_not_beat_a_larger_offset_of_a_server_without_epochs(directory: Path) -> None:
-    """Such a server compares by offset alone, and so it is compared with: another broker went on there after our rewind (2)."""
-    async with plain_meta() as (plain, address), GrpcMetaClient.open(meta_section(address)) as way:
-        async with serving(directory, way) as (_, client):
-            await client.commit("g", {"a": 8})
-            await client.commit("g", {"a": 5}, mode=CommitMode.OVERWRITE)
-        assert plain.offsets == {key("a"): 5}
-        plain.offsets[key("a")] = 9
-        async with serving(directory, way) as (_, client):
-            assert (await client.read("g", mode=ReadMode.MEMORY))["a"].offset == 9
-        assert plain.offsets == {key("a"): 9}
-
-
-async def test_what_is_sent_suits_old_and_new_robustmq() -> None:
-    """`cluster_name` and `namespace` for the older, `tenant` and a topic for the newer; one message for each group."""
-    section = meta_section("127.0.0.1:1", cluster="c1")
-    async with plain_meta() as (plain, address):
-        section = section.model_copy(update={"endpoints": (address,)})
-        async with GrpcMetaClient.open(section) as client:
-            await client.save([SaveEntry(key("s", "g", "n"), record(1)), SaveEntry(key("t", "g", "n"), record(2, topic="x"))])
-        request = plain.saves[0]
-        assert (request.cluster_name, len(request.offsets)) == ("c1", 1)
-        assert (request.offsets[0].tenant, request.offsets[0].group) == ("n", "g")
-        rows = [(row.namespace, row.shard_name, row.topic, row.offset) for row in request.offsets[0].offsets]
-        assert rows == [("n", "s", "s", 1), ("n", "t", "x", 2)]
 
 
 def _old(offset: int) -> meta_pb.SaveOffsetDataRequest:

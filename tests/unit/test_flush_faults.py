@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from adapter.clocks import Clocks
 from adapter.config import FlushSection
 from adapter.core import Core
 from adapter.errors import MetaUnavailableError, RefusedError
@@ -277,7 +278,7 @@ async def test_a_flush_slower_than_the_interval_does_not_end_the_loop(tmp_path: 
 
     async with core_over(tmp_path, meta) as core:
         section = FlushSection(interval_ms=1)
-        flusher = Flusher(section, core.cache, core.dirty, core.committer, meta, AdapterMetrics(), clock=lambda: now[0])
+        flusher = Flusher(section, core.cache, core.dirty, core.committer, meta, AdapterMetrics(), Clocks(lambda: now[0]))
         meta.faults.append(during(meta, slow))
         await commit(core, 5)
         core.tasks.start_soon(flusher.run)

@@ -7,8 +7,9 @@ import pytest
 
 from adapter.cache import OffsetCache
 from adapter.core import Core
-from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
+from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError
 from adapter.model import OffsetKey, OffsetRecord
+from adapter.reads import Wanted
 from adapter.recovery import RecoveryReport
 from adapter.testing import FakeMeta
 from adapter.watermark import Watermark
@@ -205,6 +206,24 @@ async def test_a_commit_during_the_recovery_is_not_lost(tmp_path: Path) -> None:
         await core.recovery.run()
         assert core.cache.get(A) == record(9)
         assert A in core.dirty
+
+
+async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: Path) -> None:
+    """The shard went to another broker: what was fetched before is older than what stands there by now."""
+
+    class HandingOver(ComparedMeta):
+        async def get(self, keys: Sequence[OffsetKey]) -> Records:
+            found = await super().get(keys)
+            if keys:
+                await core.ownership.remove([Wanted(A.group_key, ["a"])])
+                self.records[A] = record(20)
+            return found
+
+    left_behind(tmp_path, {A: record(5)}, flushed=1)
+    async with core_over(tmp_path, HandingOver({A: record(8)}), tracks_all=False) as core:
+        with pytest.raises(ContendedError):
+            await core.recovery.run()
+        assert core.cache.get(A) is None
 
 
 async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Channels to a gRPC server, with TLS or without. A bad file is named before anything is sent."""
+
+import ssl
+from collections.abc import Sequence
+
+import grpc
+import grpc.aio
+
+from adapter.config import ClientTls
+from adapter.errors import ConfigError
+
+Options = Sequence[tuple[str, int]]
+
+
+def open_channel(address: str, tls: ClientTls | None, options: Options, *, name: str = "tls") -> grpc.aio.Channel:
+    """A channel that connects on first use; to a Unix socket without TLS. Raises ConfigError that names `name` for bad files."""
+    if tls is None or address.startswith("unix:"):
+        return grpc.aio.insecure_channel(address, options)
+    return grpc.aio.secure_channel(address, _credentials(tls, name), options)
+
+
+def _credentials(tls: ClientTls, name: str) -> grpc.ChannelCredentials:
+    try:
+        ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))
+        # gRPC would fail each call without saying why: let the standard library look first.
+        context = ssl.create_default_context(cafile=str(tls.ca))
+        if tls.cert:
+            context.load_cert_chain(tls.cert, tls.key)
+    except ssl.SSLError as error:
+        files = ", ".join(str(path) for path in (tls.ca, tls.cert, tls.key) if path)
+        raise ConfigError(f"{name}: {files}: not PEM files that belong together: {error.reason}") from error
+    except OSError as error:
+        raise ConfigError(f"{name}: {error.filename}: {error.strerror}") from error
+    return grpc.ssl_channel_credentials(ca, key, cert)

@@ -1,0 +1,117 @@
+"""Faults of a call to the Meta Service that gRPC itself does not tell: a deadline of ours, and bytes that are no reply."""
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import grpc
+import grpc.aio
+import pytest
+
+from adapter.errors import MetaUnavailableError
+from adapter.meta_client import GrpcMetaClient
+from adapter.model import GroupKey, SaveEntry
+from adapter.testing import ServiceProcess, adapter_process, ended
+from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, rpc, serving, stored_in
+
+GARBAGE = b"\xff\xff\xff\xff"
+ENTRY = SaveEntry(key(), record(7))
+
+
+@asynccontextmanager
+async def garbage_meta() -> AsyncIterator[str]:
+    """The address of a server that answers each call with bytes that are no message."""
+
+    async def answer(*_: Any) -> bytes:
+        return GARBAGE
+
+    handler: Any = grpc.unary_unary_rpc_method_handler(answer)
+    names = ("SaveOffsetData", "GetOffsetData", "BatchGetOffsetData", "ListOffsetData", "ExpireOffsetData", "DeleteOffsetData")
+    service = grpc.method_handlers_generic_handler("meta.service.common.MetaServiceService", dict.fromkeys(names, handler))
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.save([ENTRY]),
+        lambda client: client.get([key()]),
+        lambda client: client.get([]),
+        lambda client: client.get_groups([GroupKey("default", "g")]),
+        lambda client: client.list_page("", "", 10, b""),
+        lambda client: client.expire(GroupKey("default", "g"), 1, 2),
+        lambda client: client.delete(GroupKey("default", "g"), ["s"]),
+    ],
+    ids=["save", "get", "look", "get_groups", "list_page", "expire", "delete"],
+)
+async def test_a_reply_that_is_no_message_is_no_answer(call: Any) -> None:
+    """GRPC gives None for it; the endpoint is named, and whoever called tries again as after an outage."""
+    async with garbage_meta() as address, GrpcMetaClient.open(meta_section(address)) as client:
+        with pytest.raises(MetaUnavailableError, match="no message of a Meta Service") as caught:
+            await call(client)
+        assert str(caught.value).startswith(address)
+        assert client.available is False
+
+
+async def test_another_endpoint_is_tried_after_a_reply_that_is_no_message(meta: ServiceProcess) -> None:
+    """In the same call, as after every other failure."""
+    async with garbage_meta() as address, GrpcMetaClient.open(meta_section(address, meta.address)) as client:
+        await client.save([ENTRY])
+        assert (client.endpoint, client.available) == (meta.address, True)
+    assert stored_in(meta) == {key(): (1, 7)}
+
+
+async def test_an_adapter_lives_on_beside_a_meta_service_that_talks_nonsense(directory: Path) -> None:
+    """Commits are taken and stay dirty; the flusher goes on trying and says why (4)."""
+    async with (
+        garbage_meta() as address,
+        GrpcMetaClient.open(meta_section(address)) as meta,
+        serving(directory, meta, recovery={"timeout_ms": 0}, flush={"interval_ms": 10}, stop={"drain_timeout_ms": 0}) as (
+            _,
+            client,
+        ),
+    ):
+        await client.commit("g", {"s": 1})
+        with anyio.fail_after(PATIENCE_S):
+            while "no message" not in (status := await client.status()).last_flush_error:  # noqa: ASYNC110 - no event tells it
+                await anyio.sleep(0.01)
+        tried = status.save_calls
+        with anyio.fail_after(PATIENCE_S):
+            while (status := await client.status()).save_calls <= tried:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        assert (status.dirty_keys, status.meta_available) == (1, False)
+
+
+async def test_a_scope_of_ours_that_ends_in_a_call_catches_its_own_cancellation(meta: ServiceProcess) -> None:
+    """GRPC passes the cancellation on without its mark; the scope would let it through, and end whoever holds it."""
+    meta.signal(signal.SIGSTOP)
+    async with GrpcMetaClient.open(meta_section(meta.address, timeout_ms=120_000)) as client:
+        with anyio.move_on_after(0.1) as scope:
+            await client.save([ENTRY])
+        assert scope.cancelled_caught
+
+
+def test_the_drain_deadline_in_the_middle_of_a_save_is_an_orderly_stop(directory: Path, meta: ServiceProcess) -> None:
+    """The Meta Service hangs; the only save is the drain's own. What stays is told, exit code 1, no traceback (8)."""
+    settings = "[flush]\ninterval_ms = 60000\n[stop]\ndrain_timeout_ms = 300"
+    adapter = adapter_process(directory, meta.address, extra=settings)
+    with ended(adapter):
+        adapter.start()
+        with rpc(adapter.address) as stubs:
+            stubs.store.CommitOffsets(commits({"s": 1}), timeout=PATIENCE_S)
+            meta.signal(signal.SIGSTOP)
+            stubs.store.CommitOffsets(commits({"s": 2}), timeout=PATIENCE_S)
+        assert adapter.stop(PATIENCE_S) == 1
+    assert "sidecar.drained" in adapter.log
+    assert "left=1" in adapter.log
+    assert "Traceback" not in adapter.log
