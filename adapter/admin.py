@@ -1,102 +1,53 @@
-"""The gRPC front of `offsets.v1.OffsetAdmin`: status, flush, list."""
+"""The gRPC front of `offsets.v1.OffsetAdmin`: proto <-> model. Who may call it, and the audit line, are in `access`.
 
-import time
-from collections.abc import Callable
+No rule of its own about offsets: changes are planned and made by `resets`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 
-from adapter import __version__
-from adapter.codec import decode_key, encode_key, pack_names
-from adapter.config import AdapterConfig
+from adapter.access import Access, audited
+from adapter.bounds import Bounds, ShardKey
+from adapter.codec import decode_key, encode_key, group_prefix, pack_names
 from adapter.core import Core
-from adapter.meta_client import MetaClient
-from adapter.metrics import AdapterMetrics
-from adapter.model import OffsetKey
-from adapter.requests import DEFAULT_PAGE, parse_page, parse_page_token, shard_offset
+from adapter.errors import AdapterError
+from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
+from adapter.reads import Wanted
+from adapter.requests import (
+    DEFAULT_PAGE,
+    parse_group,
+    parse_groups,
+    parse_page,
+    parse_page_token,
+    parse_reset,
+    parse_shards,
+    parse_wanted,
+)
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.statuses import Context, answering
+from adapter.situation import Situation
+from adapter.statuses import Context
+from adapter.views import change_reply, describe_row, shard_offset
 
-AT_RISK = {
-    "always": "nothing: every acknowledged commit is synced",
-    "interval": "a killed process loses nothing; a power cut at most one flush interval",
-    "never": "a killed process loses nothing; a power cut whatever the kernel has not written",
-}
-
-
-class Situation:
-    """Where the sidecar is between start and stop; what Status and the metrics read."""
-
-    def __init__(self, config: AdapterConfig, meta: MetaClient, metrics: AdapterMetrics) -> None:
-        self.config = config
-        self.meta = meta
-        self.metrics = metrics
-        self.state: offsets_pb.StatusReply.State.ValueType = offsets_pb.StatusReply.RECOVERING
-        self.reason = ""
-        self.core: Core | None = None
-        self.started = time.monotonic()
-
-    def enter(self, state: offsets_pb.StatusReply.State.ValueType, reason: str = "") -> None:
-        """Note a new state."""
-        self.state = state
-        self.reason = reason
-
-    def status(self) -> offsets_pb.StatusReply:
-        """Everything a person asks first."""
-        config = self.config
-        reply = offsets_pb.StatusReply(
-            state=self.state,
-            reason=self.reason,
-            version=__version__,
-            uptime_seconds=time.monotonic() - self.started,
-            mode=config.mode,
-            policies=[f"{rule.namespaces}/{rule.groups}: {rule.mode}" for rule in config.policy],
-            cache_path=str(config.cache.path),
-            wal_sync=config.cache.wal_sync,
-            at_risk=AT_RISK[config.cache.wal_sync],
-            meta_endpoints=config.meta.endpoints,
-            meta_endpoint=self.meta.endpoint,
-            meta_available=self.meta.available,
-            commits=self.metrics.commit_count,
-            save_calls=self.metrics.save_call_count,
-        )
-        if self.core:
-            _fill(reply, self.core)
-        return reply
-
-    def gauges(self) -> dict[str, tuple[str, float]]:
-        """Gauges for the metrics. Called from the metrics thread."""
-        core = self.core
-        values = {"up_state": ("1 recovering, 2 serving, 3 degraded, 4 failed, 5 stopping.", float(self.state))}
-        values["meta_available"] = ("1 while the last call to the Meta Service succeeded.", float(self.meta.available))
-        if core is None:
-            return values
-        loss = core.cache.loss
-        values |= {
-            "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.dirty))),
-            "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
-            "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
-            "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.cache.unsynced_writes)),
-            "cache_lost_writes": ("Acknowledged writes found missing at an open, at most.", float(loss.writes if loss else 0)),
-        }
-        properties = core.cache.rocksdb_properties()
-        return values | {f"rocksdb_{name}": (f"RocksDB: {name}.", float(value)) for name, value in properties.items()}
+Describe = offsets_pb.DescribeGroupReply
 
 
 class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
-    """`offsets.v1.OffsetAdmin`."""
+    """`offsets.v1.OffsetAdmin`. `core` gives the store, or raises NotReadyError while there is none to serve."""
 
-    def __init__(self, situation: Situation, core: Callable[[], Core]) -> None:
+    def __init__(self, situation: Situation, core: Callable[[], Core], access: Access) -> None:
         self._situation = situation
         self._core = core
+        self._access = access
 
-    @answering
+    @audited
     async def Status(self, request: offsets_pb.StatusRequest, context: Context) -> offsets_pb.StatusReply:  # noqa: D102
         return self._situation.status()
 
-    @answering
+    @audited
     async def Flush(self, request: offsets_pb.FlushRequest, context: Context) -> offsets_pb.FlushReply:  # noqa: D102
         return offsets_pb.FlushReply(flushed=await self._core().flusher.flush_all())
 
-    @answering
+    @audited
     async def ListOffsets(self, request: offsets_pb.ListOffsetsRequest, context: Context) -> offsets_pb.ListOffsetsReply:  # noqa: D102
         core = self._core()
         prefix = pack_names(*parse_page(request.namespace, request.group, request.page_size))
@@ -109,17 +60,105 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
             next_page_token=encode_key(page[-1].key) if len(page) == size else b"",
         )
 
+    @audited
+    async def ListGroups(self, request: offsets_pb.ListGroupsRequest, context: Context) -> offsets_pb.ListGroupsReply:  # noqa: D102
+        core = self._core()
+        prefix = pack_names(*parse_page(request.namespace, "", request.page_size))
+        token = parse_page_token(request.page_token, prefix, len(GroupKey._fields))
+        page = await core.groups.page(prefix, token, request.page_size or DEFAULT_PAGE)
+        rows = [
+            offsets_pb.ListGroupsReply.Group(
+                namespace=row.group.namespace,
+                group=row.group.group,
+                shards=row.shards,
+                dirty=row.dirty,
+                last_commit_at_ms=row.last_commit_at_ms,
+            )
+            for row in page.rows
+            if row.shards
+        ]
+        return offsets_pb.ListGroupsReply(groups=rows, next_page_token=page.after)
 
-def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
-    reply.stored_keys = core.cache.keys
-    reply.dirty_keys = len(core.dirty)
-    reply.oldest_dirty_seconds = core.dirty.oldest_age(time.monotonic())
-    reply.unsynced_writes = core.cache.unsynced_writes
-    reply.last_flush_at_ms = core.flusher.last_flush_at_ms
-    reply.last_flush_seconds = core.flusher.last_flush_seconds
-    reply.last_flush_error = core.flusher.last_error
-    reply.refused_keys = core.dirty.refused
-    reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report)))
-    loss = core.cache.loss
-    if loss:
-        reply.loss.CopyFrom(offsets_pb.LossStatus(writes=loss.writes, found_at_ms=loss.found_at_ms))
+    @audited
+    async def DescribeGroup(  # noqa: D102
+        self, request: offsets_pb.DescribeGroupRequest, context: Context
+    ) -> offsets_pb.DescribeGroupReply:
+        core = self._core()
+        group = parse_group(request.namespace, request.group)
+        member = core.cache.member(group)
+        reply = Describe(mode=self._situation.config.mode_of(*group), member_id=member.member_id if member else "")
+        if member:
+            reply.generation = member.generation
+        local = {stored.key: stored.record for stored in core.cache.scan(group_prefix(group))}
+        remote: dict[OffsetKey, OffsetRecord] = {}
+        try:
+            # Asked, not merged: to look at something changes nothing.
+            (remote,) = await core.meta.get_groups([group], patient=True)
+        except AdapterError as error:
+            reply.remote_error = str(error)
+        keys = sorted(local.keys() | remote.keys())
+        bounds = await self._bounds(core, group, [key.shard for key in keys], reply)
+        reply.shards.extend(
+            describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), dirty=key in core.dirty) for key in keys
+        )
+        return reply
+
+    @audited
+    async def ResetOffsets(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        wanted, reset = parse_reset(request)
+        return change_reply(await self._core().resets.reset(wanted, reset, execute=request.execute))
+
+    @audited
+    async def DeleteOffsets(self, request: offsets_pb.DeleteOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        resets = self._core().resets
+        if request.group:
+            wanted = Wanted(parse_group(request.namespace, request.group), parse_shards(request.shards))
+            return change_reply(await resets.delete(wanted, execute=request.execute))
+        namespace, shards = parse_group(request.namespace, "every group").namespace, parse_shards(request.shards, required=True)
+        return change_reply(await resets.delete_everywhere(namespace, shards, execute=request.execute))
+
+    @audited
+    async def CloneGroup(self, request: offsets_pb.CloneGroupRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        source = parse_group(request.namespace, request.from_group, "from_group")
+        target = parse_group(request.namespace, request.to_group, "to_group")
+        wanted = Wanted(source, parse_shards(request.shards))
+        return change_reply(await self._core().resets.clone(wanted, target, execute=request.execute))
+
+    @audited
+    async def ExportOffsets(  # noqa: D102
+        self, request: offsets_pb.ExportOffsetsRequest, context: Context
+    ) -> AsyncIterator[offsets_pb.ExportOffsetsReply]:
+        core = self._core()
+        chosen = parse_wanted(request.groups) if request.groups else None
+        async for wanted in _named(chosen) if chosen else _all(core):
+            await core.loader.load_patiently(wanted.group)
+            found = iter(core.reader.local(wanted))
+            while page := list(islice(found, DEFAULT_PAGE)):
+                live = [shard_offset(key, record, dirty=key in core.dirty) for key, record in page if record.live]
+                yield offsets_pb.ExportOffsetsReply(offsets=live)
+
+    @audited
+    async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        commit, _ = parse_groups(request.groups, CommitMode.INCREASE_ONLY)
+        return change_reply(await self._core().resets.merge(commit, execute=request.execute))
+
+    @staticmethod
+    async def _bounds(core: Core, group: GroupKey, shards: list[str], reply: offsets_pb.DescribeGroupReply) -> dict[str, Bounds]:
+        """From the broker where it serves them, else as commits told them."""
+        if core.broker_log.configured:
+            try:
+                return await core.broker_log.bounds(group.namespace, shards)
+            except AdapterError as error:
+                reply.bounds_error = str(error)
+        return {shard: told for shard in shards if (told := core.bounds.get(ShardKey(group.namespace, shard)))}
+
+
+async def _all(core: Core) -> AsyncIterator[Wanted]:
+    async for row in core.groups.rows():
+        if row.shards:
+            yield Wanted(row.group, ())
+
+
+async def _named(chosen: Iterable[Wanted]) -> AsyncIterator[Wanted]:
+    for wanted in chosen:
+        yield wanted

@@ -1,0 +1,275 @@
+"""Changes that move offsets anywhere: reset, delete, clone; and the import, which only merges.
+
+The order, for each group: no flush of this adapter under way, load the group, plan, save, adopt locally, read back, compare.
+The Meta Service goes first: killed behind it, the next load or recovery adopts what it holds. Success is said last.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from adapter.bounds import Bounds, ReportedBounds, ShardKey
+from adapter.broker_log import BrokerLog
+from adapter.cache import OffsetCache
+from adapter.codec import group_prefix
+from adapter.commit import CommitPolicy
+from adapter.committer import Commit, Committer, Forget, Reconcile
+from adapter.errors import AdapterError, ContendedError, InvalidInputError, RefusedError, TransientError, UnknownBoundsError
+from adapter.flusher import Flusher
+from adapter.meta_client import MetaClient
+from adapter.metrics import AdapterMetrics
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, as_seen, decide, is_deleted
+from adapter.plans import Change, Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
+from adapter.reads import GroupLoader, Wanted
+
+SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
+LIST_PAGE = 1_000
+NAMED = 3  # shards that an error or warning names
+
+
+class Outcome(NamedTuple):
+    """What a change did, or in a dry run would do, and what a person should know of it."""
+
+    changes: list[Change]
+    warnings: list[str]
+    executed: bool
+
+
+Plan = Callable[[Mapping[OffsetKey, OffsetRecord], int], list[Change]]
+
+
+class Resets:
+    """Plans and executes. Every method raises MetaUnavailableError when the Meta Service cannot be asked, or half way.
+
+    ContendedError: what was read back is not what was written, because somebody else moved it meanwhile.
+    Without `execute` nothing is written.
+    """
+
+    def __init__(
+        self,
+        cache: OffsetCache,
+        committer: Committer,
+        flusher: Flusher,
+        loader: GroupLoader,
+        meta: MetaClient,
+        write_through: CommitPolicy,
+        reported: ReportedBounds,
+        broker_log: BrokerLog,
+        metrics: AdapterMetrics,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._cache = cache
+        self._committer = committer
+        self._flusher = flusher
+        self._loader = loader
+        self._meta = meta
+        self._write_through = write_through
+        self._reported = reported
+        self._broker_log = broker_log
+        self._metrics = metrics
+        self._now_ms = now_ms
+
+    async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
+        """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
+        group = wanted.group
+        await self._loader.load_patiently(group)
+        shards = [key.shard for key in self._keys(wanted)]
+        if not shards:
+            raise InvalidInputError(f"group: {'/'.join(group)} has no offsets; name the shards that shall get one")
+        bounds, warnings = await self._bounds(group.namespace, shards, reset)
+        by_time: Mapping[str, int | None] = {}
+        if reset.to is To.TIMESTAMP:
+            by_time = await self._broker_log.offsets_for_time(group.namespace, shards, reset.value)
+        keys = [OffsetKey(*group, shard) for shard in shards]
+
+        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+            return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
+
+        return await self._change(group, plan, warnings, execute=execute)
+
+    async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
+        """Delete shards of a group; none named: all of it, and its generation."""
+
+        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+            keys = wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]
+            return plan_delete(keys, Known(standing, now_ms=now_ms))
+
+        outcome = await self._change(wanted.group, plan, [], execute=execute)
+        if execute and not wanted.shards:
+            await self._committer.submit(Forget((), [wanted.group], gone=True))
+        return outcome
+
+    async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:
+        """Delete shards of every group that has an offset of one: for shards that were made anew."""
+        named: dict[GroupKey, list[str]] = {}
+        token = b""
+        # What only this adapter knows has to be there as well.
+        await self._flusher.flush_all()
+        while True:
+            page, token = await self._meta.list_page(namespace, "", LIST_PAGE, token)
+            for key, _ in page:
+                if key.shard in shards:
+                    named.setdefault(key.group_key, []).append(key.shard)
+            if not token:
+                break
+        changes: list[Change] = []
+        warnings: list[str] = []
+        for group, found in named.items():
+            try:
+                outcome = await self.delete(Wanted(group, found), execute=execute)
+            except AdapterError as error:
+                error.attempted = [*changes, *error.attempted]
+                raise
+            changes += outcome.changes
+            warnings += outcome.warnings
+        return Outcome(changes, warnings, execute)
+
+    async def clone(self, wanted: Wanted, target: GroupKey, *, execute: bool) -> Outcome:
+        """Give `target` the offsets of a group's shards (none named: all). Raises InvalidInputError when there are none."""
+        if target == wanted.group:
+            raise InvalidInputError(f"to_group: {target.group!r} is the group to clone from")
+        await self._loader.load_patiently(wanted.group)
+        sources = {key: record for key, record in self._standing(wanted.group).items() if record.live}
+        missing = [shard for shard in wanted.shards if OffsetKey(*wanted.group, shard) not in sources]
+        if missing or not sources:
+            what = f"has no offset of {_some(missing)}" if missing else "has no offsets"
+            raise InvalidInputError(f"from_group: {'/'.join(wanted.group)} {what}; nothing was cloned")
+        chosen = wanted.keys or list(sources)
+        keys = {source: OffsetKey(*target, source.shard) for source in chosen}
+
+        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+            return plan_clone(sources, keys, Known(standing, now_ms=now_ms))
+
+        return await self._change(target, plan, [], execute=execute)
+
+    async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
+        """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
+        groups = dict.fromkeys(key.group_key for key, _ in commit.entries)
+        for group in groups:
+            await self._loader.load_patiently(group)
+        before = {key: self._cache.get(key) for key, _ in commit.entries}
+        if execute:
+            after = {key: record for key, record in await self._write_through.commit(commit) if record}
+            await self._read_back(after, at_least=True)
+        else:
+            after = {key: decide(offered, before[key], commit.mode) for key, offered in commit.entries}
+        changes = []
+        for key, offered in commit.entries:
+            stands, stood = after[key], before[key]
+            same = stood is not None and (stood.position, stood.live) == (stands.position, stands.live)
+            kept = stood if same else stands
+            warning = "" if stands.offset == offered.offset else f"{stands.offset} stands and is larger"
+            changes.append(Change(key, stood, kept, warning))
+        return Outcome(changes, [], execute)
+
+    async def _change(self, group: GroupKey, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
+        """Load, plan and, under the flusher's lock, write, adopt and read back."""
+        now_ms = self._now_ms()
+        if not execute:
+            await self._loader.load_patiently(group)
+            changes = plan(self._standing(group), now_ms)
+        else:
+            async with self._flusher.paused():
+                await self._loader.load_patiently(group)
+                changes = plan(self._standing(group), now_ms)
+                await self._execute(group, changes)
+        active = active_warning(changes, now_ms)
+        return Outcome(changes, [*warnings, *([active] if active else [])], execute)
+
+    async def _execute(self, group: GroupKey, changes: Sequence[Change]) -> None:
+        writes = {change.key: change.after for change in changes if change.changes and change.after}
+        try:
+            await self._write(group, writes)
+            await self._read_back(writes)
+        except AdapterError as error:
+            error.attempted = changes
+            raise
+
+    async def _write(self, group: GroupKey, writes: Mapping[OffsetKey, OffsetRecord]) -> None:
+        entries = [SaveEntry(key, record) for key, record in writes.items()]
+        for at in range(0, len(entries), SAVE_ENTRIES):
+            part = entries[at : at + SAVE_ENTRIES]
+            try:
+                await self._write_part(group, part)
+            except TransientError as error:
+                done = f"{at} of {len(entries)} offsets are changed, of {len(part)} it is unknown: run it again: " if at else ""
+                raise type(error)(f"{done}{error}") from error
+
+    async def _write_part(self, group: GroupKey, part: Sequence[SaveEntry]) -> None:
+        dead = [entry.key for entry in part if not entry.record.live]
+        if dead and not self._meta.knows_epochs:
+            # Such a server would take a tombstone for the offset 0.
+            await self._meta.delete(group, [key.shard for key in dead])
+            await self._committer.submit(Forget(dead, gone=True))
+            return
+        with self._metrics.save_call("admin", len(part)):
+            outcomes = await self._meta.save(part)
+        for entry, outcome in zip(part, outcomes, strict=True):
+            if not outcome.status.acknowledged:
+                raise RefusedError(f"{'/'.join(entry.key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}")
+        await self._committer.submit(
+            Reconcile([(entry.key, outcome.standing) for entry, outcome in zip(part, outcomes, strict=True)])
+        )
+
+    async def _read_back(self, written: Mapping[OffsetKey, OffsetRecord], *, at_least: bool = False) -> None:
+        """Compare what the Meta Service holds now. Raises ContendedError when it is something else (or less, `at_least`)."""
+        keys = sorted(written)
+        differing = []
+        for at in range(0, len(keys), LIST_PAGE):
+            part = keys[at : at + LIST_PAGE]
+            found = await self._meta.get(part)
+            differing += [key for key in part if not _holds(found.get(key), written[key], at_least=at_least)]
+        if differing:
+            raise ContendedError(
+                f"{_some(['/'.join(key) for key in differing])}: read back and found with another value: somebody else moved it "
+                "at the same time; look at it and try again"
+            )
+
+    def _standing(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
+        return {stored.key: stored.record for stored in self._cache.scan(group_prefix(group))}
+
+    def _keys(self, wanted: Wanted) -> list[OffsetKey]:
+        return wanted.keys or [key for key, record in self._standing(wanted.group).items() if record.live]
+
+    async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
+        """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""
+        if reset.to is To.TIMESTAMP and not self._broker_log.configured:
+            raise UnknownBoundsError(
+                "to_timestamp_ms: only the broker knows offsets by time, and no broker_log.address is configured; use to_offset"
+            )
+        warnings = []
+        if self._broker_log.configured:
+            try:
+                found = await self._broker_log.bounds(namespace, shards)
+            except AdapterError as error:
+                if reset.needs_bounds:
+                    raise
+                warnings.append(f"{error}; targets are checked against what commits told, if anything")
+            else:
+                unknown = [shard for shard in shards if shard not in found]
+                return found, [f"the broker does not have {_some(unknown)}: the target was not checked"] if unknown else []
+        found = {shard: told for shard in shards if (told := self._reported.get(ShardKey(namespace, shard)))}
+        unknown = [shard for shard in shards if shard not in found]
+        if unknown and reset.needs_bounds:
+            raise UnknownBoundsError(
+                f"{reset.to.value}: the bounds of {_some(unknown)} are not known: no broker_log.address is configured, and no "
+                "commit since the start told them; use to_offset"
+            )
+        if unknown:
+            warnings.append(f"the bounds of {_some(unknown)} are not known: the target was not checked")
+        if found:
+            oldest = min(bounds.seen_at_ms for bounds in found.values())
+            warnings.append(f"bounds as commits told them, up to {(self._now_ms() - oldest) / 1000:.0f} s ago")
+        return found, warnings
+
+
+def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool) -> bool:
+    if found is None:
+        return not written.live
+    seen = as_seen(found, written)
+    return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"

@@ -1,0 +1,94 @@
+"""Where the sidecar is between start and stop: what Status and the metrics read."""
+
+import time
+
+from adapter import __version__
+from adapter.config import AdapterConfig
+from adapter.core import Core
+from adapter.meta_client import MetaClient
+from adapter.metrics import AdapterMetrics
+from adapter.rpc import offsets_pb
+
+AT_RISK = {
+    "always": "nothing: every acknowledged commit is synced",
+    "interval": "a killed process loses nothing; a power cut at most one flush interval",
+    "never": "a killed process loses nothing; a power cut whatever the kernel has not written",
+}
+
+
+class Situation:
+    """Where the sidecar is between start and stop; what Status and the metrics read."""
+
+    def __init__(self, config: AdapterConfig, meta: MetaClient, metrics: AdapterMetrics) -> None:
+        self.config = config
+        self.meta = meta
+        self.metrics = metrics
+        self.state: offsets_pb.StatusReply.State.ValueType = offsets_pb.StatusReply.RECOVERING
+        self.reason = ""
+        self.core: Core | None = None
+        self.started = time.monotonic()
+
+    def enter(self, state: offsets_pb.StatusReply.State.ValueType, reason: str = "") -> None:
+        """Note a new state."""
+        self.state = state
+        self.reason = reason
+
+    def status(self) -> offsets_pb.StatusReply:
+        """Everything a person asks first."""
+        config = self.config
+        reply = offsets_pb.StatusReply(
+            state=self.state,
+            reason=self.reason,
+            version=__version__,
+            uptime_seconds=time.monotonic() - self.started,
+            mode=config.mode,
+            policies=[f"{rule.namespaces}/{rule.groups}: {rule.mode}" for rule in config.policy],
+            cache_path=str(config.cache.path),
+            wal_sync=config.cache.wal_sync,
+            at_risk=AT_RISK[config.cache.wal_sync],
+            meta_endpoints=config.meta.endpoints,
+            meta_endpoint=self.meta.endpoint,
+            meta_available=self.meta.available,
+            commits=self.metrics.commit_count,
+            save_calls=self.metrics.save_call_count,
+        )
+        if self.core:
+            _fill(reply, self.core)
+        return reply
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """Gauges for the metrics. Called from the metrics thread."""
+        core = self.core
+        values = {"up_state": ("1 recovering, 2 serving, 3 degraded, 4 failed, 5 stopping.", float(self.state))}
+        values["meta_available"] = ("1 while the last call to the Meta Service succeeded.", float(self.meta.available))
+        values["meta_knows_epochs"] = (
+            "0 when the Meta Service knows only offsets, as RobustMQ does.",
+            float(self.meta.knows_epochs),
+        )
+        if core is None:
+            return values
+        loss = core.cache.loss
+        values |= {
+            "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.dirty))),
+            "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
+            "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
+            "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.cache.unsynced_writes)),
+            "cache_lost_writes": ("Acknowledged writes found missing at an open, at most.", float(loss.writes if loss else 0)),
+        }
+        properties = core.cache.rocksdb_properties()
+        return values | {f"rocksdb_{name}": (f"RocksDB: {name}.", float(value)) for name, value in properties.items()}
+
+
+def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
+    reply.stored_keys = core.cache.keys
+    reply.dirty_keys = len(core.dirty)
+    reply.oldest_dirty_seconds = core.dirty.oldest_age(time.monotonic())
+    reply.unsynced_writes = core.cache.unsynced_writes
+    reply.last_flush_at_ms = core.flusher.last_flush_at_ms
+    reply.last_flush_seconds = core.flusher.last_flush_seconds
+    reply.last_flush_error = core.flusher.last_error
+    reply.refused_keys = core.dirty.refused
+    reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report)))
+    loss = core.cache.loss
+    if loss:
+        reply.loss.CopyFrom(offsets_pb.LossStatus(writes=loss.writes, found_at_ms=loss.found_at_ms))
