@@ -17,9 +17,8 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -
 COPY --from=build /opt/offset-adapter /opt/offset-adapter
 COPY config /etc/offset-adapter
 ENV PATH=/opt/offset-adapter/bin:$PATH \
-    PYTHONUNBUFFERED=1 \
-    OFFSET_ADAPTER_ADDRESS=127.0.0.1:9520
-# Relative paths of the settings (data/...) are below this volume.
+    PYTHONUNBUFFERED=1
+# Relative paths of the settings (data/...) are below this volume. So is the Unix socket, which the commands find here.
 WORKDIR /var/lib/offset-adapter
 VOLUME /var/lib/offset-adapter
 USER 10001

@@ -1,33 +1,56 @@
 """A client of the adapter's local API, for Python brokers and tools."""
 
-from collections.abc import AsyncIterator, Sequence
+import getpass
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Self
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Self, cast
 
 import grpc
 import grpc.aio
 
-from adapter.model import DEFAULT_NAMESPACE, CommitMode
+from adapter.channels import open_channel
+from adapter.config import ClientTls, is_loopback
+from adapter.errors import ConfigError
+from adapter.model import DEFAULT_NAMESPACE, CommitMode, Member
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
 
+USER_KEY = "x-offset-adapter-user"  # metadata of admin calls: who the client says that it is
+# The adapter is trusted, and a reply grows with its group.
+CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
 DEFAULT_TIMEOUT_S = 5.0  # Kafka's commit timeout
 
 
 class OffsetClient:
-    """One channel to one adapter. Methods raise `grpc.aio.AioRpcError`."""
+    """One channel to one adapter. Methods raise `grpc.aio.AioRpcError`.
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    `admin` is open on the Unix socket; on TCP it needs the adapter's `token` (or mTLS, by the channel). Only admin calls show it.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, timeout_s: float = DEFAULT_TIMEOUT_S, *, token: str = "") -> None:
         self.store = offsets_grpc.OffsetStoreStub(channel)
-        self.admin = offsets_grpc.OffsetAdminStub(channel)
+        self.admin = offsets_grpc.OffsetAdminStub(cast("grpc.aio.Channel", _AdminChannel(channel, token)))
         self._timeout_s = timeout_s
 
     @classmethod
     @asynccontextmanager
-    async def connect(cls, address: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> AsyncIterator[Self]:
-        """A client of `host:port` or `unix:path`."""
-        async with grpc.aio.insecure_channel(address) as channel:
-            yield cls(channel, timeout_s)
+    async def connect(
+        cls, address: str, timeout_s: float = DEFAULT_TIMEOUT_S, *, token: str = "", tls: ClientTls | None = None
+    ) -> AsyncIterator[Self]:
+        """A client of `host:port` or `unix:path`.
+
+        Raises ConfigError for TLS files that cannot be used, and for a token that would leave this machine in plaintext.
+        """
+        if token and tls is None and not _stays_here(address):
+            raise ConfigError(
+                f"{address}: the token would go there in plaintext, for everybody on the way to read: "
+                "use TLS (--tls-ca), or the adapter's Unix socket"
+            )
+        async with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
+            yield cls(channel, timeout_s, token=token)
 
     async def commit(
         self,
@@ -36,11 +59,22 @@ class OffsetClient:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: CommitMode = CommitMode.INCREASE_ONLY,
+        epochs: Mapping[str, int] = MappingProxyType({}),
+        member: Member | None = None,
     ) -> list[offsets_pb.Superseded]:
-        """Commit shard -> next offset to read; returns the shards above whose value a larger one stands."""
-        shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
+        """Commit shard -> next offset to read; returns the shards above whose value a larger one stands.
+
+        `epochs` are those that came with the offsets when they were read: a commit in flight then cannot undo a reset. `member`
+        fences: one of an older generation than the group's newest is refused with FAILED_PRECONDITION.
+        """
+        shards = [
+            offsets_pb.ShardCommit(shard=shard, offset=offset, epoch=epochs.get(shard, 0)) for shard, offset in offsets.items()
+        ]
+        commits = offsets_pb.GroupCommits(namespace=namespace, group=group, shards=shards)
+        if member:
+            commits.generation, commits.member_id = member
         request = offsets_pb.CommitOffsetsRequest(
-            groups=[offsets_pb.GroupCommits(namespace=namespace, group=group, shards=shards)],
+            groups=[commits],
             mode=offsets_pb.CommitMode.ValueType(mode.value),
         )
         reply = await self.store.CommitOffsets(request, timeout=self._timeout_s)
@@ -95,3 +129,35 @@ class OffsetClient:
 
 def _shards(namespace: str, group: str, shards: Sequence[str]) -> offsets_pb.GroupShards:
     return offsets_pb.GroupShards(namespace=namespace, group=group, shards=shards)
+
+
+class _AdminChannel:
+    """A channel on which every call says who calls, and shows the token."""
+
+    def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
+        self._channel = channel
+        self._metadata = [(USER_KEY, _user())]
+        if token:
+            self._metadata.append(("authorization", f"Bearer {token}"))
+
+    def unary_unary(self, *method: Any, **options: Any) -> Any:  # noqa: ANN401 - passed through
+        return partial(self._channel.unary_unary(*method, **options), metadata=self._metadata)
+
+    def unary_stream(self, *method: Any, **options: Any) -> Any:  # noqa: ANN401
+        return partial(self._channel.unary_stream(*method, **options), metadata=self._metadata)
+
+
+def _stays_here(address: str) -> bool:
+    try:
+        return address.startswith("unix:") or is_loopback(address)
+    except ValueError:  # not host:port; gRPC knows more forms
+        return False
+
+
+def _user() -> str:
+    """Who runs this, in printable ASCII, as metadata must be. Only a claim: the adapter logs it and believes nothing."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not be in its passwd
+        name = str(os.getuid())
+    return "".join(letter if " " < letter <= "~" else "?" for letter in name)

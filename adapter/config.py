@@ -179,6 +179,26 @@ class MetaSection(Section):
     tls: ClientTls | None = None
 
 
+class BrokerLogSection(Section):
+    """Where the broker serves `offsets.v1.BrokerLog`. Empty: it does not."""
+
+    address: OptionalAddress = ""
+    timeout_ms: int = Field(default=2_000, ge=10, le=600_000)
+
+
+class AdminSection(Section):
+    """Who may call OffsetAdmin over TCP: who shows this token; without one, with mTLS, every client; else nobody."""
+
+    token_file: _Path | None = None
+
+
+class ExpirySection(Section):
+    """When the offsets of a group without commits go. 0 hours: never."""
+
+    retention_hours: int = Field(default=168, ge=0, le=876_000)
+    interval_ms: int = Field(default=600_000, ge=10, le=86_400_000)
+
+
 class RecoverySection(Section):
     """The comparison with the Meta Service at start."""
 
@@ -228,6 +248,9 @@ class AdapterConfig(Section):
     flush: FlushSection = FlushSection()
     meta: MetaSection = MetaSection()
     recovery: RecoverySection = RecoverySection()
+    expiry: ExpirySection = ExpirySection()
+    broker_log: BrokerLogSection = BrokerLogSection()
+    admin: AdminSection = AdminSection()
     stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
 
@@ -242,12 +265,20 @@ class StoreSection(Section):
     path: _Path = Path("data/meta")
 
 
+class TombstoneSection(Section):
+    """How long a deleted or expired offset keeps late saves from bringing it back. 0 hours: for ever."""
+
+    retention_hours: int = Field(default=168, ge=0, le=876_000)
+    interval_ms: int = Field(default=600_000, ge=10, le=86_400_000)
+
+
 class MetaConfig(Section):
     """config/meta.toml."""
 
     server: MetaServerSection = MetaServerSection()
     metrics: MetaMetricsSection = MetaMetricsSection()
     store: StoreSection = StoreSection()
+    tombstones: TombstoneSection = TombstoneSection()
     stop: StopSection = StopSection()
     log: LogSection = LogSection()
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import Any
 
 import structlog
 
@@ -25,3 +26,8 @@ def setup(section: LogSection) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[section.level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+def audit() -> Any:  # noqa: ANN401 - as structlog.get_logger
+    """A logger that writes as all others do, but whatever `log.level` is."""
+    return structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))

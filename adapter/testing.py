@@ -1,4 +1,4 @@
-"""What tests, demos and benchmarks share: an in-memory Meta Service, real processes, and a ledger of acknowledged commits."""
+"""What tests, demos and benchmarks share: an in-memory Meta Service, real processes, waiting. Histories are in `history`."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,12 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from adapter.broker_log import BrokerLog, NoBrokerLog
 from adapter.config import AdapterConfig, parse
 from adapter.errors import AdapterError
 from adapter.meta_client import MetaClient, Page
 from adapter.metaservice.engine import settle
-from adapter.model import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
 from adapter.sidecar import Sidecar
 
 READY_TIMEOUT_S = 30.0
@@ -43,6 +44,7 @@ class FakeMeta:
         self.faults: deque[AdapterError | Callable[[Sequence[SaveEntry]], Any]] = deque()
         self.down: AdapterError | None = None
         self.available = True
+        self.knows_epochs = True
         self.endpoint = "memory"
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
@@ -80,7 +82,26 @@ class FakeMeta:
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """See `MetaClient.list_page`; always one page."""
         self._check()
-        return sorted(self.records.items()), b""
+        names = tuple(name for name in (namespace, group) if name)
+        return sorted((key, record) for key, record in self.records.items() if key[: len(names)] == names), b""
+
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        """See `MetaClient.expire`."""
+        self._check()
+        live = {key: record for key, record in self.records.items() if key.group_key == group and record.live}
+        newest_ms = max((record.committed_at_ms for record in live.values()), default=0)
+        if newest_ms >= before_ms:
+            return newest_ms
+        self.records.update((key, expired(record, now_ms)) for key, record in live.items())
+        return 0
+
+    async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
+        """See `MetaClient.delete`."""
+        self._check()
+        now_ms = time.time_ns() // 1_000_000
+        for key, record in self.records.items():
+            if key.group_key == group and (not shards or key.shard in shards) and not is_deleted(record):
+                self.records[key] = deleted(record, now_ms)
 
     def _check(self) -> None:
         self.available = self.down is None
@@ -89,17 +110,17 @@ class FakeMeta:
 
 
 def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: ANN401 - TOML values
-    """A configuration for a test: everything in `directory`, free ports, no metrics unless asked for."""
+    """A configuration for a test: everything in `directory`, also the socket; a free port, no metrics unless asked for."""
     values: dict[str, Any] = {"metrics": {"listen": ""}, **sections}
-    values["server"] = {"listen": "127.0.0.1:0", "unix_socket": "", **sections.get("server", {})}
+    values["server"] = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **sections.get("server", {})}
     values["cache"] = {"path": str(directory / "adapter"), **sections.get("cache", {})}
     return parse(values, AdapterConfig, source="test")
 
 
 @asynccontextmanager
-async def running_sidecar(config: AdapterConfig, meta: MetaClient) -> AsyncIterator[Sidecar]:
+async def running_sidecar(config: AdapterConfig, meta: MetaClient, broker_log: BrokerLog | None = None) -> AsyncIterator[Sidecar]:
     """A sidecar in this process, ready to serve; stopped and drained at the end."""
-    sidecar = Sidecar(config, meta)
+    sidecar = Sidecar(config, meta, broker_log or NoBrokerLog())
     task = asyncio.create_task(sidecar.run(), name="sidecar")
     ready = asyncio.create_task(sidecar.ready.wait(), name="ready")
     try:
@@ -131,11 +152,17 @@ class ServiceProcess:
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[str] = ()
+    socket: Path | None = None
     process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
-        """Where it serves gRPC."""
+        """Where all of its gRPC is open: an adapter's Unix socket, a Meta Service's port."""
+        return f"unix:{self.socket}" if self.socket else self.tcp_address
+
+    @property
+    def tcp_address(self) -> str:
+        """Its port, where brokers commit. OffsetAdmin is off there."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -216,11 +243,11 @@ def adapter_process(
     directory: Path, meta: str, *, wal_sync: str = "interval", top: str = "", extra: str = "", cache: Path | None = None
 ) -> ServiceProcess:
     """An adapter over a store in `directory`. `top` goes before all sections, `extra` behind them."""
-    port = free_port()
+    port, socket_path = free_port(), directory / "a.sock"
     settings = f"""{top}
 [server]
 listen = '127.0.0.1:{port}'
-unix_socket = '{directory / "a.sock"}'
+unix_socket = '{socket_path}'
 [metrics]
 listen = ''
 [cache]
@@ -229,7 +256,7 @@ wal_sync = '{wal_sync}'
 [meta]
 endpoints = ['{meta}']
 {extra}"""
-    return ServiceProcess("serve", directory, settings, port)
+    return ServiceProcess("serve", directory, settings, port, socket=socket_path)
 
 
 @contextlib.contextmanager
@@ -240,31 +267,6 @@ def ended(*services: ServiceProcess) -> Any:  # noqa: ANN401 - a context manager
     finally:
         for service in services:
             service.kill()
-
-
-class Ledger:
-    """What was acknowledged: for each key the highest (epoch, offset) that a commit was answered for.
-
-    Kept by the client, so that no crash of a server can lose it. An offset is a max-register: this is all that decides.
-    """
-
-    def __init__(self) -> None:
-        self.acknowledged: dict[OffsetKey, tuple[int, int]] = {}
-
-    def note(self, key: OffsetKey, offset: int, epoch: int = FIRST_EPOCH) -> None:
-        """A commit was acknowledged."""
-        self.acknowledged[key] = max(self.acknowledged.get(key, (0, 0)), (epoch, offset))
-
-    def missing(
-        self, found: Mapping[OffsetKey, tuple[int, int]]
-    ) -> dict[OffsetKey, tuple[tuple[int, int], tuple[int, int] | None]]:
-        """Keys of which `found` has less than was acknowledged: key -> (acknowledged, found)."""
-        return {
-            key: (acknowledged, found.get(key))
-            for key, acknowledged in self.acknowledged.items()
-            # Stored while the Meta Service was away, an epoch may still be 0 (unknown).
-            if key not in found or max(found[key], (FIRST_EPOCH, found[key][1])) < acknowledged
-        }
 
 
 async def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:

@@ -1,0 +1,246 @@
+"""Who may call OffsetAdmin, and the audit log of who did.
+
+The Unix socket is open to its owner. TCP is open to who shows the token; without a token file, to who shows a certificate
+(mTLS); else to nobody. Every call, also a refused one, is an event `admin.call` that no log level hides. A token is never logged.
+"""
+
+import hmac
+import inspect
+import os
+import pwd
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, overload
+
+import structlog
+from google.protobuf.message import Message
+
+from adapter import logs
+from adapter.client import USER_KEY
+from adapter.config import AdapterConfig
+from adapter.errors import AccessDeniedError, AdapterError, ConfigError, UnauthenticatedError
+from adapter.rpc import offsets_pb
+from adapter.statuses import Context, status_of
+from adapter.views import change_row
+
+log = structlog.get_logger(__name__)
+audit = logs.audit()
+
+TOKEN_MIN = 16  # characters: 64 bits even when it is written in hex
+CLAIM_MAX = 64  # characters
+TEXT_MAX = 255
+ITEMS_MAX = 5  # of a list in a request
+ROWS_MAX = 100  # per line: collectors cut long ones
+
+_TO_THE_SOCKET = "or call it on the adapter's Unix socket, as the user that runs the adapter (--address unix:PATH)"
+
+
+class Access:
+    """Decides who calls, and writes the audit log."""
+
+    def __init__(self, token: str = "", *, mtls: bool = False) -> None:
+        self._token = token.encode()
+        self._mtls = mtls
+        self._owner = f"unix:{_user_of(os.geteuid())}"
+
+    @classmethod
+    def of(cls, config: AdapterConfig) -> "Access":
+        """As the settings say. The token is read here, once: a new one needs a restart. Raises ConfigError."""
+        path = config.admin.token_file
+        tls = config.server.tls
+        return cls(read_token(path, "admin.token_file") if path else "", mtls=tls is not None and tls.client_ca is not None)
+
+    def admit(self, context: Context) -> str:
+        """Who calls, as far as it is verified. Raises AccessDeniedError or UnauthenticatedError."""
+        if context.peer().startswith("unix:"):
+            return self._owner
+        certificate = _certificate(context) if self._mtls else ""
+        if self._token:
+            self._check_token(context)
+            return f"token, {certificate}" if certificate else "token"
+        if not self._mtls:
+            raise AccessDeniedError(
+                "OffsetAdmin is off on TCP: set admin.token_file, or server.tls.client_ca, in the adapter's settings; "
+                + _TO_THE_SOCKET
+            )
+        if not certificate:
+            raise UnauthenticatedError(f"no client certificate was shown: show one, {_TO_THE_SOCKET}")
+        return certificate
+
+    @asynccontextmanager
+    async def auditing(self, method: str, request: Message, context: Context) -> AsyncIterator["Call"]:
+        """Let a call through, or abort it; write what came of it. Its AdapterErrors become statuses."""
+        call = Call(method, request, context)
+        try:
+            call.who = self.admit(context)
+            yield call
+        except AdapterError as error:
+            call.attempted(error)
+            call.write(status_of(error).name, str(error))
+            await context.abort(status_of(error), str(error))
+        except Exception as error:
+            log.exception("rpc.failed", method=method)
+            call.write("UNKNOWN", type(error).__name__)
+            raise
+        except BaseException:  # the client has gone, or the adapter stops
+            call.write("CANCELLED")
+            raise
+        call.write("OK")
+
+    def _check_token(self, context: Context) -> None:
+        scheme, _, shown = _metadata(context, "authorization").partition(" ")
+        if scheme.lower() != "bearer":
+            raise UnauthenticatedError(f"no token: send `authorization: Bearer TOKEN` (--token-file), {_TO_THE_SOCKET}")
+        if not hmac.compare_digest(shown.strip().encode(), self._token):
+            raise UnauthenticatedError("wrong token: it is not the one that the adapter read from admin.token_file at its start")
+
+
+class Call:
+    """One call as the audit log tells it."""
+
+    def __init__(self, method: str, request: Message, context: Context) -> None:
+        self.who = "unknown"
+        self._rows: list[dict[str, Any]] = []
+        self._rows_are = "rows"
+        self._fields: dict[str, Any] = {
+            "claimed": harmless(_metadata(context, USER_KEY), CLAIM_MAX),
+            "peer": context.peer(),
+            "method": method,
+            "arguments": _short(request),
+        }
+        if "execute" in request.DESCRIPTOR.fields_by_name:
+            self._fields["dry_run"] = not getattr(request, "execute")  # noqa: B009 - some requests have it
+
+    def note(self, reply: object) -> None:
+        """Keep what a change did."""
+        if isinstance(reply, offsets_pb.ChangeReply):
+            self._rows = [_row(row) for row in reply.rows]
+
+    def attempted(self, error: AdapterError) -> None:
+        """Keep what a change that failed half way had set out to do: each shard stands at `before` or `after`."""
+        self._rows = [_row(change_row(change)) for change in error.attempted]
+        self._rows_are = "attempted"
+
+    def write(self, outcome: str, reason: str = "") -> None:
+        """Write the event; in parts when there are many rows."""
+        fields = {"who": self.who, **self._fields, "outcome": outcome}
+        if reason:
+            fields["reason"] = harmless(reason, 2 * TEXT_MAX)
+        parts = list(_parts(self._rows))
+        for at, rows in enumerate(parts, start=1):
+            more = {"part": f"{at} of {len(parts)}"} if len(parts) > 1 else {}
+            audit.info("admin.call", **fields, **more, **({self._rows_are: rows} if rows else {}))
+
+
+class _Guarded(Protocol):
+    _access: Access
+
+
+S = TypeVar("S", bound=_Guarded)
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R")
+
+
+@overload
+def audited(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q, Context], Awaitable[R]]: ...
+@overload
+def audited(method: Callable[[S, Q, Context], AsyncIterator[R]]) -> Callable[[S, Q, Context], AsyncIterator[R]]: ...
+def audited(method: Callable[[S, Q, Context], Any]) -> Callable[[S, Q, Context], Any]:
+    """A method of OffsetAdmin, unary or an async generator, behind `self._access`. Used instead of `statuses.answering`."""
+
+    @wraps(method)
+    async def answer(self: S, request: Q, context: Context) -> object:
+        async with self._access.auditing(method.__name__, request, context) as call:
+            reply: object = await method(self, request, context)
+            call.note(reply)
+            return reply
+
+    @wraps(method)
+    async def stream(self: S, request: Q, context: Context) -> AsyncIterator[object]:
+        async with self._access.auditing(method.__name__, request, context), aclosing(method(self, request, context)) as replies:
+            async for reply in replies:
+                yield reply
+
+    return stream if inspect.isasyncgenfunction(method) else answer
+
+
+def read_token(path: Path, name: str) -> str:
+    """The token in a file, which the setting or option `name` names. Raises ConfigError."""
+    try:
+        with path.open(encoding="ascii") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            token = file.read().strip()
+    except OSError as error:
+        raise ConfigError(f"{name}: {path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name}: {path}: a token is made of printable ASCII characters") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{name}: {path}: others than its owner have access to it: chmod 600")
+    if len(token) < TOKEN_MIN:
+        raise ConfigError(f"{name}: {path}: holds {len(token)} characters, a token needs at least {TOKEN_MIN}")
+    if not (token.isprintable() and token.isascii()):
+        raise ConfigError(f"{name}: {path}: a token is one line of printable ASCII characters")
+    return token
+
+
+def harmless(text: str, limit: int = TEXT_MAX) -> str:
+    """A text from outside for a log: nothing in it moves a cursor or begins a line, and it is not long."""
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:limit])
+    return shown if len(text) <= limit else f"{shown}..."
+
+
+def _metadata(context: Context, name: str) -> str:
+    return next((str(value) for key, value in context.invocation_metadata() or () if key == name), "")
+
+
+def _certificate(context: Context) -> str:
+    """Subject and alternative names of the client's certificate; empty when there is none."""
+    shown = context.auth_context()
+    names = [*shown.get("x509_subject", ()), *shown.get("x509_subject_alternative_name", ())]
+    return harmless(f"certificate:{' '.join(name.decode(errors='replace') for name in names)}") if names else ""
+
+
+def _user_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container's user need not be in its passwd
+        return str(uid)
+
+
+def _short(message: Message) -> dict[str, Any]:
+    return {field.name: _shown(value) for field, value in message.ListFields()}
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401 - any value of a protobuf field
+    if isinstance(value, str):
+        return harmless(value)
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, Message):
+        return _short(value)
+    if isinstance(value, (bool, int, float)):
+        return value
+    first = [_shown(item) for item in value[:ITEMS_MAX]]
+    return first if len(value) <= ITEMS_MAX else [*first, f"and {len(value) - ITEMS_MAX:,} more"]
+
+
+def _row(row: offsets_pb.ChangeReply.Row) -> dict[str, Any]:
+    return {
+        "key": [row.namespace, row.group, row.shard],
+        "before": _position(row.before) if row.HasField("before") else None,
+        "after": _position(row.after) if row.HasField("after") else None,
+    }
+
+
+def _position(position: offsets_pb.Position) -> dict[str, Any]:
+    where: dict[str, Any] = {"epoch": position.epoch, "offset": position.offset}
+    return {**where, "deleted": True} if position.deleted else where
+
+
+def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """At least one, which may be empty."""
+    for at in range(0, max(len(rows), 1), ROWS_MAX):
+        yield rows[at : at + ROWS_MAX]
