@@ -1,0 +1,96 @@
+"""What the expiry's tests share: a clock that stands where the test puts it, old offsets, a Meta Service that notes proposals."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from adapter.committer import Commit
+from adapter.config import ExpirySection
+from adapter.core import Core
+from adapter.expiry import HOUR_MS, Expiry
+from adapter.metrics import AdapterMetrics
+from adapter.model import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.testing import FakeMeta
+from tests.unit.helpers import key, record, send
+
+NOW_MS = 1_700_000_000_000
+OLD_MS = NOW_MS - 169 * HOUR_MS
+YOUNG_MS = NOW_MS - 167 * HOUR_MS
+GROUP = GroupKey("default", "g")
+
+Hook = Callable[[], Awaitable[object]]
+
+
+@dataclass
+class SetClock:
+    """A clock that a test sets."""
+
+    wall_ms: int = NOW_MS
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds."""
+        return self.wall_ms
+
+
+class ExpiringMeta(FakeMeta):
+    """A FakeMeta that notes what is proposed, and in which something may happen before and after an expiry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proposed: list[str] = []
+        self.before: Hook | None = None
+        self.after: Hook | None = None
+
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        """See `MetaClient.expire`."""
+        self.proposed.append(group.group)
+        if self.before:
+            await self.before()
+        newest_ms = await super().expire(group, before_ms, now_ms)
+        if self.after:
+            await self.after()
+        return newest_ms
+
+    def live(self) -> dict[OffsetKey, tuple[int, int]]:
+        """The positions of what is not a tombstone."""
+        return {found: stands.position for found, stands in self.records.items() if stands.live}
+
+
+def expiry_of(
+    core: Core, clock: SetClock | None = None, *, metrics: AdapterMetrics | None = None, pause_s: float = 0, **section: int
+) -> Expiry:
+    """The sweeps of a core, by the test's clock."""
+    return Expiry(
+        ExpirySection(**section),
+        core.cache,
+        core.dirty,
+        core.groups,
+        core.committer,
+        core.flusher,
+        core.meta,
+        metrics or AdapterMetrics(),
+        (clock or SetClock()).now_ms,
+        pause_s,
+    )
+
+
+async def committed(core: Core, offsets: dict[OffsetKey, int], at_ms: int, member: Member | None = None) -> None:
+    """Commit as the server does, at a time, without a flush."""
+    entries = [(where, record(offset, 0, committed_at_ms=at_ms)) for where, offset in offsets.items()]
+    members = {found.group_key: member for found in offsets} if member else {}
+    await send(core, Commit(entries, CommitMode.INCREASE_ONLY, members))
+
+
+async def flushed(core: Core, offsets: dict[OffsetKey, int], at_ms: int = OLD_MS, member: Member | None = None) -> None:
+    """Commit, and bring it to the Meta Service."""
+    await committed(core, offsets, at_ms, member)
+    await core.flusher.flush_once()
+
+
+def shards(names: Sequence[str], offset: int = 5) -> dict[OffsetKey, int]:
+    """The same offset for shards of the group."""
+    return {key(name): offset for name in names}
+
+
+def local(core: Core) -> dict[OffsetKey, OffsetRecord]:
+    """What stands here."""
+    return {stored.key: stored.record for stored in core.cache.scan()}

@@ -1,0 +1,300 @@
+"""The sweep of old groups: what goes, what stays, and what it asks of the Meta Service."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from adapter.committer import Reconcile
+from adapter.errors import MetaUnavailableError, RefusedError
+from adapter.expiry import HOUR_MS, LOOKED_AT, PAUSE_S, TOMBSTONE_MS
+from adapter.groups import PAGE_KEYS
+from adapter.metrics import AdapterMetrics
+from adapter.model import GroupKey, Member, OffsetRecord, Status, expired
+from adapter.testing import eventually
+from tests.unit.expiring import (
+    GROUP,
+    NOW_MS,
+    OLD_MS,
+    YOUNG_MS,
+    ExpiringMeta,
+    SetClock,
+    committed,
+    expiry_of,
+    flushed,
+    local,
+    shards,
+)
+from tests.unit.helpers import core_over, key, refusing
+
+A, B = key("a"), key("b")
+DOWN = MetaUnavailableError("down by the test")
+
+
+def dead_since(at_ms: int) -> OffsetRecord:
+    """The tombstone of a delete."""
+    return OffsetRecord(1 << 32, 0, live=False, committed_at_ms=at_ms)
+
+
+async def test_an_old_group_leaves_the_cache_and_the_meta_service(tmp_path: Path) -> None:
+    """With its generation. The Meta Service keeps where it stood, so that a late commit passes."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, shards(["a", "b"]), member=Member(7, "m"))
+        before = dict(meta.records)
+        await expiry_of(core).sweep_once()
+        assert local(core) == {}
+        assert core.cache.member(GROUP) is None
+        assert meta.records == {found: expired(stood, NOW_MS) for found, stood in before.items()}
+        assert [stood.position for stood in meta.records.values()] == [(1, 5), (1, 5)]
+
+
+@pytest.mark.parametrize(("at_ms", "stays"), [(NOW_MS - 168 * HOUR_MS - 1, False), (NOW_MS - 168 * HOUR_MS, True)])
+async def test_the_retention_counts_from_the_last_commit(tmp_path: Path, at_ms: int, *, stays: bool) -> None:
+    """To the millisecond, by the clock of who proposes."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5}, at_ms)
+        await expiry_of(core).sweep_once()
+        assert (set(local(core)), set(meta.live())) == (({A}, {A}) if stays else (set(), set()))
+
+
+async def test_one_young_shard_keeps_its_group(tmp_path: Path) -> None:
+    """The group is what is used or not; groups beside it have their own time."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, shards(["a", "b", "c"]))
+        await flushed(core, {key("b"): 6}, YOUNG_MS)
+        await flushed(core, {key("a", "f"): 1, key("a", "h"): 1, key("a", "g", "m"): 1})
+        await expiry_of(core).sweep_once()
+        assert set(local(core)) == set(meta.live()) == set(shards(["a", "b", "c"]))
+
+
+async def test_a_group_with_a_dirty_key_is_not_even_proposed(tmp_path: Path) -> None:
+    """However old: what the Meta Service does not have is not taken away."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5})
+        await committed(core, {B: 5}, OLD_MS)
+        await expiry_of(core).sweep_once()
+        assert meta.proposed == []
+        assert set(local(core)) == {A, B}
+
+
+async def test_a_refused_key_counts_as_dirty(tmp_path: Path) -> None:
+    """It waits for another try."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5})
+        meta.faults.append(refusing(meta, {"b"}, Status.INVALID))
+        await flushed(core, {B: 5})
+        assert core.dirty.refused == 1
+        await expiry_of(core).sweep_once()
+        assert meta.proposed == []
+        assert set(local(core)) == {A, B}
+
+
+async def test_commits_through_another_broker_keep_a_group_alive(tmp_path: Path) -> None:
+    """The Meta Service answers with their time; what is here stays, and so does the generation."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5}, member=Member(7))
+        meta.records[B] = OffsetRecord(1, 9, committed_at_ms=YOUNG_MS)
+        await expiry_of(core).sweep_once()
+        assert meta.proposed == ["g"]
+        assert set(local(core)) == {A}
+        assert set(meta.live()) == {A, B}
+        assert core.cache.member(GROUP) == Member(7)
+
+
+async def test_a_group_larger_than_a_page_goes_whole(tmp_path: Path) -> None:
+    """A page of keys at a time."""
+    meta = ExpiringMeta()
+    many = shards([f"{at:05}" for at in range(2 * PAGE_KEYS + 1)])
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, many, member=Member(7))
+        await flushed(core, {key("a", "z"): 1}, YOUNG_MS)
+        await expiry_of(core).sweep_once()
+        assert set(local(core)) == set(meta.live()) == {key("a", "z")}
+        assert core.cache.member(GROUP) is None
+
+
+async def test_groups_that_are_named_by_uuid_do_not_pile_up(tmp_path: Path) -> None:
+    """Each leaves both stores, with its generation (redpanda #23054)."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {key("a", f"console-consumer-{at:04}"): at for at in range(300)}, member=Member(1))
+        await flushed(core, {A: 5}, YOUNG_MS)
+        await expiry_of(core).sweep_once()
+        assert set(local(core)) == set(meta.live()) == {A}
+        assert core.cache.member(GroupKey("default", "console-consumer-0000")) is None
+
+
+async def test_a_group_that_is_not_here_is_not_proposed(tmp_path: Path) -> None:
+    """The Meta Service is never listed for it."""
+    meta = ExpiringMeta()
+    meta.records[A] = OffsetRecord(1, 5, committed_at_ms=OLD_MS)
+    async with core_over(tmp_path, meta) as core:
+        await expiry_of(core).sweep_once()
+        assert (meta.proposed, set(meta.live())) == ([], {A})
+
+
+async def test_many_groups_that_expire_at_once_do_not_hammer_the_meta_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause after each call, and now and then while nothing is found."""
+    pauses: list[float] = []
+
+    async def noted(pause_s: float) -> None:
+        pauses.append(pause_s)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("anyio.sleep", noted)
+    async with core_over(tmp_path, ExpiringMeta()) as core:
+        await flushed(core, {key("a", f"g{at:03}"): 1 for at in range(50)})
+        pauses.clear()
+        await expiry_of(core, pause_s=PAUSE_S).sweep_once()
+        assert pauses.count(PAUSE_S) == 50
+        await flushed(core, {key("a", f"g{at:04}"): 1 for at in range(LOOKED_AT)}, YOUNG_MS)
+        pauses.clear()
+        await expiry_of(core, pause_s=PAUSE_S).sweep_once()
+        assert pauses.count(PAUSE_S) == 1
+
+
+@pytest.mark.parametrize("now_ms", [OLD_MS, 0, 1, HOUR_MS], ids=["a week back", "1970", "one ms later", "one hour later"])
+async def test_a_clock_that_went_back_expires_nothing(tmp_path: Path, now_ms: int) -> None:
+    """The next sweep with the right time does."""
+    meta = ExpiringMeta()
+    clock = SetClock(now_ms)
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5})
+        expiry = expiry_of(core, clock)
+        await expiry.sweep_once()
+        assert (meta.proposed, set(local(core))) == ([], {A})
+        clock.wall_ms = NOW_MS
+        await expiry.sweep_once()
+        assert local(core) == {}
+
+
+async def test_a_commit_from_the_future_keeps_its_group_until_then(tmp_path: Path) -> None:
+    """Consumers may say when they committed."""
+    meta = ExpiringMeta()
+    clock = SetClock()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5}, NOW_MS + HOUR_MS)
+        expiry = expiry_of(core, clock, retention_hours=1)
+        await expiry.sweep_once()
+        clock.wall_ms = NOW_MS + 2 * HOUR_MS
+        await expiry.sweep_once()
+        assert set(local(core)) == {A}
+        clock.wall_ms += 1
+        await expiry.sweep_once()
+        assert local(core) == {}
+
+
+async def test_without_a_retention_nothing_expires(tmp_path: Path) -> None:
+    """Neither here nor in the Meta Service."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5}, 1)
+        await expiry_of(core, retention_hours=0).sweep_once()
+        assert (meta.proposed, set(local(core)), set(meta.live())) == ([], {A}, {A})
+
+
+@pytest.mark.parametrize("retention_hours", [0, 168])
+async def test_clean_tombstones_are_forgotten_here(tmp_path: Path, retention_hours: int) -> None:
+    """Also in a group that is used. One that outlived the Meta Service's could bury what was committed since."""
+    meta = ExpiringMeta()
+    dead, fresh = (
+        dead_since(NOW_MS - TOMBSTONE_MS - 1),
+        dead_since(NOW_MS - TOMBSTONE_MS),
+    )
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, shards(["a", "d"]), NOW_MS)
+        await flushed(core, shards(["old"]), OLD_MS)
+        meta.records |= {B: dead, key("c"): fresh, key("d"): dead, key("a", "other"): dead}
+        await core.committer.submit(Reconcile(list(meta.records.items())))
+        await core.committer.submit(Reconcile([(key("d"), None)]))
+        assert key("d") in core.dirty
+        await expiry_of(core, retention_hours=retention_hours).sweep_once()
+        assert set(local(core)) == set(shards(["a", "c", "d", "old"]))
+        assert len(meta.records) == 6
+
+
+async def test_a_forgotten_tombstone_still_holds_back_what_is_from_before_it(tmp_path: Path) -> None:
+    """The next commit loads it again; a consumer that read before the delete is superseded (7)."""
+    meta = ExpiringMeta()
+    meta.records[A] = dead_since(OLD_MS)
+    async with core_over(tmp_path, meta) as core:
+        await core.loader.load(GROUP)
+        await expiry_of(core).sweep_once()
+        assert local(core) == {}
+        await committed(core, {A: 3}, NOW_MS)
+        assert local(core)[A].position == (1 << 32, 3)
+
+
+async def test_each_expired_group_is_a_line_that_no_log_level_hides(tmp_path: Path) -> None:
+    """Who lost what, and how old it was; and numbers for a graph."""
+    metrics = AdapterMetrics()
+    async with core_over(tmp_path, ExpiringMeta()) as core:
+        await flushed(core, shards(["a", "b"]))
+        with capture_logs() as lines:
+            await expiry_of(core, metrics=metrics).sweep_once()
+    wanted = {"namespace": "default", "group": "g", "keys": 2, "last_commit_at_ms": OLD_MS}
+    assert [line for line in lines if line["event"] == "expiry.expired"] == [
+        {**wanted, "event": "expiry.expired", "log_level": "info"}
+    ]
+    values = {
+        name: metrics.registry.get_sample_value(f"offset_adapter_{name}")
+        for name in ("expired_groups_total", "expired_keys_total")
+    }
+    assert values == {"expired_groups_total": 1, "expired_keys_total": 2}
+    assert metrics.registry.get_sample_value("offset_adapter_expiry_sweep_timestamp_seconds") == NOW_MS / 1000
+
+
+async def test_a_meta_service_that_knows_no_epochs_keeps_everything(tmp_path: Path) -> None:
+    """It cannot expire; then nothing goes here either, and the log says so once."""
+    meta = ExpiringMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5})
+        meta.knows_epochs = False
+        expiry = expiry_of(core)
+        with capture_logs() as lines:
+            await expiry.sweep_once()
+            await expiry.sweep_once()
+        assert [line["event"] for line in lines] == ["expiry.off"]
+        assert (meta.proposed, set(local(core)), set(meta.live())) == ([], {A}, {A})
+
+
+@pytest.mark.parametrize("error", [DOWN, RefusedError("UNIMPLEMENTED by the test")], ids=["unavailable", "refused"])
+async def test_a_sweep_that_fails_is_told_once_and_the_next_ones_go_on(tmp_path: Path, error: Exception) -> None:
+    """It ends at the first group; nothing has left the cache."""
+    meta = ExpiringMeta()
+
+    async def fail() -> None:
+        raise error
+
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {key("a", name): 5 for name in "ghijk"})
+        meta.before = fail
+        with capture_logs() as lines:
+            core.tasks.start_soon(expiry_of(core, interval_ms=10).run)
+            await eventually(lambda: len(meta.proposed) >= 4)
+        assert [line["event"] for line in lines].count("expiry.failed") == 1
+        assert len(local(core)) == len(meta.live()) == 5
+        meta.before = None
+        await core.flusher.flush_all()
+        await eventually(lambda: local(core) == {} and meta.live() == {})
+
+
+async def test_groups_of_other_names_and_namespaces_are_left_alone(tmp_path: Path) -> None:
+    """Also where a name begins with that of the expired group."""
+    meta = ExpiringMeta()
+    young = {key("a", "gg"): 1, key("a", "g", "other"): 1, key("a", "g/a"): 1}
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, {A: 5})
+        await flushed(core, young, NOW_MS)
+        await expiry_of(core).sweep_once()
+        assert set(local(core)) == set(meta.live()) == set(young)
+        assert meta.proposed == [GroupKey(*A[:2]).group]

@@ -1,0 +1,85 @@
+"""When the Meta Service forgets tombstones."""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from adapter.config import TombstoneSection
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError
+from adapter.metaservice.engine import Engine
+from adapter.metaservice.process import HOUR_MS, drop_tombstones
+from adapter.metrics import MetaMetrics
+from adapter.testing import eventually
+
+NOW_MS = 1_700_000_000_000
+
+
+class NotedEngine:
+    """An engine that notes what it is asked to forget, and answers as the test says; then it hangs."""
+
+    def __init__(self, *answers: int | AdapterError) -> None:
+        self.asked: list[int] = []
+        self._answers = deque(answers)
+
+    async def drop_tombstones(self, before_ms: int) -> int:
+        """See `Engine.drop_tombstones`."""
+        if not self._answers:
+            await asyncio.Event().wait()
+        self.asked.append(before_ms)
+        answer = self._answers.popleft()
+        if isinstance(answer, AdapterError):
+            raise answer
+        return answer
+
+
+async def dropping(engine: NotedEngine, **section: int) -> MetaMetrics:
+    """Run the task until the engine has given its answers, or it ends."""
+    metrics = MetaMetrics()
+    settings = TombstoneSection(interval_ms=10, **section)
+    task = asyncio.create_task(drop_tombstones(cast("Engine", engine), settings, metrics, lambda: NOW_MS))
+    await eventually(lambda: not engine._answers or task.done())
+    if not task.done():
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    return metrics
+
+
+def dropped(metrics: MetaMetrics) -> float | None:
+    """What the metric says."""
+    return metrics.registry.get_sample_value("offset_meta_tombstones_dropped_total")
+
+
+async def test_tombstones_older_than_the_retention_are_forgotten_again_and_again() -> None:
+    """Counted in a metric, and in the log where there were some."""
+    engine = NotedEngine(3, 0, 4, 0)
+    with capture_logs() as lines:
+        metrics = await dropping(engine, retention_hours=2)
+    assert engine.asked == [NOW_MS - 2 * HOUR_MS] * 4
+    assert dropped(metrics) == 7
+    assert [line["count"] for line in lines if line["event"] == "tombstones.dropped"] == [3, 4]
+
+
+async def test_without_a_retention_they_are_kept_for_ever() -> None:
+    """The task has nothing to do."""
+    engine = NotedEngine(1)
+    assert dropped(await dropping(engine, retention_hours=0)) == 0
+    assert engine.asked == []
+
+
+async def test_a_full_disk_puts_it_off() -> None:
+    """The next look tries again."""
+    engine = NotedEngine(DiskFullError("no space by the test"), 2, 0)
+    with capture_logs() as lines:
+        assert dropped(await dropping(engine)) == 2
+    assert [line["event"] for line in lines] == ["tombstones.kept", "tombstones.dropped"]
+
+
+async def test_a_failed_store_ends_the_process() -> None:
+    """As a failed sync of a save does: only a new process may go on."""
+    with pytest.raises(StorageFailedError, match="by the test"):
+        await dropping(NotedEngine(StorageFailedError("failed by the test")))
