@@ -35,7 +35,7 @@ class Ran(NamedTuple):
 
 def run(*arguments: str | Path, cwd: Path | None = None, answer: str = "", **environment: str) -> Ran:
     """Run `offset-adapter` with these arguments. Whatever it is given, it never shows a traceback."""
-    clean = {name: value for name, value in os.environ.items() if name != "OFFSET_ADAPTER_ADDRESS"}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OFFSET_ADAPTER_")}
     ran = subprocess.run(
         [sys.executable, "-m", "adapter", *arguments],
         check=False,

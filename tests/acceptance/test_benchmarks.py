@@ -49,7 +49,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_all_benchmarks_run(ran: Ran) -> None:
     """Each one stores its tables."""
     assert ran.exit_code == 0, ran.errors
-    for name in ("rates", "flush", "recovery", "modes"):
+    for name in ("rates", "flush", "recovery", "modes", "ack_window"):
         assert all(table["rows"] for table in ran.stored(name)["tables"])
 
 

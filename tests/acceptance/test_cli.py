@@ -24,7 +24,20 @@ def test_the_installed_command_is_the_module() -> None:
 
 def test_help_names_every_command() -> None:
     """And each tells what its exit codes mean."""
-    commands = ["serve", "meta", "status", "health", "get", "commit", "list", "flush", "check-config", "repair"]
+    commands = [
+        "serve",
+        "meta",
+        "status",
+        "health",
+        "get",
+        "commit",
+        "list",
+        "flush",
+        "check-config",
+        "repair",
+        "groups",
+        "offsets",
+    ]
     shown = run("--help")
     assert shown.code == OK
     assert all(f"  {command} " in shown.out for command in commands)
@@ -209,7 +222,7 @@ def test_when_no_meta_service_runs_there_it_says_so() -> None:
 
 def test_an_adapter_is_no_meta_service(shared: Pair) -> None:
     """The wrong port is told as such, not as an empty list."""
-    ran = shared("list", "--meta", shared.adapter.address)
+    ran = shared("list", "--meta", shared.adapter.tcp_address)
     assert ran.code == ERROR
     assert "UNIMPLEMENTED" in ran.err
     ran = shared("status", "--address", shared.meta.address)

@@ -4,7 +4,8 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -13,14 +14,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rich.console import Console
 from rich.table import Table
 
+from adapter.access import read_token
+from adapter.channels import open_channel
 from adapter.client import OffsetClient
-from adapter.config import MetaSection, Section
+from adapter.config import ClientTls, MetaSection, Section
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.meta_client import GrpcMetaClient
 from adapter.model import CommitMode
 from adapter.reads import ReadMode
-from adapter.requests import DEFAULT_PAGE, parse_offset, shard_offset
+from adapter.requests import DEFAULT_PAGE, parse_offset
 from adapter.rpc import offsets_pb
+from adapter.views import shard_offset
 
 MODES = {"memory-first": ReadMode.MEMORY_FIRST_THEN_STORE, "memory": ReadMode.MEMORY, "store": ReadMode.STORE}
 
@@ -31,51 +35,61 @@ class CallError(AdapterError):
     """A call of a tool failed."""
 
 
+class Target(NamedTuple):
+    """Which adapter a command calls, how it is verified, and the file with the token that it is shown."""
+
+    address: str
+    token_file: Path | None = None
+    tls: ClientTls | None = None
+
+
 @asynccontextmanager
-async def _client(address: str) -> AsyncIterator[OffsetClient]:
+async def connected(target: Target) -> AsyncIterator[OffsetClient]:
+    """A client of an adapter. What fails while it is used is raised as a CallError, a bad file as a ConfigError."""
+    token = read_token(target.token_file, "--token-file") if target.token_file else ""
     try:
-        async with OffsetClient.connect(address) as client:
+        async with OffsetClient.connect(target.address, token=token, tls=target.tls) as client:
             yield client
     except grpc.aio.AioRpcError as error:
         code = error.code()
         help_text = "; is the adapter running there, and ready? (--address)" if code in _UNREACHABLE else ""
-        raise CallError(f"{address}: {code.name}: {error.details()}{help_text}") from error
+        raise CallError(f"{target.address}: {code.name}: {error.details()}{help_text}") from error
 
 
-async def status(address: str, as_json: bool) -> bool:
+async def status(target: Target, as_json: bool) -> bool:
     """Print the status; True when the adapter is serving."""
-    async with _client(address) as client:
+    async with connected(target) as client:
         reply = await client.status()
     state = offsets_pb.StatusReply.State.Name(reply.state)
     if as_json:
-        _print_json(_as_dict(reply))
+        print_json(as_dict(reply))
     else:
         _print_status(reply, state)
     return reply.state == offsets_pb.StatusReply.SERVING
 
 
-async def health(address: str) -> bool:
+async def health(target: Target) -> bool:
     """Print the health of the server as a whole; True when it is SERVING."""
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with open_channel(target.address, target.tls, ()) as channel:
         try:
             reply = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=2.0)
         except grpc.aio.AioRpcError as error:
-            tell(f"{address}: {error.code().name}: {error.details()}")
+            tell(f"{target.address}: {error.code().name}: {error.details()}")
             return False
     tell(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
     return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-async def get(address: str, namespace: str, group: str, shards: Sequence[str], mode: str, as_json: bool) -> bool:
+async def get(target: Target, namespace: str, group: str, shards: Sequence[str], mode: str, as_json: bool) -> bool:
     """Print a group's offsets; True when every named shard has one."""
-    async with _client(address) as client:
+    async with connected(target) as client:
         found = await client.read(group, shards, namespace=namespace, mode=MODES[mode])
     _print_offsets(found.values(), as_json=as_json)
     return bool(found) and all(shard in found for shard in shards)
 
 
 async def commit(
-    address: str, namespace: str, group: str, shard: str, offset: str, metadata: str, overwrite: bool, as_json: bool
+    target: Target, namespace: str, group: str, shard: str, offset: str, metadata: str, overwrite: bool, as_json: bool
 ) -> bool:
     """Commit one offset; True when it stands."""
     item = offsets_pb.ShardCommit(shard=shard, offset=parse_offset(offset, "OFFSET"), metadata=metadata)
@@ -84,10 +98,10 @@ async def commit(
         groups=[offsets_pb.GroupCommits(namespace=namespace, group=group, shards=[item])],
         mode=offsets_pb.CommitMode.ValueType(mode.value),
     )
-    async with _client(address) as client:
+    async with connected(target) as client:
         reply = await client.store.CommitOffsets(request, timeout=5.0)
     if as_json:
-        _print_json(_as_dict(reply))
+        print_json(as_dict(reply))
     elif reply.superseded:
         row = reply.superseded[0]
         tell(f"not applied: {'a deletion' if row.deleted else row.offset} (epoch {row.epoch}) stands; --overwrite rewinds")
@@ -96,28 +110,28 @@ async def commit(
     return not reply.superseded
 
 
-async def flush(address: str, as_json: bool) -> None:
+async def flush(target: Target, as_json: bool) -> None:
     """Flush and print how many offsets the Meta Service acknowledged."""
-    async with _client(address) as client:
+    async with connected(target) as client:
         flushed = await client.flush()
     if as_json:
-        _print_json({"flushed": flushed})
+        print_json({"flushed": flushed})
     else:
         tell(f"flushed {flushed:,} offsets")
 
 
-async def list_local(address: str, namespace: str, group: str, as_json: bool) -> None:
+async def list_local(target: Target, namespace: str, group: str, as_json: bool) -> None:
     """Print the adapter's local offsets."""
-    async with _client(address) as client:
+    async with connected(target) as client:
         rows = [row async for row in client.list(namespace, group)]
     _print_offsets(rows, as_json=as_json)
 
 
-async def list_meta(address: str, cluster: str, namespace: str, group: str, as_json: bool) -> None:
+async def list_meta(address: str, tls: ClientTls | None, cluster: str, namespace: str, group: str, as_json: bool) -> None:
     """Print what the Meta Service holds."""
     rows: list[offsets_pb.ShardOffset] = []
     try:
-        section = MetaSection(cluster=cluster, endpoints=(address,))
+        section = MetaSection(cluster=cluster, endpoints=(address,), tls=tls)
     except ValueError as error:
         raise InvalidInputError(f"--meta or --cluster: {error}") from error
     async with GrpcMetaClient.open(section) as client:
@@ -134,7 +148,7 @@ def show_config(config: Section, *, as_json: bool) -> None:
     """Print the settings in force."""
     values = config.model_dump(mode="json")
     if as_json:
-        _print_json(values)
+        print_json(values)
         return
     table = Table("setting", "value")
     for name, value in _flatten(values):
@@ -155,7 +169,7 @@ def _flatten(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, An
             yield f"{prefix}{name}", value
 
 
-def _as_dict(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any protobuf message
+def as_dict(message: Any) -> dict[str, Any]:  # noqa: ANN401 - any protobuf message
     """Numbers as numbers: 64-bit ones too, which protobuf's own JSON writes as strings."""
     values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     return {name: _plain(message, name, value) for name, value in values.items()}
@@ -165,17 +179,18 @@ def _plain(message: Any, name: str, value: Any) -> Any:  # noqa: ANN401
     field = message.DESCRIPTOR.fields_by_name[name]
     if field.message_type is not None:
         present = getattr(message, name)
-        return [_as_dict(item) for item in present] if field.is_repeated else _as_dict(present)
+        return [as_dict(item) for item in present] if field.is_repeated else as_dict(present)
     return int(value) if field.type in {field.TYPE_UINT64, field.TYPE_INT64} and isinstance(value, str) else value
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - anything json takes
+def print_json(value: Any) -> None:  # noqa: ANN401 - anything json takes
+    """For a script."""
     print(json.dumps(value, indent=2, ensure_ascii=False))  # noqa: T201 - what the command is for
 
 
 def _print_offsets(rows: Iterable[offsets_pb.ShardOffset], *, as_json: bool) -> None:
     if as_json:
-        _print_json([_as_dict(row) for row in rows])
+        print_json([as_dict(row) for row in rows])
         return
     table = Table("namespace", "group", "shard")
     for name in ("offset", "epoch", "committed", "state"):
@@ -184,7 +199,7 @@ def _print_offsets(rows: Iterable[offsets_pb.ShardOffset], *, as_json: bool) -> 
     count = 0
     for row in rows:
         count += 1
-        cells = (row.namespace, row.group, row.shard, str(row.offset), str(row.epoch), _when(row.committed_at_ms))
+        cells = (row.namespace, row.group, row.shard, str(row.offset), str(row.epoch), when(row.committed_at_ms))
         table.add_row(*cells, "dirty" if row.dirty else "clean", row.metadata)
     console = Console()
     if count:
@@ -198,7 +213,7 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
     table.add_column(overflow="fold")
     meta = f"{reply.meta_endpoint} ({'answers' if reply.meta_available else 'does not answer'})"
     flush_text = (
-        f"{_when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
+        f"{when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
     )
     recovery = reply.recovery
     counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
@@ -216,12 +231,13 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
     ]
     if reply.HasField("loss"):
         rows.append(
-            ("LOSS", f"up to {reply.loss.writes:,} acknowledged writes were missing, found {_when(reply.loss.found_at_ms)}")
+            ("LOSS", f"up to {reply.loss.writes:,} acknowledged writes were missing, found {when(reply.loss.found_at_ms)}")
         )
     for row in rows:
         table.add_row(*row)
     Console().print(table, markup=False)
 
 
-def _when(unix_ms: int) -> str:
+def when(unix_ms: int) -> str:
+    """A Unix time in milliseconds as local time; 0 is unknown, and empty."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ms / 1000)) if unix_ms else ""

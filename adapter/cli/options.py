@@ -1,0 +1,79 @@
+"""Options that commands share. What each means is the same everywhere."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adapter.cli.tools import Target
+from adapter.config import AdapterServerSection, ClientTls, parse
+
+DEFAULTS = AdapterServerSection()
+
+
+def default_address() -> str:
+    """The default Unix socket when it is there, in the working directory; else the default TCP address."""
+    with suppress(PermissionError):
+        if Path(DEFAULTS.unix_socket).is_socket():
+            return f"unix:{DEFAULTS.unix_socket}"
+    return DEFAULTS.listen
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+namespace = click.option("--namespace", "-n", default="default", show_default=True, help="The groups' namespace.")
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+_address = click.option(
+    "--address",
+    default=default_address,
+    show_default=f"unix:{DEFAULTS.unix_socket} if it is there, else {DEFAULTS.listen}",
+    envvar="OFFSET_ADAPTER_ADDRESS",
+    help="The adapter: unix:PATH or HOST:PORT. [env: OFFSET_ADAPTER_ADDRESS]",
+)
+_token_file = click.option(
+    "--token-file",
+    type=_FILE,
+    envvar="OFFSET_ADAPTER_TOKEN_FILE",
+    help="Holds the token that the adapter wants on HOST:PORT; not needed on its Unix socket. [env: OFFSET_ADAPTER_TOKEN_FILE]",
+)
+_tls = (
+    click.option("--tls-ca", type=_FILE, help="Use TLS on HOST:PORT, and verify the server with this CA. PEM."),
+    click.option("--tls-cert", type=_FILE, help="Show this certificate (mTLS). PEM."),
+    click.option("--tls-key", type=_FILE, help="The certificate's key. PEM."),
+)
+
+
+def _as_target(*given: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options that a command gets as one argument `target`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_target(
+            *,
+            address: str,
+            tls_ca: Path | None,
+            tls_cert: Path | None,
+            tls_key: Path | None,
+            token_file: Path | None = None,
+            **others: object,
+        ) -> object:
+            return command(target=Target(address, token_file, _tls_of(ca=tls_ca, cert=tls_cert, key=tls_key)), **others)
+
+        for option in reversed(given):
+            with_target = option(with_target)
+        return with_target
+
+    return decorate
+
+
+def _tls_of(**files: Path | None) -> ClientTls | None:
+    named = {name: path for name, path in files.items() if path}
+    return parse(named, ClientTls, source="--tls-ca, --tls-cert, --tls-key") if named else None
+
+
+target = _as_target(_address, _token_file, *_tls)  # of the commands that call OffsetAdmin
+target_without_token = _as_target(_address, *_tls)

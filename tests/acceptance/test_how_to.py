@@ -1,0 +1,79 @@
+"""The examples in docs/how-to.md run as they stand there."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from adapter.broker_log import GrpcBrokerLog
+from adapter.config import BrokerLogSection
+from adapter.errors import BrokerLogError
+from adapter.testing import free_port
+
+ROOT = Path(__file__).parents[2]
+HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
+LIMIT_S = 30.0  # for a Python process to start
+SHOWN = "127.0.0.1:9540"
+
+
+def section(title: str) -> str:
+    """The text below a heading."""
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", HOW_TO, re.DOTALL | re.MULTILINE)
+    assert found, title
+    return found[1]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The code in it, one item per block."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+BOUNDS = section("Give the adapter the bounds of your shards")
+
+
+def test_a_commit_with_bounds_is_written_like_this() -> None:
+    """Its fields have these names."""
+    names: dict[str, Any] = {}
+    exec(compile(blocks(BOUNDS, "python")[0], "how-to.md", "exec"), names)  # noqa: S102 - the example is what is tested
+    shard = names["shard"]
+    assert (shard.offset, shard.low_watermark, shard.high_watermark) == (42, 10, 50)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[str]:
+    """The address of the example as a process of its own; only the port is another one, so that tests do not meet."""
+    address = f"127.0.0.1:{free_port()}"
+    program = tmp_path / "broker.py"
+    program.write_text(blocks(BOUNDS, "python")[1].replace(SHOWN, address))
+    with subprocess.Popen([sys.executable, program], cwd=ROOT) as process:
+        try:
+            yield address
+        finally:
+            process.kill()
+
+
+async def test_a_broker_log_is_served_like_this(broker: str) -> None:
+    """It answers as the text says, at the address that the settings name."""
+    assert f'address = "{SHOWN}"' in blocks(BOUNDS, "toml")[0]
+    shards = ["orders/0", "unknown"]
+    async with GrpcBrokerLog.open(BrokerLogSection(address=broker)) as log:
+        await _answering(log)
+        assert {shard: row[:2] for shard, row in (await log.bounds("default", shards)).items()} == {"orders/0": (0, 2)}
+        for time_ms, offset in ((0, 0), (1_700_000_000_001, 1), (1_700_000_060_001, None)):
+            assert await log.offsets_for_time("default", shards, time_ms) == {"orders/0": offset}
+
+
+async def _answering(log: GrpcBrokerLog) -> None:
+    with anyio.fail_after(LIMIT_S):
+        while True:
+            try:
+                await log.bounds("default", ["orders/0"])
+            except BrokerLogError:
+                await anyio.sleep(0.05)  # another process is starting
+            else:
+                return

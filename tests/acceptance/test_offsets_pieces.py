@@ -1,0 +1,263 @@
+"""What the commands `groups` and `offsets` make of many shards, and of an adapter that does not do what it is asked.
+
+The adapter is a scripted one: a real one cannot be made to fail in the second of three requests.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from adapter.cli.tools_offsets import PIECE
+from adapter.rpc import offsets_grpc, offsets_pb
+from tests.acceptance.conftest import Ran, run
+
+OK, NO, ERROR = 0, 1, 2
+Change = offsets_pb.ChangeReply
+Described = offsets_pb.DescribeGroupReply
+
+
+class RefusalError(Exception):
+    """Ends a call with a status."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class ScriptedAdmin(offsets_grpc.OffsetAdminServicer):
+    """An adapter whose groups have some shards at offset 7, and which keeps the changes that it is asked for."""
+
+    def __init__(self, shards: int = 0) -> None:
+        self.shards = [f"t/{at}" for at in range(shards)]
+        self.changes: list[Any] = []
+        self.script: Callable[[Any], Change] = done
+        self.described = Described()
+
+    def change(self, request: Any, context: grpc.ServicerContext) -> Change:
+        """Any change."""
+        self.changes.append(request)
+        try:
+            return self.script(request)
+        except RefusalError as refusal:
+            context.abort(refusal.code, str(refusal))
+            raise
+
+    ResetOffsets = DeleteOffsets = CloneGroup = ImportOffsets = change
+    Status = Flush = ListOffsets = None  # type: ignore[assignment] # which nobody calls here
+
+    def ExportOffsets(self, request: Any, context: Any) -> Iterator[offsets_pb.ExportOffsetsReply]:  # noqa: ARG002, D102
+        for group in request.groups:
+            rows = [
+                offsets_pb.ShardOffset(group=group.group, namespace="default", shard=shard, offset=7) for shard in self.shards
+            ]
+            yield offsets_pb.ExportOffsetsReply(offsets=rows)
+
+    def ListGroups(self, request: Any, context: Any) -> offsets_pb.ListGroupsReply:  # noqa: ARG002, D102
+        at = int(request.page_token or b"0")
+        row = offsets_pb.ListGroupsReply.Group(namespace="default", group=f"g{at}", shards=1)
+        return offsets_pb.ListGroupsReply(groups=[row], next_page_token=b"" if at == 4 else str(at + 1).encode())
+
+    def DescribeGroup(self, request: Any, context: Any) -> Described:  # noqa: ARG002, D102
+        return self.described
+
+    @property
+    def executed(self) -> list[bool]:
+        """Of each change, whether it was to be executed."""
+        return [request.execute for request in self.changes]
+
+
+def done(request: Any, warning: str = "") -> Change:
+    """A change that went well: one row per shard that the request names."""
+    shards = list(getattr(request, "shards", ())) or ["t/0"]
+    position = offsets_pb.Position(epoch=1, offset=7)
+    rows = [Change.Row(namespace="default", group="g", shard=shard, after=position, changed=True) for shard in shards]
+    return Change(rows=rows, executed=request.execute, warnings=[warning] if warning else [])
+
+
+def refusing(number: int, code: grpc.StatusCode, *, execute: bool) -> Callable[[Any], Change]:
+    """A script that refuses the request of this number, of the dry runs or of those that are to be executed."""
+    left = [number]
+
+    def script(request: Any) -> Change:
+        if request.execute == execute:
+            left[0] -= 1
+            if left[0] == 0:
+                raise RefusalError(code, "for a reason")
+        return done(request)
+
+    return script
+
+
+class Tool:
+    """The command, and the adapter that it calls."""
+
+    def __init__(self, admin: ScriptedAdmin, address: str, directory: Path) -> None:
+        self.admin = admin
+        self.directory = directory
+        self._address = address
+
+    def __call__(self, *arguments: str | Path, columns: str = "200", terminal: bool = False) -> Ran:
+        """Run a command."""
+        return run(*arguments, OFFSET_ADAPTER_ADDRESS=self._address, COLUMNS=columns, FORCE_COLOR="1" if terminal else "")
+
+    def plan_of(self, count: int) -> Path:
+        """A file with so many shards."""
+        path = self.directory / "plan.csv"
+        path.write_text("".join(f"t,{at},5\n" for at in range(count)))
+        return path
+
+
+@contextmanager
+def serving(admin: ScriptedAdmin, directory: Path) -> Iterator[Tool]:
+    """Serve it on a Unix socket."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    offsets_grpc.add_OffsetAdminServicer_to_server(admin, server)
+    address = f"unix:{directory}/a.sock"
+    server.add_insecure_port(address)
+    server.start()
+    try:
+        yield Tool(admin, address, directory)
+    finally:
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def tool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
+    """A scripted adapter whose groups have two shards more than fit into two requests."""
+    directory = tmp_path_factory.mktemp("t")
+    with serving(ScriptedAdmin(2 * PIECE + 2), directory) as made:
+        yield made
+
+
+@pytest.fixture
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tool]:
+    """A scripted adapter whose groups have one shard."""
+    with serving(ScriptedAdmin(1), tmp_path_factory.mktemp("t")) as made:
+        yield made
+
+
+def test_many_shards_go_in_pieces_that_are_all_planned_before_one_is_executed(tool: Tool) -> None:
+    """At most 1,000 shards in a request, each shard once."""
+    ran = tool("offsets", "reset", "g", "--from-file", tool.plan_of(2_001), "--execute")
+    assert ran.code == OK
+    assert [len(request.to_targets.targets) for request in tool.admin.changes] == [1_000, 1_000, 1] * 2
+    assert tool.admin.executed == [False] * 3 + [True] * 3
+    named = [target.shard for request in tool.admin.changes[:3] for target in request.to_targets.targets]
+    assert named == [f"t/{at}" for at in range(2_001)]
+
+
+def test_a_group_of_many_shards_is_taken_shard_by_shard(tool: Tool) -> None:
+    """Cloned in pieces; so is an import."""
+    assert tool("groups", "clone", "g", "h").code == OK
+    assert [len(request.shards) for request in tool.admin.changes] == [1_000, 1_000, 2]
+    tool.admin.changes.clear()
+    assert tool("offsets", "import", tool.plan_of(1_001), "--group", "g").code == OK
+    assert [len(request.groups[0].shards) for request in tool.admin.changes] == [500, 500, 1]
+
+
+def test_the_deletion_of_a_large_group_ends_with_the_group_itself(tool: Tool) -> None:
+    """Its generation goes only with a request that names no shards; no dry run asks for that."""
+    assert tool("offsets", "delete", "g", "--execute").code == OK
+    assert [len(request.shards) for request in tool.admin.changes] == [1_000, 1_000, 2] * 2 + [0]
+    assert tool.admin.executed == [False] * 3 + [True] * 4
+
+
+def test_a_small_group_is_one_request_without_names(small: Tool) -> None:
+    """The adapter knows best which shards it has at that moment."""
+    assert small("offsets", "reset", "g", "--to-latest", "--execute").code == OK
+    ((request,),) = (small.admin.changes,)
+    assert (list(request.shards), request.to_latest, request.execute) == ([], True, True)
+
+
+def test_nothing_is_executed_when_a_later_piece_cannot_be(tool: Tool) -> None:
+    """The error is the adapter's."""
+    tool.admin.script = refusing(3, grpc.StatusCode.FAILED_PRECONDITION, execute=False)
+    ran = tool("offsets", "reset", "g", "--to-latest", "--execute")
+    assert (ran.code, ran.out) == (ERROR, "")
+    assert ran.err.endswith("FAILED_PRECONDITION: for a reason\n")
+    assert tool.admin.executed == [False] * 3
+
+
+def test_what_was_done_before_an_error_is_told(tool: Tool) -> None:
+    """Row by row, and how much is left."""
+    tool.admin.script = refusing(2, grpc.StatusCode.UNAVAILABLE, execute=True)
+    ran = tool("offsets", "reset", "g", "--to-latest", "--execute")
+    assert ran.code == ERROR
+    assert ran.out.splitlines()[-1] == "done: 1,000 offsets moved, read back and equal"
+    told, error = ran.err.splitlines()
+    assert told == "warning: this is what was done before the error: 1 of 3 requests"
+    assert "UNAVAILABLE: for a reason" in error
+    tool.admin.script = refusing(2, grpc.StatusCode.UNAVAILABLE, execute=True)
+    as_json = tool("offsets", "reset", "g", "--to-latest", "--execute", "--json")
+    assert (as_json.code, as_json.json["executed"], len(as_json.json["rows"])) == (ERROR, False, 1_000)
+
+
+def test_what_is_not_equal_when_read_back_is_no_success(small: Tool) -> None:
+    """ABORTED: somebody else moved it at the same time. Exit code 1, since it was done."""
+    small.admin.script = refusing(1, grpc.StatusCode.ABORTED, execute=True)
+    ran = small("offsets", "reset", "g", "--to-latest", "--execute")
+    assert (ran.code, ran.out, ran.err) == (NO, "", "not as it was asked for: for a reason\n")
+
+
+def test_success_is_said_only_for_what_the_adapter_confirms(small: Tool) -> None:
+    """A reply without `executed` is none."""
+    small.admin.script = lambda request: Change(rows=done(request).rows)
+    ran = small("offsets", "reset", "g", "--to-latest", "--execute")
+    assert ran.code == NO
+    assert "done:" not in ran.out
+    assert ran.err == "not done: the adapter does not confirm it; look with `groups describe`, and try again\n"
+    as_json = small("offsets", "reset", "g", "--to-latest", "--execute", "--json")
+    assert (as_json.code, as_json.json["executed"]) == (NO, False)
+
+
+def test_a_person_sees_how_far_it_is(tool: Tool) -> None:
+    """On standard error, and only on a terminal."""
+    plan = tool.plan_of(1_001)
+    ran = tool("offsets", "import", plan, "--group", "g", "--execute", "--json", terminal=True)
+    assert "planning" in ran.err
+    assert "executing" in ran.err
+    assert json.loads(ran.out)["executed"] is True
+    assert tool("offsets", "import", plan, "--group", "g", "--execute", "--json").err == ""
+
+
+def test_the_warnings_of_many_pieces_do_not_hide_the_result(tool: Tool) -> None:
+    """The same one once; of many the first five, and all of them in JSON."""
+    counter = iter(range(100))
+    tool.admin.script = lambda request: done(request, f"warning {next(counter)}")
+    plan = tool.plan_of(3_500)
+    ran = tool("offsets", "import", plan, "--group", "g")
+    assert ran.err.splitlines() == [f"warning: warning {at}" for at in range(5)] + ["warning: and 2 more; --json shows all"]
+    assert len(tool("offsets", "import", plan, "--group", "g", "--json").json["warnings"]) == 7
+    tool.admin.script = lambda request: done(request, "the same")
+    assert tool("offsets", "import", plan, "--group", "g").err == "warning: the same\n"
+
+
+def test_all_pages_of_groups_are_followed(small: Tool) -> None:
+    """Also for what is done to all groups."""
+    assert [row["group"] for row in small("groups", "list", "--json").json] == [f"g{at}" for at in range(5)]
+    ran = small("offsets", "export")
+    assert (ran.code, ran.out) == (OK, "".join(f"g{at},t,0,7\n" for at in range(5)))
+
+
+def test_what_the_adapter_could_not_ask_is_told(small: Tool) -> None:
+    """The broker's bounds: a warning beside the table."""
+    row = Described.Shard(
+        shard="t/0", local=offsets_pb.Position(epoch=1, offset=5), remote=offsets_pb.Position(epoch=1, offset=5)
+    )
+    small.admin.described = Described(shards=[row], mode="cached", bounds_error="the broker is away")
+    ran = small("groups", "describe", "g")
+    assert (ran.code, ran.err) == (OK, "warning: the broker did not tell the bounds of its shards: the broker is away\n")
+
+
+def test_a_narrow_terminal_folds_nothing(small: Tool) -> None:
+    """What is too wide for a frame is printed in plain lines that grep and awk take."""
+    small.admin.described = Described(shards=[Described.Shard(shard="a-long-topic-name/0")], mode="cached")
+    wide, narrow = (small("groups", "describe", "g", columns=columns) for columns in ("200", "80"))
+    assert "│ a-long-topic-name/0 │" in wide.out
+    assert narrow.out.splitlines()[-1].split() == ["a-long-topic-name/0", "-", "-", "-", "-", "-", "clean"]

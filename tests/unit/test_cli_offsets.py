@@ -1,0 +1,61 @@
+"""What the commands `groups` and `offsets` refuse by themselves, before anybody is called, and how they are explained."""
+
+import pytest
+from click.testing import CliRunner
+
+from adapter.cli.main import cli
+from adapter.errors import InvalidInputError
+from adapter.model import U64_MAX
+
+USAGE: list[tuple[list[str], str]] = [
+    (["offsets", "reset", "g"], "name exactly one of --to-offset, --to-earliest, --to-latest, --to-current, --shift-by, "),
+    (["offsets", "reset", "g", "--to-latest", "--to-offset", "0"], "name exactly one of --to-offset, "),
+    (["offsets", "reset", "g", "--to-offset", "-1"], f"--to-offset: '-1' is not a whole number from 0 to {U64_MAX}"),
+    (["offsets", "reset", "g", "--shift-by", "1.5"], f"--shift-by: '1.5' is not a whole number from -{2**63 - 1} to {2**63 - 1}"),
+    (["offsets", "reset", "g", "--shift-by", str(2**63)], f"--shift-by: '{2**63}' is not a whole number from"),
+    (["offsets", "reset", "g", "--to-datetime", "yesterday"], "--to-datetime: 'yesterday' is not a time like 2026-"),
+    (["offsets", "reset", "g", "--by-duration", "7 days"], "--by-duration: '7 days' is not a duration like P7D, "),
+    (["offsets", "reset", "g", "--from-file", "no.csv"], "no.csv: cannot be read: No such file or directory"),
+    (["offsets", "reset", "g", "s", "--from-file", "no.csv"], "--from-file: the file names the shards; name none"),
+    (["offsets", "reset", "g", "--to-latest", "--export", "-"], "--export: name a file; --json prints the plan"),
+    (["offsets", "delete"], "name the group, or give --all-groups and the shards"),
+    (["offsets", "delete", "--all-groups"], "name the shards"),
+    (["offsets", "delete", "", "s"], "GROUP is empty; --all-groups is for every group"),
+    (["offsets", "import", "-"], "standard input: holds no offsets"),
+    (["offsets", "import", "/"], "/: cannot be read: Is a directory"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "text"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
+def test_what_cannot_be_meant_is_told_before_anybody_is_called(arguments: list[str], text: str) -> None:
+    """One line that says what is allowed."""
+    ran = CliRunner().invoke(cli, [*arguments, "--address", "unix:/nowhere"])
+    assert isinstance(ran.exception, InvalidInputError)
+    assert str(ran.exception).startswith(text)
+    assert len(str(ran.exception).splitlines()) == 1
+
+
+COMMANDS = [(group, command) for group in ("groups", "offsets") for command in cli.commands[group].commands]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_says_what_it_does(command: tuple[str, str]) -> None:
+    """Of changes also that they are dry runs, and what exit code 1 means."""
+    shown = CliRunner().invoke(cli, [*command, "--help"])
+    words = " ".join(shown.output.split())
+    assert shown.exit_code == 0
+    assert ("A dry run unless --execute" in words) == ("--execute Do it." in words)
+    assert ("Exit code 1 when" in words) == (command != ("groups", "list"))
+
+
+def test_every_command_is_there() -> None:
+    """As the reference lists them."""
+    assert sorted(COMMANDS) == [
+        ("groups", "clone"),
+        ("groups", "describe"),
+        ("groups", "list"),
+        ("offsets", "delete"),
+        ("offsets", "export"),
+        ("offsets", "import"),
+        ("offsets", "reset"),
+    ]
