@@ -99,7 +99,7 @@ async def over_grpc(meta: FakeMeta, distort: Distortion) -> AsyncIterator[GrpcMe
 
 def _handler(meta: FakeMeta, distortions: list[Distortion]) -> grpc.GenericRpcHandler:
     async def save(request: meta_pb.SaveOffsetDataRequest, _: Context) -> Reply:
-        entries = list(save_entries(request))
+        entries = list(save_entries(request, 0))
         reply = Reply(committed=True)
         for entry, outcome in zip(entries, await meta.save(entries), strict=True):
             add_result(reply, entry, outcome)
@@ -133,16 +133,19 @@ def settings(directory: Path, interval_ms: int = NEVER_MS, **flush: int) -> Adap
 
 @asynccontextmanager
 async def serving(config: AdapterConfig, meta: MetaClient) -> AsyncIterator[OffsetClient]:
-    """A sidecar, and a client over its TCP address."""
-    async with running_sidecar(config, meta) as sidecar, OffsetClient.connect(sidecar.addresses[0]) as client:
+    """A sidecar, and a client on its Unix socket."""
+    async with running_sidecar(config, meta) as sidecar, OffsetClient.connect(sidecar.addresses[-1]) as client:
         yield client
 
 
 def crash_image(config: AdapterConfig, directory: Path) -> AdapterConfig:
     """The store as kill -9 would leave it now, as the configuration of another sidecar."""
-    path = directory / f"image-{len(list(directory.iterdir()))}"
+    number = len(list(directory.glob("image-*")))
+    path = directory / f"image-{number}"
     shutil.copytree(config.cache.path, path)
-    return config.model_copy(update={"cache": config.cache.model_copy(update={"path": path})})
+    cache = config.cache.model_copy(update={"path": path})
+    server = config.server.model_copy(update={"unix_socket": str(directory / f"{number}.sock")})
+    return config.model_copy(update={"cache": cache, "server": server})
 
 
 async def recovery(image: AdapterConfig, meta: MetaClient) -> offsets_pb.RecoveryStatus:

@@ -1,6 +1,6 @@
 """What the crash and fault tests share: a load of committing consumers, and readings of both stores.
 
-A commit counts as acknowledged when, and only when, its answer has arrived; then it is in the ledger.
+Everything that is sent, answered and read is in a history, which decides (invariants 1, 2, 3).
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 
@@ -20,11 +20,12 @@ import grpc.aio
 from adapter.client import OffsetClient
 from adapter.config import MetaSection
 from adapter.errors import MetaUnavailableError
+from adapter.history import ADAPTER, META, History, Write
 from adapter.meta_client import GrpcMetaClient, MetaClient
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, OffsetKey
+from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, OffsetKey, OffsetRecord
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import Ledger, eventually, positions
+from adapter.testing import eventually, positions
 
 LIMIT_S = 30.0  # of every wait for something that will happen
 CALL_S = 20.0  # of every call; the machine may be busy, and nothing here measures time
@@ -38,7 +39,7 @@ PAGE = 50  # keys; small, so that a listing has several pages
 # After a restart the next attempt decides, not a channel that still waits to reconnect.
 CHANNEL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 200))
 # The two ways in which a dead or stopping adapter does not acknowledge. Any other status fails the test.
-NOT_ACKNOWLEDGED = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+NOT_ACKNOWLEDGED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 BROKEN_WRITE = "Internal error from Core"  # what grpc.aio's client says of a write to a connection that just broke
 
 Position = tuple[int, int]
@@ -56,12 +57,16 @@ def random_instants() -> random.Random:
 class Load:
     """Consumers that commit until they are cancelled, through all restarts of the adapter."""
 
-    def __init__(self, client: OffsetClient) -> None:
-        self.ledger = Ledger()
-        self.sent: Positions = {}  # the highest that was ever sent, acknowledged or not
+    expected = NOT_ACKNOWLEDGED
+
+    def __init__(self, client: OffsetClient, history: History, places: Sequence[str] = (ADAPTER,), pause_s: float = 0.0) -> None:
+        self.history = history
+        self.keys: set[OffsetKey] = set()  # that a commit was sent for
         self.commits = 0  # acknowledged
         self.failures: Counter[grpc.StatusCode] = Counter()
         self._client = client
+        self._pause_s = pause_s  # between two turns of a consumer
+        self._places = places  # where a commit is when it is acknowledged
         self._open = asyncio.Event()
         self._open.set()
         self._busy = 0
@@ -80,13 +85,6 @@ class Load:
         goal = self.commits + commits
         await eventually(lambda: self.commits >= goal, LIMIT_S)
 
-    def verify(self, found: Mapping[OffsetKey, Position]) -> None:
-        """Everything acknowledged is there (invariant 1), and nothing that was never sent."""
-        missing = self.ledger.missing(found)
-        assert not missing, f"acknowledged -> found: {missing}"
-        unsent = {key: (self.sent.get(key), at) for key, at in found.items() if at > self.sent.get(key, (0, 0))}
-        assert not unsent, f"sent -> found: {unsent}"
-
     async def take_turns(self, turn: Turn) -> None:
         """Call `turn` with 1, 2, 3 and so on, whatever becomes of each."""
         for number in count(1):
@@ -99,7 +97,7 @@ class Load:
                 self._failed(error.code(), error.details())
             finally:
                 self._busy -= 1
-            await anyio.sleep(RETRY_S if self.failures.total() > failures else 0)
+            await anyio.sleep(RETRY_S if self.failures.total() > failures else self._pause_s)
 
     def consumer(self, group: str) -> Turn:
         """Commits every message of its shards."""
@@ -144,26 +142,31 @@ class Load:
 
         async def turn(number: int) -> None:
             if not stands:  # nobody knows whether the last one was applied
+                reading = self.history.reading(self._places[0], keys=[key])
                 found = (await self._client.read(group, mode=ReadMode.MEMORY)).get(key.shard)
+                reading.found({key: (found.epoch, found.offset)} if found else {})
                 stands.append((max(found.epoch, FIRST_EPOCH), found.offset) if found else (FIRST_EPOCH, 0))
             epoch, offset = stands.pop()
             back = number % 10 == 0 and offset > 5
             target = (epoch + 1, offset - 5) if back else (epoch, offset + 1)
-            self._sending(key, target)
+            write = self._sending(key, target)
             superseded = await self._client.commit(group, {key.shard: target[1]}, mode=CommitMode.OVERWRITE)
-            stands.append((superseded[0].epoch, superseded[0].offset) if superseded else target)
-            self._acknowledged(key, stands[0])
+            if superseded:
+                stands.append((superseded[0].epoch, superseded[0].offset))
+                write.superseded(stands[0])
+                self.commits += 1
+            else:
+                stands.append(target)
+                self._acknowledged(write)
 
         return turn
 
     async def _commit(self, namespace: str, group: str, offsets: dict[str, int]) -> None:
-        at = {OffsetKey(namespace, group, shard): (FIRST_EPOCH, offset) for shard, offset in offsets.items()}
-        for key, position in at.items():
-            self._sending(key, position)
+        writes = [self._sending(OffsetKey(namespace, group, shard), (FIRST_EPOCH, offset)) for shard, offset in offsets.items()]
         superseded = await self._client.commit(group, offsets, namespace=namespace)
         assert not superseded, f"{offsets} superseded by {superseded}"
-        for key, position in at.items():
-            self._acknowledged(key, position)
+        for write in writes:
+            self._acknowledged(write)
 
     async def _burst(
         self,
@@ -171,8 +174,9 @@ class Load:
         group: str,
         first: int,
     ) -> None:
+        writes: dict[int, Write] = {}
         for at in range(first, first + BURST):
-            self._sending(_stream_key(group, at), (FIRST_EPOCH, at))
+            writes[at] = self._sending(_stream_key(group, at), (FIRST_EPOCH, at))
             await stream.write(_stream_request(group, at))
         for at in range(first, first + BURST):
             reply = await stream.read()
@@ -181,20 +185,20 @@ class Load:
             # A stream's commits apply in their order, so that none finds a later one.
             assert (reply.id, len(reply.superseded)) == (at, 0), f"{reply} instead of {at}"
             if reply.code == 0:
-                self._acknowledged(_stream_key(group, at), (FIRST_EPOCH, at))
+                self._acknowledged(writes[at])
             else:
                 self._failed(next(code for code in grpc.StatusCode if code.value[0] == reply.code), reply.message)
 
     def _failed(self, code: grpc.StatusCode, details: str | None = "") -> None:
-        assert code in NOT_ACKNOWLEDGED, f"{code}: {details}"
+        assert code in self.expected, f"{code}: {details}"
         self.failures[code] += 1
 
-    def _sending(self, key: OffsetKey, position: Position) -> None:
-        self.sent[key] = max(self.sent.get(key, position), position)
+    def _sending(self, key: OffsetKey, *positions: Position) -> Write:
+        self.keys.add(key)
+        return self.history.begin(key, *positions, places=self._places)
 
-    def _acknowledged(self, key: OffsetKey, position: Position) -> None:
-        epoch, offset = position
-        self.ledger.note(key, offset, epoch)
+    def _acknowledged(self, write: Write) -> None:
+        write.acknowledged()
         self.commits += 1
 
 
@@ -209,10 +213,12 @@ def _stream_request(group: str, at: int) -> offsets_pb.StreamCommitsRequest:
 
 
 @asynccontextmanager
-async def running_load(address: str, consumers: int = 6) -> AsyncIterator[Load]:
+async def running_load(
+    address: str, history: History, consumers: int = 6, places: Sequence[str] = (ADAPTER,)
+) -> AsyncIterator[Load]:
     """A load on one adapter: consumers with a commit per message, batches, a stream, and one that rewinds."""
     async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel, anyio.create_task_group() as tasks:
-        load = Load(OffsetClient(channel, CALL_S))
+        load = Load(OffsetClient(channel, CALL_S), history, places)
         turns = [load.consumer(f"consumer-{number}") for number in range(consumers)]
         turns += [load.batches(DEFAULT_NAMESPACE), load.batches("other"), load.stream("stream"), load.rewinds("rewinds")]
         for number, turn in enumerate(turns):
@@ -221,8 +227,9 @@ async def running_load(address: str, consumers: int = 6) -> AsyncIterator[Load]:
         tasks.cancel_scope.cancel()
 
 
-async def local_positions(address: str) -> Positions:
-    """What stands in an adapter that nobody commits to, by both ways of reading it."""
+async def local_positions(address: str, history: History) -> Positions:
+    """What stands in an adapter that nobody commits to, by both ways of reading it; it must not contradict anything."""
+    reading = history.reading(ADAPTER)
     async with OffsetClient.connect(address, CALL_S) as client:
         listed = positions([row async for row in client.list()])
         groups = dict.fromkeys((key.namespace, key.group) for key in listed)
@@ -230,6 +237,8 @@ async def local_positions(address: str) -> Positions:
         request = offsets_pb.ReadOffsetsRequest(groups=wanted, mode=offsets_pb.MEMORY)
         read = positions((await client.store.ReadOffsets(request, timeout=CALL_S)).offsets)
     assert _known(read) == _known(listed), "ReadOffsets and ListOffsets differ"
+    reading.found(listed)
+    assert history.check() == []
     return _known(listed)
 
 
@@ -248,20 +257,15 @@ async def status_when(
                 await anyio.sleep(POLL_S)
 
 
-async def remote_positions(meta: MetaClient) -> Positions:
-    """Everything in the Meta Service. Raises MetaUnavailableError."""
-    found: Positions = {}
+async def remote_records(meta: MetaClient) -> dict[OffsetKey, OffsetRecord]:
+    """Everything in the Meta Service, also tombstones. Raises MetaUnavailableError."""
+    found: dict[OffsetKey, OffsetRecord] = {}
     token = b""
     while True:
         page, token = await meta.list_page("", "", PAGE, token)
-        found.update((key, record.position) for key, record in page)
+        found.update(page)
         if not token:
             return found
-
-
-def backwards(before: Mapping[OffsetKey, Position], after: Mapping[OffsetKey, Position]) -> list[str]:
-    """What went backwards, or vanished, between two readings of a store (invariant 2)."""
-    return [f"{'/'.join(key)}: {at} -> {after.get(key)}" for key, at in before.items() if after.get(key, (0, 0)) < at]
 
 
 def _known(found: Positions) -> Positions:
@@ -270,21 +274,22 @@ def _known(found: Positions) -> Positions:
 
 
 class Watcher:
-    """Reads all of the Meta Service again and again, and notes what went backwards (invariant 2)."""
+    """Reads all of the Meta Service again and again, for the history."""
 
-    def __init__(self, meta: MetaClient) -> None:
+    def __init__(self, meta: MetaClient, history: History) -> None:
         self._meta = meta
+        self._history = history
         self.seen: Positions = {}
         self.readings = 0
-        self.steps_back: list[str] = []
 
     async def run(self) -> None:
         """Read until cancelled. While the Meta Service is away there is nothing to read."""
         while True:
             with suppress(MetaUnavailableError):
-                found = await remote_positions(self._meta)
-                self.steps_back += backwards(self.seen, found)
-                self.seen = found
+                reading = self._history.reading(META)
+                found = await remote_records(self._meta)
+                reading.found({key: record[:3] for key, record in found.items()})
+                self.seen = {key: record.position for key, record in found.items() if record.live}
                 self.readings += 1
             await anyio.sleep(POLL_S)
 
@@ -296,13 +301,13 @@ class Watcher:
 
 
 @asynccontextmanager
-async def watching(meta_address: str) -> AsyncIterator[Watcher]:
-    """A running watcher of a Meta Service; at the end it must not have seen anything go backwards."""
+async def watching(meta_address: str, history: History) -> AsyncIterator[Watcher]:
+    """A running watcher of a Meta Service; at the end nothing may contradict anything."""
     section = MetaSection(endpoints=(meta_address,), timeout_ms=2_000)
     async with GrpcMetaClient.open(section) as meta, anyio.create_task_group() as tasks:
-        watcher = Watcher(meta)
+        watcher = Watcher(meta, history)
         tasks.start_soon(watcher.run, name="watcher")
         yield watcher
         tasks.cancel_scope.cancel()
     assert watcher.readings > 0, "the Meta Service was never read"
-    assert not watcher.steps_back, watcher.steps_back
+    assert history.check() == []

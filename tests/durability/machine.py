@@ -1,45 +1,31 @@
-"""What the storage tests share: what this machine can do, the faults themselves, and the load under which they strike.
+"""What the storage tests share: what this machine can do, and the faults themselves.
 
 A check that a machine cannot do is skipped by name and with what is missing; pytest's `-ra` summary lists each one.
 """
 
-import asyncio
-import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
-from itertools import count
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
-import anyio
-import grpc
-import grpc.aio
 import pytest
-
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import DEFAULT_NAMESPACE, OffsetKey
-from adapter.testing import Ledger, ServiceProcess, eventually, positions
 
 INSTALL = "sh tests/install-tools.sh installs it on Debian"
 TOOLS_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 UNMOUNT_S = 10.0
-WAIT_S = 30.0  # for what comes at once on an idle machine
 
 NOWHERE = "127.0.0.1:1"  # a Meta Service that is stopped: nobody listens on a privileged port
 ALONE = "[recovery]\ntimeout_ms = 0\n[stop]\ndrain_timeout_ms = 0\n"  # such an adapter does not wait for it
 
 Need = Callable[[], str]
-_offsets = count(1)  # of all loads, so that each commit is above all commits before it
 
 
 def require(check: str, *needs: Need) -> None:
@@ -240,94 +226,3 @@ def _tool(name: str, package: str = "") -> str:
 
 def _which(name: str) -> str:
     return shutil.which(name, path=TOOLS_PATH) or name
-
-
-class Answer(NamedTuple):
-    """What became of a commit: when it was sent and answered (Unix seconds), with which status (None: acknowledged)."""
-
-    key: OffsetKey
-    offset: int
-    sent_at: float
-    answered_at: float
-    code: grpc.StatusCode | None = None
-    text: str = ""
-
-
-class Load:
-    """Callers that commit ever higher offsets, each to shards of its own, and a ledger of what was acknowledged."""
-
-    def __init__(
-        self, address: str, ledger: Ledger, *, group: str = "load", callers: int = 4, shards: int = 10, timeout_s: float = 5.0
-    ) -> None:
-        self._address = address
-        self._ledger = ledger
-        self._group = group
-        self._callers = callers
-        self._shards = shards
-        self._timeout_s = timeout_s
-        self.acknowledged: list[Answer] = []
-        self.refused: list[Answer] = []
-
-    async def acknowledged_more(self, more: int = 50) -> None:
-        """Wait until so many more commits were acknowledged."""
-        enough = len(self.acknowledged) + more
-        await eventually(lambda: len(self.acknowledged) >= enough, WAIT_S)
-
-    async def refused_more(self, more: int = 50) -> None:
-        """Wait until so many more commits were refused."""
-        enough = len(self.refused) + more
-        await eventually(lambda: len(self.refused) >= enough, WAIT_S)
-
-    async def run(self, turns: int | None = None) -> None:
-        """Commit to every shard `turns` times; without a number until cancelled."""
-        async with OffsetClient.connect(self._address, self._timeout_s) as client:
-            await asyncio.gather(*(self._call(client, f"{self._group}-{caller}", turns) for caller in range(self._callers)))
-
-    async def _call(self, client: OffsetClient, group: str, turns: int | None) -> None:
-        for _ in count() if turns is None else range(turns):
-            for shard in range(self._shards):
-                await self._commit(client, group, f"s{shard}", next(_offsets))
-
-    async def _commit(self, client: OffsetClient, group: str, shard: str, offset: int) -> None:
-        key, sent_at = OffsetKey(DEFAULT_NAMESPACE, group, shard), time.time()
-        try:
-            await client.commit(group, {shard: offset})
-        except grpc.aio.AioRpcError as error:
-            self.refused.append(Answer(key, offset, sent_at, time.time(), error.code(), error.details() or ""))
-            await asyncio.sleep(0.01)  # a caller that is refused does not spin
-        else:
-            self._ledger.note(key, offset)
-            self.acknowledged.append(Answer(key, offset, sent_at, time.time()))
-
-
-@asynccontextmanager
-async def under(load: Load) -> AsyncIterator[Load]:
-    """Meanwhile the load runs."""
-    task = asyncio.create_task(load.run(), name="load")
-    try:
-        yield load
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def local_positions(service: ServiceProcess) -> dict[OffsetKey, tuple[int, int]]:
-    """Everything that an adapter holds locally."""
-    async with OffsetClient.connect(service.address, WAIT_S) as client:
-        return positions([row async for row in client.list()])
-
-
-async def remote_positions(meta: ServiceProcess, ledger: Ledger) -> dict[OffsetKey, tuple[int, int]]:
-    """What a Meta Service holds of the ledger's keys."""
-    async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,), timeout_ms=int(WAIT_S * 1000))) as client:
-        found = await client.get(sorted(ledger.acknowledged))
-    return {key: record.position for key, record in found.items()}
-
-
-async def health_turns(service: ServiceProcess, *, serving: bool, timeout_s: float = WAIT_S) -> float:
-    """Wait until the health is as given; returns when that was seen (Unix seconds). The event loop goes on meanwhile."""
-    with anyio.fail_after(timeout_s):
-        while await asyncio.to_thread(service.healthy) is not serving:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.005)
-    return time.time()

@@ -4,13 +4,15 @@ import time
 from pathlib import Path
 
 from adapter.client import OffsetClient
-from adapter.model import CommitMode, OffsetKey
+from adapter.history import History
+from adapter.model import FIRST_EPOCH, CommitMode, OffsetKey
 from adapter.reads import ReadMode
-from adapter.testing import Ledger, ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
 from tests.durability import machine
-from tests.durability.machine import WAIT_S, Load, local_positions, remote_positions, under
+from tests.durability.callers import WAIT_S, Callers, check_local, check_remote, remote_positions, under
 
 HOUR_S = 3600
+PROBE = "probe"  # a place of its own for the commits that only ask for the time
 ALARM = "cache.acknowledged_writes_lost"
 
 
@@ -40,27 +42,30 @@ class Clock:
             service.environment = environment
 
 
-async def _committed_at(service: ServiceProcess, meta: ServiceProcess) -> float:
+async def _committed_at(service: ServiceProcess, meta: ServiceProcess, history: History) -> float:
     """The time (Unix seconds) that the adapter gives to a commit made now; returns when the Meta Service has that commit."""
     key = OffsetKey("default", "probe", "s")
     async with OffsetClient.connect(service.address, WAIT_S) as client:
         offset = time.monotonic_ns()
+        write = history.begin(key, (FIRST_EPOCH, offset), places=[PROBE])
         await client.commit(key.group, {key.shard: offset})
+        write.acknowledged()
+        flush = history.carrying(PROBE)
         await client.persist(key.group)
+        flush.done()
         at_ms = (await client.read(key.group, [key.shard]))[key.shard].committed_at_ms
-    ledger = Ledger()
-    ledger.note(key, offset)
-    assert not ledger.missing(await remote_positions(meta, ledger))
+    await check_remote(meta, history)
     return at_ms / 1000
 
 
-async def _flushed_without_being_asked(service: ServiceProcess, meta: ServiceProcess, ledger: Ledger) -> None:
+async def _flushed_without_being_asked(service: ServiceProcess, meta: ServiceProcess, history: History) -> None:
     """Wait until the Meta Service has what is acknowledged by now, and check that no age was measured by the wall clock."""
-    by_now = Ledger()
-    by_now.acknowledged.update(ledger.acknowledged)
+    by_now = history.least()
     deadline = time.monotonic() + WAIT_S
-    while by_now.missing(await remote_positions(meta, by_now)):
+    found: dict[OffsetKey, tuple[int, int]] = {}
+    while any(found.get(key, (0, 0)) < acknowledged for key, acknowledged in by_now.items()):
         assert time.monotonic() < deadline, "flushes have stopped"
+        found = await remote_positions(meta, by_now)
     async with OffsetClient.connect(service.address, WAIT_S) as client:
         status = await client.status()
     assert status.meta_available
@@ -76,22 +81,21 @@ async def test_commits_and_flushes_go_on_when_the_clock_jumps(tmp_path: Path) ->
     clock, meta_clock = Clock(tmp_path / "clock"), Clock(tmp_path / "meta-clock")
     clock.rules(service)
     meta_clock.rules(meta)
-    ledger, seen = Ledger(), Ledger()
+    history = History()
     with ended(meta, service):
         meta.start()
         service.start()
-        async with under(Load(service.address, ledger)) as load:
+        async with under(Callers(service.address, history)) as load:
             for jump_s in (-HOUR_S, HOUR_S, 0):
                 clock.set(jump_s)
                 meta_clock.set(-jump_s)
-                assert abs(await _committed_at(service, meta) - time.time() - jump_s) < HOUR_S / 2
+                assert abs(await _committed_at(service, meta, history) - time.time() - jump_s) < HOUR_S / 2
                 await load.acknowledged_more(100)
-                await _flushed_without_being_asked(service, meta, ledger)
-                standing = await local_positions(service)
-                assert not seen.missing(standing)
-                seen.acknowledged.update(standing)
+                await _flushed_without_being_asked(service, meta, history)
+                await check_local(service, history)
         assert service.stop() == 0
-        assert not ledger.missing(await remote_positions(meta, ledger))
+        history.carrying().done()
+        await check_remote(meta, history)
 
 
 async def test_restarts_at_another_hour_lose_nothing(tmp_path: Path) -> None:
@@ -101,20 +105,21 @@ async def test_restarts_at_another_hour_lose_nothing(tmp_path: Path) -> None:
     service = adapter_process(tmp_path / "a", meta.address)
     clock = Clock(tmp_path / "clock")
     clock.rules(service, meta)
-    ledger = Ledger()
+    history = History()
     with ended(meta, service):
         for start_s in (HOUR_S, -HOUR_S):
             clock.set(start_s)
             meta.start()
             service.start()
-            assert not ledger.missing(await local_positions(service))
-            await Load(service.address, ledger).run(turns=5)
+            await check_local(service, history)
+            await Callers(service.address, history).run(turns=5)
             service.kill()
             clock.set(-start_s)
             service.start()
-            assert not ledger.missing(await local_positions(service))
+            await check_local(service, history)
             assert service.stop() == 0
-            assert not ledger.missing(await remote_positions(meta, ledger))
+            history.carrying().done()
+            await check_remote(meta, history)
             assert meta.stop() == 0
     assert ALARM not in service.log
 
@@ -147,10 +152,8 @@ async def test_the_clock_decides_no_merge(tmp_path: Path) -> None:
                 found = {shard: (row.epoch, row.offset) for shard, row in (await client.read("g", mode=mode)).items()}
                 assert found == {"pushed": (1, 200), "adopted": (1, 300), "rewound": (2, 60)}
         assert service.stop() == 0
-        ledger = Ledger()
-        for shard, (epoch, offset) in found.items():
-            ledger.note(OffsetKey("default", "g", shard), offset, epoch)
-        assert await remote_positions(meta, ledger) == ledger.acknowledged
+        local = {OffsetKey("default", "g", shard): position for shard, position in found.items()}
+        assert await remote_positions(meta, local) == local
 
 
 async def _commit_through_another_adapter(directory: Path, meta: ServiceProcess, clock: Clock, offsets: dict[str, int]) -> None:

@@ -8,6 +8,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from adapter.history import History
 from adapter.rpc import offsets_pb
 from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
 from tests.durability.load import (
@@ -15,7 +16,6 @@ from tests.durability.load import (
     Load,
     Positions,
     Watcher,
-    backwards,
     local_positions,
     random_instants,
     running_load,
@@ -37,35 +37,33 @@ DRAIN_ONLY = "[flush]\ninterval_ms = 60000\n[stop]\ngrace_ms = 120000"
 @pytest.mark.parametrize("wal_sync", ["always", "interval", "never"])
 async def test_acknowledged_commits_survive_kills(tmp_path: Path, wal_sync: str) -> None:
     """After each kill -9 everything acknowledged is there and nothing went back; a stop brings all to the Meta Service (1, 2)."""
-    rng = random_instants()
+    rng, history = random_instants(), History()
     meta = meta_process(tmp_path)
     adapter = adapter_process(tmp_path, meta.address, wal_sync=wal_sync)
     with ended(meta, adapter):
         await start(meta, adapter)
-        async with running_load(adapter.address) as load, watching(meta.address) as watcher:
-            found: Positions = {}
+        async with running_load(adapter.address, history) as load, watching(meta.address, history) as watcher:
             for _ in range(KILLS):
                 await some_load(load, rng)
                 adapter.kill()
-                found = await restart_and_verify(load, adapter, found)
+                await restart_and_verify(load, adapter)
                 load.resume()
             await load.progress()
             adapter.kill()
-            found = await restart_and_verify(load, adapter, found)
-            await expect_recovered(adapter, watcher, found)
+            found = await restart_and_verify(load, adapter)
+            await expect_recovered(load, adapter, watcher, found)
             load.resume()
             await stop_and_compare(load, adapter, watcher)
 
 
 async def test_acknowledged_commits_survive_a_kill_of_both_processes(tmp_path: Path) -> None:
     """Whichever of the two comes back first, nothing acknowledged is missing and nothing went back (1, 2, 9)."""
-    rng = random_instants()
+    rng, history = random_instants(), History()
     meta = meta_process(tmp_path)
     adapter = adapter_process(tmp_path, meta.address, extra="[recovery]\ntimeout_ms = 200")
     with ended(meta, adapter):
         await start(meta, adapter)
-        async with running_load(adapter.address) as load, watching(meta.address) as watcher:
-            found: Positions = {}
+        async with running_load(adapter.address, history) as load, watching(meta.address, history) as watcher:
             for turn in range(PAIR_KILLS):
                 await some_load(load, rng)
                 for service in rng.sample([meta, adapter], 2):
@@ -74,17 +72,17 @@ async def test_acknowledged_commits_survive_a_kill_of_both_processes(tmp_path: P
                 adapter.kill()
                 if turn % 2:
                     await start(meta)
-                found = await restart_and_verify(load, adapter, found)
+                found = await restart_and_verify(load, adapter)
                 if not turn % 2:
                     await start(meta)
-                await expect_recovered(adapter, watcher, found)
+                await expect_recovered(load, adapter, watcher, found)
                 load.resume()
             await stop_and_compare(load, adapter, watcher)
 
 
 async def test_a_kill_during_the_recovery_loses_nothing(tmp_path: Path) -> None:
     """A recovery that ends halfway leaves the rest to the next one (1, 2)."""
-    rng = random_instants()
+    rng, history = random_instants(), History()
     meta = meta_process(tmp_path)
     proxy = Proxy(meta.address)
     adapter = adapter_process(tmp_path, proxy.address, extra="[recovery]\nbatch_keys = 1")
@@ -92,32 +90,32 @@ async def test_a_kill_during_the_recovery_loses_nothing(tmp_path: Path) -> None:
         await start(meta)
         async with proxy.listening():
             await start(adapter)
-            async with running_load(adapter.address) as load, watching(meta.address) as watcher:
-                found: Positions = {}
+            async with running_load(adapter.address, history) as load, watching(meta.address, history) as watcher:
                 for _ in range(RECOVERY_KILLS):
                     await leave_unflushed(load, meta, adapter)
                     proxy.delay_s = RECOVERY_ANSWER_S
-                    await kill_while_recovering(adapter, rng.randrange(1, len(load.sent) // 2))
+                    await kill_while_recovering(adapter, rng.randrange(1, len(load.keys) // 2))
                     proxy.delay_s = 0.0
-                    found = await restart_and_verify(load, adapter, found)
-                    await expect_recovered(adapter, watcher, found)
+                    found = await restart_and_verify(load, adapter)
+                    await expect_recovered(load, adapter, watcher, found)
                     load.resume()
                 await stop_and_compare(load, adapter, watcher)
 
 
 async def test_a_stop_under_load_brings_everything_to_the_meta_service(tmp_path: Path) -> None:
     """The drain alone brings it, also while every client commits, and opens a stream, again and again (8)."""
+    history = History()
     meta = meta_process(tmp_path)
     adapter = adapter_process(tmp_path, meta.address, extra=DRAIN_ONLY)
     with ended(meta, adapter):
         await start(meta, adapter)
-        async with running_load(adapter.address) as load, watching(meta.address) as watcher:
+        async with running_load(adapter.address, history) as load, watching(meta.address, history) as watcher:
             await stop_and_compare(load, adapter, watcher)
 
 
 async def test_a_kill_during_the_drain_loses_nothing(tmp_path: Path) -> None:
     """What was acknowledged up to SIGTERM, and by the commits still in flight then, is on disk for the next start (1, 8)."""
-    rng = random_instants()
+    rng, history = random_instants(), History()
     meta = meta_process(tmp_path)
     proxy = Proxy(meta.address)
     adapter = adapter_process(tmp_path, proxy.address, extra=DRAIN_ONLY)
@@ -125,8 +123,7 @@ async def test_a_kill_during_the_drain_loses_nothing(tmp_path: Path) -> None:
         await start(meta)
         async with proxy.listening():
             await start(adapter)
-            async with running_load(adapter.address) as load, watching(meta.address) as watcher:
-                found: Positions = {}
+            async with running_load(adapter.address, history) as load, watching(meta.address, history) as watcher:
                 for turn in range(1, DRAIN_KILLS + 1):
                     await some_load(load, rng)
                     if turn % 2:
@@ -140,8 +137,8 @@ async def test_a_kill_during_the_drain_loses_nothing(tmp_path: Path) -> None:
                     proxy.delay_s = 0.0
                     if not turn % 2:
                         await start(meta)
-                    found = await restart_and_verify(load, adapter, found)
-                    await expect_recovered(adapter, watcher, found)
+                    found = await restart_and_verify(load, adapter)
+                    await expect_recovered(load, adapter, watcher, found)
                     load.resume()
                 await stop_and_compare(load, adapter, watcher)
 
@@ -158,24 +155,24 @@ async def some_load(load: Load, rng: random.Random) -> None:
     await anyio.sleep(rng.uniform(0.0, 0.6))
 
 
-async def restart_and_verify(load: Load, adapter: ServiceProcess, before: Positions) -> Positions:
-    """Start a killed adapter again, and compare what it has with the ledger and with what it had after the last start.
+async def restart_and_verify(load: Load, adapter: ServiceProcess) -> Positions:
+    """Start a killed adapter again, and compare what it has with all that was acknowledged and read (1, 2).
 
     The load rests from then on: the next commit of a key would hide a loss.
     """
     await load.pause()
     await start(adapter)
-    found = await local_positions(adapter.address)
-    load.verify(found)
-    assert backwards(before, found) == []
+    found = await local_positions(adapter.address, load.history)
     # A killed process loses nothing, so it must not raise the alarm for a loss either.
     assert not (await status_when(adapter.address)).HasField("loss")
     return found
 
 
-async def expect_recovered(adapter: ServiceProcess, watcher: Watcher, local: Positions) -> None:
+async def expect_recovered(load: Load, adapter: ServiceProcess, watcher: Watcher, local: Positions) -> None:
     """Without a new commit the Meta Service gets what it is missing (3)."""
+    recovery = load.history.carrying()
     await status_when(adapter.address, lambda status: status.recovery.done and status.dirty_keys == 0)
+    recovery.done()
     assert await watcher.fresh() == local
 
 
@@ -184,7 +181,9 @@ async def stop_and_compare(load: Load, adapter: ServiceProcess, watcher: Watcher
     await load.progress()
     assert await anyio.to_thread.run_sync(adapter.stop) == 0
     await load.pause()
-    load.verify(await watcher.fresh())
+    load.history.carrying().done()
+    await watcher.fresh()
+    assert load.history.check() == []
 
 
 async def stopping(adapter: ServiceProcess, times: int) -> None:

@@ -8,23 +8,12 @@ import grpc
 import pytest
 
 from adapter.client import OffsetClient
-from adapter.model import OffsetKey
+from adapter.history import ADAPTER, META, History
 from adapter.reads import ReadMode
-from adapter.testing import Ledger, ServiceProcess, adapter_process, ended, eventually, meta_process, positions
+from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process, positions
 from tests.durability import machine
-from tests.durability.machine import (
-    ALONE,
-    NOWHERE,
-    WAIT_S,
-    Answer,
-    Load,
-    Strace,
-    health_turns,
-    local_positions,
-    mounted,
-    remote_positions,
-    under,
-)
+from tests.durability.callers import WAIT_S, Answer, Callers, check_local, check_remote, health_turns, under
+from tests.durability.machine import ALONE, NOWHERE, Strace, mounted
 
 NOT_READY_S = 1.0  # the bar: health says so within this time of a failed sync
 RESUMED_S = 5.0  # the bar: commits are acknowledged again within this time of the disk's recovery
@@ -40,21 +29,22 @@ def _reopen_attempts(service: ServiceProcess) -> int:
     return service.log.count("what=reopen")
 
 
-async def _seconds_until_acknowledged(load: Load, since: float) -> float:
+async def _seconds_until_acknowledged(load: Callers, since: float) -> float:
     """How long after `since` the first commit that was sent since then was acknowledged."""
     await eventually(lambda: bool(load.acknowledged) and load.acknowledged[-1].sent_at > since, WAIT_S)
     return next(answer.answered_at for answer in load.acknowledged if answer.sent_at > since) - since
 
 
-async def _assert_nothing_lost(service: ServiceProcess, meta: ServiceProcess, ledger: Ledger) -> None:
+async def _assert_nothing_lost(service: ServiceProcess, meta: ServiceProcess, history: History) -> None:
     """Locally, also after a kill -9, and in the Meta Service after a drain; and no alarm says otherwise."""
-    assert not ledger.missing(await local_positions(service))
+    await check_local(service, history)
     service.kill()
     service.start()
-    assert not ledger.missing(await local_positions(service))
+    await check_local(service, history)
     assert ALARM not in service.log
     assert service.stop() == 0
-    assert not ledger.missing(await remote_positions(meta, ledger))
+    history.carrying().done()
+    await check_remote(meta, history)
 
 
 @pytest.mark.parametrize("wal_sync", ["always", "interval"])
@@ -63,11 +53,11 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_until_a_new_open(wal_
     machine.require(f"fdatasync EIO on the adapter under load, wal_sync {wal_sync}", machine.strace)
     meta = meta_process(tmp_path / "m")
     service = adapter_process(tmp_path / "a", meta.address, wal_sync=wal_sync)
-    ledger = Ledger()
+    history = History()
     with ended(meta, service):
         meta.start()
         service.start()
-        async with under(Load(service.address, ledger)) as load:
+        async with under(Callers(service.address, history)) as load:
             await load.acknowledged_more()
             with Strace(service.pid, tmp_path / "trace", error="EIO") as fault:
                 attached_at = time.time()
@@ -84,7 +74,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_until_a_new_open(wal_
         # With `interval` commits count until the failed sync is noticed; with `always` each waits for a sync of its own.
         assert not _between(load.acknowledged, attached_at if wal_sync == "always" else noticed_at, detached_at)
         assert {answer.code for answer in load.refused} == {grpc.StatusCode.UNAVAILABLE}
-        await _assert_nothing_lost(service, meta, ledger)
+        await _assert_nothing_lost(service, meta, history)
 
 
 @pytest.mark.parametrize("wal_sync", ["always", "interval"])
@@ -92,17 +82,17 @@ async def test_a_failed_sync_is_told_when_nobody_commits_any_more(wal_sync: str,
     """The last commit before the silence: `always` refuses it; in both modes health and the reopening need no next one."""
     machine.require(f"fdatasync EIO on an idle adapter, wal_sync {wal_sync}", machine.strace)
     service = adapter_process(tmp_path, NOWHERE, wal_sync=wal_sync, extra=ALONE)
-    ledger = Ledger()
+    history = History()
     with ended(service):
         service.start()
-        last = Load(service.address, ledger, callers=1, shards=1)
+        last = Callers(service.address, history, callers=1, shards=1)
         await last.run(turns=1)
         with Strace(service.pid, tmp_path / "trace", error="EIO") as fault:
             await last.run(turns=1)
             assert len(last.acknowledged) == (1 if wal_sync == "always" else 2)
             assert await health_turns(service, serving=False) - fault.failures[0] < NOT_READY_S
         await health_turns(service, serving=True)
-        assert not ledger.missing(await local_positions(service))
+        await check_local(service, history)
 
 
 async def test_a_store_that_vanished_is_not_begun_anew(tmp_path: Path) -> None:
@@ -111,11 +101,11 @@ async def test_a_store_that_vanished_is_not_begun_anew(tmp_path: Path) -> None:
     meta = meta_process(tmp_path / "m")
     service = adapter_process(tmp_path / "a", meta.address)
     cache, away = tmp_path / "a" / "adapter", tmp_path / "away"
-    ledger = Ledger()
+    history = History()
     with ended(meta, service):
         meta.start()
         service.start()
-        async with under(Load(service.address, ledger)) as load:
+        async with under(Callers(service.address, history)) as load:
             await load.acknowledged_more()
             with Strace(service.pid, tmp_path / "trace", error="EIO"):
                 await eventually(lambda: _reopen_attempts(service) > 0, WAIT_S)
@@ -129,7 +119,7 @@ async def test_a_store_that_vanished_is_not_begun_anew(tmp_path: Path) -> None:
             if ended_itself() is not None:
                 service.start()
             await health_turns(service, serving=True)
-        await _assert_nothing_lost(service, meta, ledger)
+        await _assert_nothing_lost(service, meta, history)
 
 
 def _fill(disk: Path) -> Path:
@@ -141,11 +131,13 @@ def _fill(disk: Path) -> Path:
     return filler
 
 
-async def _read_local(service: ServiceProcess, ledger: Ledger) -> dict[OffsetKey, tuple[int, int]]:
+async def _check_reads(service: ServiceProcess, history: History) -> None:
+    reading = history.reading(ADAPTER)
     async with OffsetClient.connect(service.address, WAIT_S) as client:
-        groups = {key.group for key in ledger.acknowledged}
+        groups = {key.group for key in history.least()}
         found = [await client.read(group, mode=ReadMode.MEMORY) for group in groups]
-    return positions(row for rows in found for row in rows.values())
+    reading.found(positions(row for rows in found for row in rows.values()))
+    assert history.check() == []
 
 
 @pytest.mark.parametrize("wal_sync", ["always", "interval"])
@@ -154,22 +146,22 @@ async def test_a_full_disk_refuses_commits_and_heals(wal_sync: str, tmp_path: Pa
     machine.require(f"a full 8 MB tmpfs, wal_sync {wal_sync}", machine.tmpfs)
     meta = meta_process(tmp_path / "m")
     service = adapter_process(tmp_path / "a", meta.address, wal_sync=wal_sync, cache=tmp_path / "disk" / "adapter")
-    ledger = Ledger()
+    history = History()
     with mounted(tmp_path / "disk", machine.tmpfs_options(8)) as disk, ended(meta, service):
         meta.start()
         service.start()
-        async with under(Load(service.address, ledger)) as load:
+        async with under(Callers(service.address, history)) as load:
             await load.acknowledged_more()
             filler = _fill(disk)
             await load.refused_more()
             assert {answer.code for answer in load.refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
             assert str(disk) in load.refused[-1].text
             assert "no space left" in load.refused[-1].text
-            assert not ledger.missing(await _read_local(service, ledger))
+            await _check_reads(service, history)
             filler.unlink()
             assert await _seconds_until_acknowledged(load, time.time()) < RESUMED_S
             await load.acknowledged_more()
-        await _assert_nothing_lost(service, meta, ledger)
+        await _assert_nothing_lost(service, meta, history)
 
 
 async def test_a_kill_on_a_full_disk_loses_nothing(tmp_path: Path) -> None:
@@ -177,11 +169,11 @@ async def test_a_kill_on_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     machine.require("kill -9 on a full 8 MB tmpfs", machine.tmpfs)
     meta = meta_process(tmp_path / "m")
     service = adapter_process(tmp_path / "a", meta.address, cache=tmp_path / "disk" / "adapter")
-    ledger = Ledger()
+    history = History()
     with mounted(tmp_path / "disk", machine.tmpfs_options(8)) as disk, ended(meta, service):
         meta.start()
         service.start()
-        async with under(Load(service.address, ledger)) as load:
+        async with under(Callers(service.address, history)) as load:
             await load.acknowledged_more()
             filler = _fill(disk)
             await load.refused_more()
@@ -193,7 +185,7 @@ async def test_a_kill_on_a_full_disk_loses_nothing(tmp_path: Path) -> None:
         assert "Traceback" not in service.log
         filler.unlink()
         service.start()
-        await _assert_nothing_lost(service, meta, ledger)
+        await _assert_nothing_lost(service, meta, history)
 
 
 async def test_a_read_only_disk_refuses_commits_and_heals(tmp_path: Path) -> None:
@@ -202,13 +194,13 @@ async def test_a_read_only_disk_refuses_commits_and_heals(tmp_path: Path) -> Non
     image = machine.make_ext4(tmp_path / "image", megabytes=32)
     meta = meta_process(tmp_path / "m")
     service = adapter_process(tmp_path / "a", meta.address, wal_sync="always", cache=tmp_path / "disk" / "adapter")
-    ledger = Ledger()
+    history = History()
     # Below the disk is a read-only directory: between the mounts there is nothing that could be written.
     with mounted(tmp_path / "disk", ["-t", "tmpfs", "-o", "ro", "tmpfs"]) as disk, ended(meta, service):
         with mounted(disk, machine.loop_options(image)):
             meta.start()
             service.start()
-            load = Load(service.address, ledger)
+            load = Callers(service.address, history)
             async with under(load):
                 await load.acknowledged_more()
                 machine.run("mount", "-o", "remount,abort", str(disk))
@@ -220,7 +212,7 @@ async def test_a_read_only_disk_refuses_commits_and_heals(tmp_path: Path) -> Non
         async with under(load):
             with mounted(disk, machine.loop_options(image)):
                 assert await _seconds_until_acknowledged(load, time.time()) < RESUMED_S
-                await _assert_nothing_lost(service, meta, ledger)
+                await _assert_nothing_lost(service, meta, history)
 
 
 async def test_a_meta_service_whose_sync_fails_ends_and_adapters_keep_everything(tmp_path: Path) -> None:
@@ -228,11 +220,12 @@ async def test_a_meta_service_whose_sync_fails_ends_and_adapters_keep_everything
     machine.require("fdatasync EIO on the Meta Service", machine.strace)
     meta = meta_process(tmp_path / "m")
     service = adapter_process(tmp_path / "a", meta.address, extra=WRITE_THROUGH)
-    kept, through = Ledger(), Ledger()
+    history = History()
     with ended(meta, service):
         meta.start()
         service.start()
-        cached, written = Load(service.address, kept), Load(service.address, through, group="through")
+        cached = Callers(service.address, history)
+        written = Callers(service.address, history, group="through", places=(ADAPTER, META))
         async with under(cached), under(written):
             await written.acknowledged_more()
             with Strace(meta.pid, tmp_path / "trace", error="EIO"):
@@ -246,5 +239,5 @@ async def test_a_meta_service_whose_sync_fails_ends_and_adapters_keep_everything
             meta.start()
             await written.acknowledged_more()
         assert service.stop() == 0
-        assert not kept.missing(await remote_positions(meta, kept))
-        assert not through.missing(await remote_positions(meta, through))
+        history.carrying().done()
+        await check_remote(meta, history)

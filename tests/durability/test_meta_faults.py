@@ -2,7 +2,7 @@
 
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,13 +10,13 @@ import anyio
 import anyio.to_thread
 import grpc
 
+from adapter.history import ADAPTER, META, History
 from adapter.rpc import offsets_pb
 from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
 from tests.durability.load import (
     LIMIT_S,
     Load,
     Watcher,
-    backwards,
     local_positions,
     random_instants,
     running_load,
@@ -124,14 +124,15 @@ async def test_write_through_acknowledges_only_what_the_meta_service_keeps(tmp_p
     meta = meta_process(tmp_path)
     adapter = adapter_process(tmp_path, meta.address, top="mode = 'write_through'", extra=SETTINGS)
     with ended(meta, adapter):
-        async with under_load(meta, adapter) as (load, watcher):
+        async with under_load(meta, adapter, (ADAPTER, META)) as (load, watcher):
             for _ in range(2 * FAULTS):
                 await random_pause(load, rng)
                 meta.kill()
                 await refusals(load)
                 await load.pause()
                 await start(meta)
-                load.verify(await watcher.fresh())
+                await watcher.fresh()
+                assert load.history.check() == []
                 load.resume()
             await load.progress()
             assert set(load.failures) == {grpc.StatusCode.UNAVAILABLE}
@@ -143,7 +144,7 @@ async def test_write_through_does_not_acknowledge_a_save_whose_answer_was_lost(t
     proxy = Proxy(meta.address)
     adapter = adapter_process(tmp_path, proxy.address, top="mode = 'write_through'", extra=SETTINGS)
     with ended(meta, adapter):
-        async with proxy.listening(), under_load(meta, adapter) as (load, watcher):
+        async with proxy.listening(), under_load(meta, adapter, (ADAPTER, META)) as (load, watcher):
             for _ in range(FAULTS):
                 await load.progress()
                 proxy.cutting = True
@@ -156,20 +157,24 @@ async def test_write_through_does_not_acknowledge_a_save_whose_answer_was_lost(t
                 proxy.cutting = False
             await load.progress()
             await load.pause()
-            local = await local_positions(adapter.address)
-            load.verify(local)
+            await local_positions(adapter.address, load.history)
             # What was applied without an acknowledgement, and not committed again since, is only there.
-            assert backwards(local, await watcher.fresh()) == []
+            load.history.carrying().done()
+            await watcher.fresh()
+            assert load.history.check() == []
             assert set(load.failures) == {grpc.StatusCode.UNAVAILABLE}
 
 
 @asynccontextmanager
-async def under_load(meta: ServiceProcess, adapter: ServiceProcess) -> AsyncIterator[tuple[Load, Watcher]]:
+async def under_load(
+    meta: ServiceProcess, adapter: ServiceProcess, places: Sequence[str] = (ADAPTER,)
+) -> AsyncIterator[tuple[Load, Watcher]]:
     """Both processes up, commits going on, and every key known to both."""
+    history = History()
     await start(meta, adapter)
-    async with running_load(adapter.address) as load, watching(meta.address) as watcher:
+    async with running_load(adapter.address, history, places=places) as load, watching(meta.address, history) as watcher:
         await load.progress()
-        await eventually(lambda: load.sent.keys() <= watcher.seen.keys(), LIMIT_S)
+        await eventually(lambda: load.keys <= watcher.seen.keys(), LIMIT_S)
         yield load, watcher
 
 
@@ -198,7 +203,7 @@ async def commits_go_on(load: Load, adapter: ServiceProcess, why: str) -> None:
 async def bounded_status(load: Load, adapter: ServiceProcess) -> offsets_pb.StatusReply:
     """The status; what is dirty is bounded by the distinct keys, however many commits there were (4)."""
     status = await status_when(adapter.address)
-    assert status.dirty_keys <= len(load.sent) < load.commits
+    assert status.dirty_keys <= len(load.keys) < load.commits
     return status
 
 
@@ -223,7 +228,8 @@ async def refusals(load: Load) -> None:
 
 async def everything_arrives(load: Load, adapter: ServiceProcess, watcher: Watcher) -> None:
     """While the commits rest, both sides come to hold the same, which is at least what was acknowledged (3)."""
+    flush = load.history.carrying()
     await status_when(adapter.address, lambda status: status.dirty_keys == 0)
-    local = await local_positions(adapter.address)
-    load.verify(local)
+    flush.done()
+    local = await local_positions(adapter.address, load.history)
     assert await watcher.fresh() == local

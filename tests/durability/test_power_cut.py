@@ -2,15 +2,17 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from adapter.client import OffsetClient
+from adapter.history import History, Kind, Violation
 from adapter.model import OffsetKey
-from adapter.testing import Ledger, adapter_process, ended, eventually
+from adapter.testing import adapter_process, ended, eventually
 from tests.durability import machine
-from tests.durability.machine import ALONE, NOWHERE, WAIT_S, Answer, Load, local_positions, loop_options, mounted, under
+from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
+from tests.durability.machine import ALONE, NOWHERE, loop_options, mounted
 
 LOAD_S = 2.5
 INTERVAL_S = 0.1  # flush.interval_ms; the WAL is synced as often
@@ -25,16 +27,16 @@ class Cut:
     """The disk as it was at the instant of the power cut, and what was acknowledged until then."""
 
     image: Path
+    sent: list[tuple[OffsetKey, int]]
     acknowledged: list[Answer]
     at: float
 
-    def ledger(self, before: float) -> Ledger:
-        """What was acknowledged before this time (Unix seconds)."""
-        ledger = Ledger()
-        for answer in self.acknowledged:
-            if answer.answered_at < before:
-                ledger.note(answer.key, answer.offset)
-        return ledger
+    def lost(self, found: Mapping[OffsetKey, tuple[int, int]], before: float) -> list[Violation]:
+        """What is missing of all that was acknowledged before this time (Unix seconds); nothing else may be wrong."""
+        history = history_of(self.sent, (answer for answer in self.acknowledged if answer.answered_at < before))
+        wrong = contradictions(history, found)
+        assert {violation.kind for violation in wrong} <= {Kind.LOST}
+        return wrong
 
 
 async def _cut_power(directory: Path, wal_sync: str) -> Cut:
@@ -44,13 +46,13 @@ async def _cut_power(directory: Path, wal_sync: str) -> Cut:
     with mounted(directory / "disk", loop_options(image, MOUNT)), ended(service):
         service.start()
         began_at = time.time()
-        async with under(Load(service.address, Ledger(), callers=8)) as load:
+        async with under(Callers(service.address, History(), callers=8)) as load:
             await eventually(lambda: bool(load.acknowledged) and load.acknowledged[-1].answered_at > began_at + LOAD_S, WAIT_S)
             service.signal(signal.SIGSTOP)
             await eventually(lambda: machine.is_stopped(service.pid), WAIT_S)
             at = time.time()
             machine.run("cp", "--sparse=always", str(image), str(copy))
-        return Cut(copy, load.acknowledged, at)
+        return Cut(copy, load.sent, load.acknowledged, at)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ async def test_synced_acknowledgements_survive_a_power_cut(tmp_path: Path) -> No
     cut = await _cut_power(tmp_path, "always")
     left = await _power_on(_fresh(tmp_path / "after"), cut, "always")
     assert len(cut.acknowledged) > 20
-    assert not cut.ledger(before=time.time()).missing(left.positions)
+    assert cut.lost(left.positions, before=time.time()) == []
     assert not left.alarmed
 
 
@@ -93,10 +95,10 @@ async def test_a_power_cut_takes_at_most_one_flush_interval(tmp_path: Path) -> N
     machine.require("a power cut, wal_sync interval", machine.loop_ext4, machine.other_boot)
     cut = await _cut_power(tmp_path, "interval")
     left = await _power_on(_fresh(tmp_path / "after"), cut, "interval")
-    older = cut.ledger(before=cut.at - INTERVAL_S - SYNC_S)
-    assert older.acknowledged
-    assert not older.missing(left.positions)
-    assert left.alarmed or not cut.ledger(before=time.time()).missing(left.positions)
+    older_than = cut.at - INTERVAL_S - SYNC_S
+    assert any(answer.answered_at < older_than for answer in cut.acknowledged)
+    assert cut.lost(left.positions, before=older_than) == []
+    assert left.alarmed or cut.lost(left.positions, before=time.time()) == []
 
 
 async def test_without_syncs_a_power_cut_is_alarmed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
@@ -104,7 +106,7 @@ async def test_without_syncs_a_power_cut_is_alarmed(tmp_path: Path, record_prope
     machine.require("a power cut, wal_sync never", machine.loop_ext4, machine.other_boot)
     cut = await _cut_power(tmp_path, "never")
     left = await _power_on(_fresh(tmp_path / "after"), cut, "never")
-    lost = len(cut.ledger(before=time.time()).missing(left.positions))
+    lost = len(cut.lost(left.positions, before=time.time()))
     record_property("lost_keys", lost)
     assert left.alarmed or not lost
 
@@ -113,12 +115,12 @@ async def test_a_reboot_after_an_orderly_stop_alarms_nothing(tmp_path: Path) -> 
     """What was stopped was synced, in every mode; only a machine that went down under a running adapter may have lost some."""
     machine.require("a reboot after an orderly stop", machine.other_boot)
     service = adapter_process(tmp_path, NOWHERE, wal_sync="never", extra=ALONE)
-    ledger = Ledger()
+    history = History()
     with ended(service):
         service.start()
-        await Load(service.address, ledger).run(turns=5)
+        await Callers(service.address, history).run(turns=5)
         service.stop()
         service.prefix = machine.after_a_reboot(tmp_path / "boot_id")
         service.start()
-        assert not ledger.missing(await local_positions(service))
+        await check_local(service, history)
     assert ALARM not in service.log

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from adapter.client import OffsetClient
-from adapter.model import OffsetKey
+from adapter.history import ADAPTER, History, Kind
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import Ledger, ServiceProcess, adapter_process, ended, free_port, meta_process, positions
-from tests.durability.machine import ALONE, NOWHERE, WAIT_S, Load, local_positions, under
+from adapter.testing import ServiceProcess, adapter_process, ended, free_port, meta_process, positions
+from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
+from tests.durability.machine import ALONE, NOWHERE
 
 ALARM = "cache.acknowledged_writes_lost"
 
@@ -90,7 +91,12 @@ class Killed:
     """The store of a killed adapter that never met a Meta Service, in an SST and a WAL, and what it had acknowledged."""
 
     cache: Path
-    ledger: Ledger
+    acknowledged: list[Answer]
+
+    @property
+    def history(self) -> History:
+        """Nothing was sent but what was acknowledged. A new one for each test that goes on with it."""
+        return history_of([(answer.key, answer.offset) for answer in self.acknowledged], self.acknowledged)
 
     def copy(self, to: Path) -> Path:
         """A copy to damage."""
@@ -102,13 +108,16 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Killed:
     """Built once: early commits, a kill, a start that moves them from the WAL to an SST, late commits, a kill."""
     directory = tmp_path_factory.mktemp("killed")
     service = adapter_process(directory, NOWHERE, extra=ALONE)
-    ledger = Ledger()
+    acknowledged: list[Answer] = []
     with ended(service):
         for part in ("early", "late"):
             service.start()
-            asyncio.run(Load(service.address, ledger, group=part, shards=20).run(turns=10))
+            load = Callers(service.address, History(), group=part, shards=20)
+            asyncio.run(load.run(turns=10))
+            assert not load.refused
+            acknowledged += load.acknowledged
             service.kill()
-    return Killed(directory / "adapter", ledger)
+    return Killed(directory / "adapter", acknowledged)
 
 
 @pytest.fixture(scope="module")
@@ -172,14 +181,16 @@ async def _status(service: ServiceProcess) -> offsets_pb.StatusReply:
         return await client.status()
 
 
-async def _read_all(service: ServiceProcess, ledger: Ledger, mode: ReadMode, *, named: bool) -> dict[OffsetKey, tuple[int, int]]:
-    """What reads of the ledger's groups give: of each shard by its name, or of whole groups."""
+async def _check_reads(service: ServiceProcess, history: History, mode: ReadMode, *, named: bool) -> None:
+    """Reads of all groups, of each shard by its name or of whole groups, contradict nothing."""
     groups: dict[str, list[str]] = {}
-    for key in ledger.acknowledged:
+    reading = history.reading(ADAPTER)
+    for key in history.least():
         groups.setdefault(key.group, []).append(key.shard)
     async with OffsetClient.connect(service.address, WAIT_S) as client:
         found = [await client.read(group, shards if named else (), mode=mode) for group, shards in groups.items()]
-    return positions(row for rows in found for row in rows.values())
+    reading.found(positions(row for rows in found for row in rows.values()))
+    assert history.check() == []
 
 
 async def _assert_alarmed(service: ServiceProcess, repaired: str = "") -> None:
@@ -204,7 +215,8 @@ async def test_lost_acknowledgements_are_alarmed(damage: str, killed: Killed, tm
         if not _opens(service):
             repaired = _repair(service)
             service.start()
-        missing = killed.ledger.missing(await local_positions(service))
+        missing = contradictions(killed.history, await local_positions(service))
+        assert {violation.kind for violation in missing} <= {Kind.LOST}
         assert missing or damage not in WAL_DAMAGE, "this damage was to lose something"
         if missing:
             await _assert_alarmed(service, repaired)
@@ -220,7 +232,7 @@ async def test_what_the_meta_service_has_is_back(damage: str, killed: Killed, in
             _repair(service)
             service.start()
         for named in (True, False):
-            assert not killed.ledger.missing(await _read_all(service, killed.ledger, ReadMode.MEMORY, named=named))
+            await _check_reads(service, killed.history, ReadMode.MEMORY, named=named)
 
 
 @pytest.mark.parametrize("damage", REFUSED)
@@ -233,8 +245,7 @@ async def test_a_refused_store_starts_from_the_meta_service(damage: str, killed:
             assert not _opens(service)
         _repair(service, "--start-from-meta")
         service.start()
-        found = await _read_all(service, killed.ledger, ReadMode.MEMORY_FIRST_THEN_STORE, named=True)
-        assert not killed.ledger.missing(found)
+        await _check_reads(service, killed.history, ReadMode.MEMORY_FIRST_THEN_STORE, named=True)
         await _assert_no_alarm(service)
     kept = _set_aside(tmp_path)
     assert (kept / "watermark").exists()
@@ -252,7 +263,7 @@ async def test_repair_keeps_a_copy_and_what_is_intact(killed: Killed, tmp_path: 
         assert str(kept) in printed
         assert {file.name for file in (kept / "db").iterdir()} == names
         service.start()
-        assert not killed.ledger.missing(await local_positions(service))
+        await check_local(service, killed.history)
         await _assert_no_alarm(service)
 
 
@@ -274,13 +285,14 @@ async def test_new_commits_after_a_loss_survive_the_next_kill(killed: Killed, tm
     """The store goes on with write counters above the lost ones: the next open has nothing to alarm, and loses nothing (1)."""
     service = _adapter(tmp_path, NOWHERE, killed.copy(tmp_path / "cache"))
     _truncate(_wal(tmp_path / "cache" / "db"), 0)
-    ledger = Ledger()
+    history = History()
     with ended(service):
         service.start()
-        await Load(service.address, ledger, group="after").run(turns=5)
+        await Callers(service.address, history, group="after").run(turns=5)
         service.kill()
         service.start()
-        assert not ledger.missing(await local_positions(service))
+        found = {key: at for key, at in (await local_positions(service)).items() if key.group.startswith("after")}
+        assert contradictions(history, found) == []
         assert service.log.count(ALARM) == 1
 
 
@@ -289,18 +301,18 @@ async def test_an_intact_store_never_alarms(wal_sync: str, tmp_path: Path) -> No
     """A kill -9 under load and an orderly restart lose nothing (1), so they alarm nothing."""
     service = _adapter(tmp_path, NOWHERE, tmp_path / "cache")
     service.settings = service.settings.replace("wal_sync = 'interval'", f"wal_sync = '{wal_sync}'")
-    ledger = Ledger()
+    history = History()
     with ended(service):
         for orderly in (False, True):
             service.start()
-            assert not ledger.missing(await local_positions(service))
+            await check_local(service, history)
             await _assert_no_alarm(service)
-            async with under(Load(service.address, ledger)) as load:
+            async with under(Callers(service.address, history)) as load:
                 await load.acknowledged_more(200)
                 if not orderly:
                     service.kill()
             if orderly:
                 service.stop()
         service.start()
-        assert not ledger.missing(await local_positions(service))
+        await check_local(service, history)
         await _assert_no_alarm(service)

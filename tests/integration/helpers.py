@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import anyio
 import grpc
 
+from adapter.broker_log import BrokerLog
 from adapter.client import OffsetClient
 from adapter.config import MetaSection
 from adapter.meta_client import MetaClient
@@ -44,12 +45,12 @@ def meta_rpc(address: str) -> Iterator[meta_grpc.MetaServiceServiceStub]:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, meta: MetaClient | None = None, **sections: Any
+    directory: Path, meta: MetaClient | None = None, *, broker_log: BrokerLog | None = None, **sections: Any
 ) -> AsyncIterator[tuple[Sidecar, OffsetClient]]:
-    """A sidecar in this process with a client of it."""
+    """A sidecar in this process with a client on its Unix socket."""
     async with (
-        running_sidecar(adapter_config(directory, **sections), meta or FakeMeta()) as sidecar,
-        OffsetClient.connect(sidecar.addresses[0]) as client,
+        running_sidecar(adapter_config(directory, **sections), meta or FakeMeta(), broker_log) as sidecar,
+        OffsetClient.connect(sidecar.addresses[-1]) as client,
     ):
         yield sidecar, client
 

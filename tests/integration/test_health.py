@@ -9,6 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from adapter.broker_log import NoBrokerLog
 from adapter.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.sidecar import Sidecar
@@ -30,7 +31,7 @@ async def test_each_service_is_serving_only_after_the_recovery(directory: Path, 
         await client.commit("g", {"s": 1})
     meta = FakeMeta()
     meta.down = MetaUnavailableError("gone")
-    sidecar = Sidecar(adapter_config(directory), meta)
+    sidecar = Sidecar(adapter_config(directory), meta, NoBrokerLog())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(sidecar.run)
         await eventually(lambda: bool(sidecar.addresses), PATIENCE_S)
@@ -49,7 +50,7 @@ async def test_requests_before_the_recovery_are_unavailable(directory: Path) -> 
         await client.commit("g", {"s": 1})
     meta = FakeMeta()
     meta.down = MetaUnavailableError("gone")
-    sidecar = Sidecar(adapter_config(directory), meta)
+    sidecar = Sidecar(adapter_config(directory), meta, NoBrokerLog())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(sidecar.run)
         await eventually(lambda: bool(sidecar.addresses), PATIENCE_S)

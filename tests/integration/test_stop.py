@@ -13,9 +13,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.client import OffsetClient
-from adapter.model import SaveEntry
+from adapter.history import META, History
+from adapter.model import FIRST_EPOCH, SaveEntry
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, Ledger, ServiceProcess, adapter_process, ended, eventually
+from adapter.testing import FakeMeta, ServiceProcess, adapter_process, ended, eventually
 from tests.integration.helpers import PATIENCE_S, commits, key, rpc, serving, status_of, stored_in, wait_until
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -23,13 +24,13 @@ LONG_GRACE = "[stop]\ngrace_ms = 120000\ndrain_timeout_ms = 120000"  # beyond wh
 
 
 class Committer(threading.Thread):
-    """Commits ever larger offsets until it is refused, and keeps a ledger of what was acknowledged."""
+    """Commits ever larger offsets until it is refused, and keeps a history of what was sent and acknowledged."""
 
     def __init__(self, address: str, name: str) -> None:
         super().__init__()
         self._address = address
         self._shard = name
-        self.ledger = Ledger()
+        self.history = History()
         self.ended_with: grpc.StatusCode | None = None
         self.running = threading.Event()
 
@@ -37,12 +38,13 @@ class Committer(threading.Thread):
         """Commit until an error."""
         with rpc(self._address) as stubs:
             for offset in range(1, 1_000_000):
+                write = self.history.begin(key(self._shard), (FIRST_EPOCH, offset))
                 try:
                     stubs.store.CommitOffsets(commits({self._shard: offset}), timeout=PATIENCE_S)
                 except grpc.RpcError as error:
                     self.ended_with = error.code()
                     return
-                self.ledger.note(key(self._shard), offset, 1)
+                write.acknowledged()
                 self.running.set()
 
 
@@ -64,7 +66,11 @@ def test_a_stop_under_load_loses_nothing(directory: Path, meta: ServiceProcess, 
             committer.join(PATIENCE_S)
         assert {committer.ended_with for committer in committers} == {UNAVAILABLE}
         found = stored_in(meta)
-        assert [committer.ledger.missing(found) for committer in committers] == [{}] * len(committers)
+        for committer in committers:
+            committer.history.carrying().done()
+            reading = committer.history.reading(META)
+            reading.found({name: at for name, at in found.items() if name in committer.history.least()})
+            assert committer.history.check() == []
 
 
 def test_a_stop_without_the_meta_service_exits_1_and_the_next_start_pushes(directory: Path, meta: ServiceProcess) -> None:
