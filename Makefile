@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tools lint format types proto proto-check bench lock clean
+.PHONY: help setup demo test tools lint format types proto proto-check mutants soak model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -47,6 +47,15 @@ proto-check: $(STAMP) ## Check that the generated code is current
 	@rm -rf $(VENV)/proto && mkdir -p $(VENV)/proto
 	@$(MAKE) --no-print-directory --silent proto OUT=$(VENV)/proto
 	@for file in adapter/rpc/*_pb2*; do cmp -s $$file $(VENV)/proto/$$file || { echo "$$file is not current: run make proto"; exit 1; }; done
+
+mutants: $(STAMP) ## Plant bugs in copies of the code; each has to be caught (RUNS=... of the model for each)
+	$(BIN)/python -m tests.mutants $(if $(RUNS),--runs $(RUNS))
+
+soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
+	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
+
+model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
+	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)
 
 bench: $(STAMP) ## Measure, and print tables
 	$(BIN)/python -m benchmarks

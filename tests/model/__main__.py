@@ -1,0 +1,68 @@
+"""`make model RUNS=...`: the model test on all cores, each process with a seed of its own. Ends with the first failure."""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+PORTION = 250  # runs between two lines of progress
+SAME_ORDER = {**os.environ, "PYTHONHASHSEED": "0"}  # the order of a set of names must not depend on the process
+
+
+def main() -> int:
+    """Run it; 1 when an invariant broke."""
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--runs", type=int, default=5_000, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="where to begin (default: by the clock)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: %(default)s")
+    parser.add_argument("--portion", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.portion:
+        return _run_portion(options.portion, options.seed)
+    return _run_all(options.runs, options.seed, options.processes)
+
+
+def _run_portion(runs: int, seed: int) -> int:
+    from tests.model.test_model import run  # noqa: PLC0415 - not in the parent, which only waits
+
+    run(runs, seed=seed)
+    return 0
+
+
+def _run_all(runs: int, seed: int, processes: int) -> int:
+    """Portions of runs, each in a process: their memory goes with them."""
+    portion = min(PORTION, -(-runs // processes))
+    portions = [(min(portion, runs - at), seed + at) for at in range(0, runs, portion)]
+    running: list[tuple[subprocess.Popen[str], int, int]] = []
+    done = 0
+    started = time.monotonic()
+    _say(f"{runs:,} runs from seed {seed}, {processes} at once")
+    try:
+        while portions or running:
+            while portions and len(running) < processes:
+                size, first = portions.pop(0)
+                command = [sys.executable, "-m", "tests.model", "--portion", str(size), "--seed", str(first)]
+                running.append((subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=SAME_ORDER), size, first))
+            process, size, first = running.pop(0)
+            _, errors = process.communicate()
+            if process.returncode:
+                _say(f"{errors}\nA run broke. Again: python -m tests.model --portion {size} --seed {first}")
+                return 1
+            done += size
+            rate = done / (time.monotonic() - started) * 60
+            _say(f"{done:,} of {runs:,} runs, {rate:,.0f} a minute")
+    finally:
+        for process, _, _ in running:
+            process.kill()
+            process.wait()
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""One adapter of the model: the production sidecar over a simulated disk and network, without its gRPC front.
+
+`Broker` is the machine, which outlives its processes; `Running` is one process, from a start to a stop, a kill or a power cut.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from adapter.broker_log import NoBrokerLog
+from adapter.cache import OffsetCache
+from adapter.clocks import Clocks
+from adapter.committer import Change, Forget, Standing
+from adapter.config import AdapterConfig, WalSync
+from adapter.core import Core
+from adapter.dirty import DirtyRecord
+from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFailedError
+from adapter.listen import GrpcServer
+from adapter.metrics import AdapterMetrics
+from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.rpc import offsets_pb
+from adapter.sidecar import Sidecar
+from adapter.testing import adapter_config
+from tests.model.disk import Platter, SimDisk
+from tests.model.loop import Process, VirtualLoop
+from tests.model.network import Link, SaveCall, Service, SimMeta
+
+INTERVAL_S = 0.1
+WRITE_THROUGH = "w"  # the group that is not cached
+METRICS = AdapterMetrics()  # one for all: nothing here reads them
+
+State = offsets_pb.StatusReply
+Submit = Callable[[Change], Coroutine[Any, Any, list[Standing]]]
+
+
+@cache
+def config_of(wal_sync: WalSync) -> AdapterConfig:
+    """Short limits: virtual time is free, but each tick in it takes work."""
+    return adapter_config(
+        Path("nowhere"),
+        cache={"wal_sync": wal_sync},
+        policy=[{"groups": WRITE_THROUGH, "mode": "write_through"}],
+        flush={"interval_ms": 100, "max_batch_bytes": 16_384, "backoff_max_ms": 400, "refused_retry_ms": 500},
+        recovery={"timeout_ms": 500, "batch_keys": 2},
+        expiry={"retention_hours": 1, "interval_ms": 300},
+        stop={"grace_ms": 300, "drain_timeout_ms": 1_000},
+    )
+
+
+class _Server(GrpcServer):
+    """Instead of a server that listens: who is in a call is known."""
+
+    def __init__(self, calls: set[asyncio.Task[None]]) -> None:
+        self._calls = calls
+        self.addresses = []
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """See `GrpcServer`."""
+
+    async def stop(self, grace_s: float) -> None:
+        """See `GrpcServer`."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=grace_s)
+        for call in self._calls:
+            call.cancel()
+
+
+class _Sidecar(Sidecar):
+    """The production sidecar with its surroundings passed in."""
+
+    process: "Running"
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[GrpcServer]:
+        yield _Server(self.process.calls)
+
+    async def _recover(self, core: Core) -> None:
+        self.process.recovery_began(core)
+        await super()._recover(core)
+
+    def _recovered(self, core: Core) -> None:
+        self.process.recovery_ended(core)
+        super()._recovered(core)
+
+
+class Machine:
+    """What a broker's process needs of the world."""
+
+    def __init__(self, loop: VirtualLoop, clocks: Clocks, service: Service, keys: list[OffsetKey]) -> None:
+        self.loop = loop
+        self.clocks = clocks
+        self.service = service
+        self.keys = keys
+        self.violations: list[str] = []
+        self.on_loss: Callable[[Broker], None] = lambda _: None
+        self.on_forget: Callable[[Broker, Sequence[GroupKey]], None] = lambda _, __: None
+
+
+class Broker:
+    """A machine with a disk and a network."""
+
+    def __init__(self, machine: Machine, name: str, wal_sync: WalSync) -> None:
+        self.machine = machine
+        self.name = name
+        self.config = config_of(wal_sync)
+        self.platter = Platter()
+        self.link = Link(machine.service)
+        self.running: Running | None = None
+        self.disturbed_at = 0.0
+
+    @property
+    def troubled_at(self) -> float:
+        """When it was last kept from working: by its network, its disk, or a pause."""
+        now = self.machine.loop.now
+        if self.platter.full or self.platter.failing_syncs or (self.running and self.running.paused):
+            return now
+        return max(self.disturbed_at, self.link.troubled_at)
+
+    def disturb(self) -> None:
+        """Something begins or ends that may keep it from working."""
+        self.disturbed_at = self.machine.loop.now
+
+    @property
+    def wal_sync(self) -> WalSync:
+        """When it syncs."""
+        return self.config.cache.wal_sync
+
+    def start(self) -> None:
+        """Start a process."""
+        self.running = Running(self)
+
+    def core(self) -> Core | None:
+        """The core, while one serves or recovers."""
+        return self.running.core if self.running and not self.running.dead else None
+
+    def kill(self, after: int | None = None) -> None:
+        """Kill -9: now, or before the disk operation after so many more."""
+        if not self.running:
+            return
+        if after is None or self.running.disk is None:
+            self.running.die()
+        else:
+            self.running.disk.fuse = after
+
+    def power_cut(self, keep: int, *, keep_watermark: bool) -> None:
+        """The machine goes down: of the unsynced batches so many are kept."""
+        self.kill()
+        self.platter.power_cut(min(keep, self.platter.unsynced), keep_watermark=keep_watermark)
+        self.machine.on_loss(self)
+
+    def opening(self, running: "Running") -> OffsetCache:
+        """Open the store as a process does. A full disk may refuse even that."""
+        if self.platter.full:
+            raise DiskFullError("full by the test")
+        if self.platter.opened():
+            self.machine.on_loss(self)
+        running.disk = SimDisk(self.platter, running.die)
+        return OffsetCache.over(running.disk, self.wal_sync)
+
+
+class Running(Process):
+    """A process of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self.broker = broker
+        self.machine = broker.machine
+        self.meta = SimMeta(broker.link, self._saved)
+        self.disk: SimDisk | None = None
+        self.sidecar: _Sidecar | None = None
+        self.calls: set[asyncio.Task[None]] = set()
+        self.dead = False
+        self.stopping_since: float | None = None
+        self.left: int | None = None
+        self.demanding = 0
+        self._flushes = 0
+        self._window_began = 0.0
+        self._last_batch: Mapping[OffsetKey, DirtyRecord] | None = None
+        self._before: dict[OffsetKey, OffsetRecord] = {}
+        self._context = self.context()
+        self.task = self.machine.loop.create_task(self._run(), context=self._context.copy())
+
+    @property
+    def core(self) -> Core | None:
+        """The core, while there is one."""
+        return self.sidecar.situation.core if self.sidecar else None
+
+    @property
+    def state(self) -> int:
+        """See StatusReply.State."""
+        return self.sidecar.situation.state if self.sidecar else State.RECOVERING
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do something in this process, as one of its callers asks for it."""
+
+        async def guarded() -> None:
+            try:
+                await work()
+            except AdapterError:
+                pass
+            except Exception as error:  # noqa: BLE001 - told by the next step
+                self.machine.violations.append(f"{self.broker.name}: a call ended with {error!r}")
+
+        task = self.machine.loop.create_task(guarded(), context=self._context.copy())
+        self.calls.add(task)
+        task.add_done_callback(self.calls.discard)
+
+    async def demand(self, work: Awaitable[Any]) -> Any:
+        """Do something that may flush besides the loop, so that saves are not counted meanwhile (5)."""
+        self.demanding += 1
+        try:
+            return await work
+        finally:
+            self.demanding -= 1
+            self._count_anew()
+
+    def serving(self) -> Core:
+        """The core, as a call gets it. Raises NotReadyError."""
+        if self.sidecar is None:
+            raise NotReadyError("not yet")
+        return self.sidecar.core()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.sidecar and self.stopping_since is None:
+            self.stopping_since = self.machine.loop.now
+            self.sidecar.stop()
+
+    def die(self) -> None:
+        """From this moment on, nothing that it does is seen by anybody."""
+        self.dead = self.meta.dead = True
+        if self.disk:
+            self.disk.dead = True
+        if self.broker.running is self:
+            self.broker.running = None
+        loop = self.machine.loop
+        loop.resume(self)
+        for task in (self.task, *self.calls):
+            loop.call_soon(task.cancel)
+
+    async def _run(self) -> None:
+        self.sidecar = _Sidecar(
+            self.broker.config,
+            self.meta,
+            NoBrokerLog(),
+            opening=self._open,
+            clocks=self.machine.clocks,
+            metrics=METRICS,
+        )
+        self.sidecar.process = self
+        try:
+            self.left = await self.sidecar.run()
+        except (DiskFullError, StorageFailedError):
+            self.left = -1
+        except Exception as error:  # noqa: BLE001 - told by the next step
+            if not self.dead:
+                self.machine.violations.append(f"{self.broker.name}: the process ended with {error!r}")
+
+    async def _open(self, config: AdapterConfig, *, create: bool) -> OffsetCache:  # noqa: ARG002 - as `Opening` says
+        return self.broker.opening(self)
+
+    def recovery_began(self, core: Core) -> None:
+        """Remember what the Meta Service holds: the recovery has to find at least this (9)."""
+        core.committer.submit = self._watching(core.committer.submit)  # type: ignore[assignment,method-assign]
+        found = ((key, self.machine.service.standing(key)) for key in self.machine.keys)
+        self._before = {key: record for key, record in found if record and core.cache.get(key)}
+
+    def _watching(self, submit: Submit) -> Submit:
+        async def watched(change: Change) -> list[Standing]:
+            if isinstance(change, Forget):
+                self.machine.on_forget(self.broker, change.members)
+            return await submit(change)
+
+        return watched
+
+    def recovery_ended(self, core: Core) -> None:
+        """Invariant 9: every local key was compared, so none is below what the Meta Service held when it began."""
+        self._count_anew()
+        for key, record in self._before.items():
+            here = core.cache.get(key)
+            if here is not None and here.position < record.position:
+                self.machine.violations.append(f"9: {self.broker.name} recovered {key} as {here}, though {record} stood")
+
+    def _saved(self, call: SaveCall) -> None:
+        """Invariants 5 and 6: at most one flush per interval, of nothing but dirty keys."""
+        core = self.core
+        keys = [entry.key for entry in call.entries]
+        if core is None or not set(keys) <= set(core.dirty._in_flight) or all(key.group == WRITE_THROUGH for key in keys):
+            return
+        if len(keys) != len(set(keys)) or len(keys) > len(core.dirty):
+            self.machine.violations.append(f"6: {self.broker.name} sent {keys} of {len(core.dirty)} dirty keys")
+        if core.dirty._in_flight is self._last_batch:
+            return  # another chunk of it
+        self._last_batch = core.dirty._in_flight
+        self._flushes += 1
+        allowed = (call.at - self._window_began) / INTERVAL_S + 2
+        if not self.demanding and core.recovery.report.done and self._flushes > allowed:
+            self.machine.violations.append(f"5: {self.broker.name} sent {self._flushes} flushes where {allowed:.1f} are allowed")
+
+    def _count_anew(self) -> None:
+        self._flushes = 0
+        self._window_began = self.machine.loop.now

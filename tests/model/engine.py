@@ -1,0 +1,111 @@
+"""The Meta Service's store in memory: the production rules over two dictionaries, of which a crash leaves the synced one."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from adapter.codec import pack_names, prefix_end, unpack_names
+from adapter.metaservice.engine import Expiry, Page, settle
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
+
+Records = dict[bytes, OffsetRecord]
+
+
+class MemoryEngine:
+    """See `Engine`. Answers, also of reads, only what a crash cannot take any more."""
+
+    def __init__(self, now_ms: Callable[[], int], sync_s: float = 0.0) -> None:
+        self._now_ms = now_ms
+        self._sync_s = sync_s
+        self._written: Records = {}
+        self._synced: Records = {}
+        self._writes = self._synced_writes = 0
+
+    def standing(self, cluster: str, key: OffsetKey) -> OffsetRecord | None:
+        """What stands, durably, at this moment."""
+        return self._synced.get(pack_names(cluster, *key))
+
+    def crash(self) -> None:
+        """Lose what is not synced."""
+        self._written = dict(self._synced)
+        self._synced_writes = self._writes
+
+    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """See `Engine`."""
+        outcomes = []
+        for entry in entries:
+            key = pack_names(cluster, *entry.key)
+            outcome = settle(entry, self._written.get(key))
+            if outcome.standing is not None and outcome.standing != self._written.get(key):
+                self._write({key: outcome.standing})
+            outcomes.append(outcome)
+        await self._sync()
+        return outcomes
+
+    async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """See `Engine`."""
+        packed = {key: pack_names(cluster, *key) for key in keys}
+        found = [(key, self._written[at]) for key, at in packed.items() if at in self._written]
+        await self._sync()
+        return found
+
+    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """See `Engine`."""
+        found = self._below(pack_names(cluster, namespace, group))
+        await self._sync()
+        return found
+
+    async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
+        """See `Engine`."""
+        found = self._below(pack_names(cluster, namespace, group))
+        now_ms = self._now_ms()
+        self._write(
+            {
+                pack_names(cluster, *key): deleted(record, now_ms)
+                for key, record in found
+                if not is_deleted(record) and (not shards or key.shard in shards)
+            }
+        )
+        await self._sync()
+
+    async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
+        """See `Engine`."""
+        live = [(key, record) for key, record in self._below(pack_names(cluster, namespace, group)) if record.live]
+        newest_ms = max((record.committed_at_ms for _, record in live), default=0)
+        if newest_ms >= before_ms:
+            await self._sync()
+            return Expiry(0, newest_ms)
+        self._write({pack_names(cluster, *key): expired(record, now_ms) for key, record in live})
+        await self._sync()
+        return Expiry(len(live))
+
+    async def drop_tombstones(self, before_ms: int) -> int:
+        """See `Engine`."""
+        old = [key for key, record in self._written.items() if not record.live and record.committed_at_ms < before_ms]
+        for key in old:
+            del self._written[key]
+        self._writes += 1
+        await self._sync()
+        return len(old)
+
+    async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
+        """See `Engine`."""
+        rows = self._below(pack_names(cluster, *names), after)[:size]
+        await self._sync()
+        return Page(rows, pack_names(cluster, *rows[-1][0]) if len(rows) == size else b"")
+
+    def _below(self, prefix: bytes, after: bytes = b"") -> list[tuple[OffsetKey, OffsetRecord]]:
+        end = prefix_end(prefix)
+        found = sorted((key, record) for key, record in self._written.items() if prefix <= key and (not end or key < end))
+        return [(OffsetKey(*unpack_names(key)[1:]), record) for key, record in found if key > after]
+
+    def _write(self, changes: Records) -> None:
+        self._written.update(changes)
+        self._writes += bool(changes)
+
+    async def _sync(self) -> None:
+        writes, written = self._writes, dict(self._written) if self._writes > self._synced_writes else None
+        if written is None:
+            return
+        await asyncio.sleep(self._sync_s)
+        if writes > self._synced_writes:
+            self._synced, self._synced_writes = written, writes

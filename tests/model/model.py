@@ -1,0 +1,84 @@
+"""The model: what was acknowledged, and what must stand. The invariants compare the world with it after every step."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from adapter.model import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord
+
+Position = tuple[int, int]
+
+NEVER = 2**63
+HOUR_MS = 3_600_000  # the retention
+
+
+@dataclass
+class Sent:
+    """A commit of a key: the epoch that its consumer knew (0: none), and when it was decided at the latest (Unix ms)."""
+
+    key: OffsetKey
+    epoch: int
+    committed_at_ms: int
+    at_ms: int = NEVER
+
+
+class Acknowledged(NamedTuple):
+    """What a broker answered, and when (virtual seconds)."""
+
+    record: OffsetRecord
+    at: float
+
+
+class Moved(NamedTuple):
+    """A reset, delete or clone that its caller was told to be done: where it began, and what it left."""
+
+    begun_ms: int
+    record: OffsetRecord
+
+
+class Model:
+    """An offset is a max-register: per broker and key, the largest acknowledged position is all that counts."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, Sent] = {}
+        self.here: dict[tuple[str, OffsetKey], Acknowledged] = {}
+        self.there: dict[OffsetKey, Position] = {}
+        self.moved: dict[OffsetKey, list[Moved]] = {}
+        self.generations: dict[tuple[str, GroupKey], int] = {}
+
+    def committed(self, broker: str, key: OffsetKey, record: OffsetRecord, at: float, *, through: bool) -> None:
+        """A broker acknowledged a commit; written `through`, the Meta Service has it."""
+        before = self.here.get((broker, key))
+        if before is None or known(record) >= known(before.record):
+            self.here[broker, key] = Acknowledged(record, at)
+        if through:
+            self.there[key] = max(self.there.get(key, (0, 0)), known(record))
+
+    def was_moved(self, key: OffsetKey, moved: Moved) -> None:
+        """The Meta Service has it, and nothing that was sent before may stand above it."""
+        self.moved.setdefault(key, []).append(moved)
+        self.there[key] = max(self.there.get(key, (0, 0)), moved.record.position)
+
+    def undone(self, key: OffsetKey, record: OffsetRecord) -> str:
+        """Why this record must not stand, though it is above a reset or delete; empty when it may."""
+        sent = self.sent.get(record.metadata)
+        if sent is None or (sent.key, sent.committed_at_ms) != (key, record.committed_at_ms):
+            return ""  # it came by a reset or clone
+        for moved in self.moved.get(key, ()):
+            if moved.record.epoch <= record.epoch:
+                if sent.at_ms < moved.begun_ms:
+                    return f"{record} was committed at {sent.at_ms}, before {moved}"
+                if 0 < sent.epoch < moved.record.epoch:
+                    return f"{record} was committed in epoch {sent.epoch}, which {moved} ended"
+        return ""
+
+
+def known(record: OffsetRecord) -> Position:
+    """The position; one of unknown epoch counts as of the first."""
+    return max(record.epoch, FIRST_EPOCH), record.offset
+
+
+def stands_in(there: OffsetRecord, record: OffsetRecord) -> bool:
+    """The Meta Service holds at least this, or took it away when it was old enough for that."""
+    if there.position != known(record) or there.live:
+        return there.position >= known(record)
+    return not record.live or record.committed_at_ms <= there.committed_at_ms - HOUR_MS

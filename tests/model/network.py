@@ -1,0 +1,180 @@
+"""The Meta Service behind a network that drops, delays, repeats and reorders. Each call of an adapter may meet a fault.
+
+What arrived is served by tasks of the service: the death of the caller does not undo it, and a repeated save comes again later.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextvars import Context
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+from adapter.errors import MetaUnavailableError
+from adapter.meta_client import Page
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from tests.model.engine import MemoryEngine
+
+R = TypeVar("R")
+
+CLUSTER = "c"
+WAY_S = 0.001  # of a request, or of an answer
+SYNC_S = 0.001
+TIMEOUT_S = 0.3
+LOAD_TIMEOUT_S = 0.2
+
+
+class Fault(Enum):
+    """What a call can meet."""
+
+    NONE = "none"
+    LOST = "lost"  # on its way there
+    UNANSWERED = "unanswered"  # applied, but the answer is lost
+    SLOW = "slow"  # on its way there, and in time
+    LATE = "late"  # arrives after its caller gave up
+    TWICE = "twice"  # comes again, behind what was sent after it
+    REFUSED = "refused"  # a connection error at once
+
+
+SLOW_S, LATE_S, AGAIN_S = 0.15, 0.7, 0.4
+
+
+class SaveCall(NamedTuple):
+    """A save as the network saw it."""
+
+    at: float
+    entries: Sequence[SaveEntry]
+
+
+class Service:
+    """The Meta Service: an engine that may be down."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.engine = MemoryEngine(now_ms, SYNC_S)
+        self.up = True
+        self.refusing: set[OffsetKey] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def standing(self, key: OffsetKey) -> OffsetRecord | None:
+        """What it holds durably."""
+        return self.engine.standing(CLUSTER, key)
+
+    def crash(self) -> None:
+        """A power cut: what is not synced is gone, and nobody is answered."""
+        self.up = False
+        for task in self._tasks:
+            task.cancel()
+        self.engine.crash()
+
+    def serve(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work on a request, whatever becomes of its caller: not in the context of its process, which may be paused."""
+        task = asyncio.get_running_loop().create_task(work, context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """As the production service: a bad entry does not disturb the others."""
+        refused = [entry.key in self.refusing for entry in entries]
+        good = [entry for entry, bad in zip(entries, refused, strict=True) if not bad]
+        saved = iter(await self.engine.save(CLUSTER, good))
+        return [SaveOutcome(Status.INVALID, None, "refused") if bad else next(saved) for bad in refused]
+
+
+class Link:
+    """One adapter's way to the Meta Service. It outlives the adapter's process."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.cut = False
+        self.faults: deque[Fault] = deque()
+        self.troubled_at = 0.0
+
+
+class SimMeta:
+    """See `MetaClient`: the client of one process."""
+
+    endpoint = "simulated"
+    knows_epochs = True
+
+    def __init__(self, link: Link, on_save: Callable[[SaveCall], None]) -> None:
+        self._link = link
+        self._service = link.service
+        self._on_save = on_save
+        self.available = True
+        self.dead = False
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """See `MetaClient`."""
+        sent = list(entries)
+        if not self.dead:
+            self._on_save(SaveCall(asyncio.get_running_loop().time(), sent))
+        return await self._call(lambda: self._service.save(sent))
+
+    async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+        """See `MetaClient`."""
+        return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys)))
+
+    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
+        """See `MetaClient`."""
+
+        async def get() -> list[dict[OffsetKey, OffsetRecord]]:
+            return [dict(await self._service.engine.get_group(CLUSTER, *group)) for group in groups]
+
+        return await self._call(get, TIMEOUT_S if patient else LOAD_TIMEOUT_S)
+
+    async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
+        """See `MetaClient`: live records only."""
+        names = [name for name in (namespace, group) if name]
+        page = await self._call(lambda: self._service.engine.list_page(CLUSTER, names, size, token))
+        return [(key, record) for key, record in page.entries if record.live], page.after
+
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        """See `MetaClient`."""
+        return (await self._call(lambda: self._service.engine.expire(CLUSTER, *group, before_ms, now_ms))).newest_ms
+
+    async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
+        """See `MetaClient`."""
+        await self._call(lambda: self._service.engine.delete(CLUSTER, *group, shards))
+
+    async def _call(self, work: Callable[[], Awaitable[R]], timeout_s: float = TIMEOUT_S) -> R:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[R] = loop.create_future()
+        fault = self._link.faults.popleft() if self._link.faults else Fault.NONE
+        if fault is not Fault.NONE or self._link.cut or not self._service.up:
+            self._link.troubled_at = loop.time()
+        if self.dead:
+            await answer
+        if fault is Fault.REFUSED:
+            self.available = False
+            raise MetaUnavailableError("refused by the test")
+        self._service.serve(self._deliver(fault, work, answer))
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await answer
+        except TimeoutError:
+            self.available = False
+            raise MetaUnavailableError("no answer in time") from None
+        self.available = True
+        return found
+
+    async def _deliver(self, fault: Fault, work: Callable[[], Awaitable[R]], answer: asyncio.Future[R]) -> None:
+        """One request and its answer, each on its own way."""
+        await asyncio.sleep({Fault.SLOW: SLOW_S, Fault.LATE: LATE_S}.get(fault, WAY_S))
+        if not self._reachable() or fault is Fault.LOST:
+            return
+        found = await work()
+        if fault is Fault.TWICE:
+            self._service.serve(self._again(work))
+        await asyncio.sleep(WAY_S)
+        if self._reachable() and fault is not Fault.UNANSWERED and not answer.done():
+            answer.set_result(found)
+
+    async def _again(self, work: Callable[[], Awaitable[R]]) -> None:
+        await asyncio.sleep(AGAIN_S)
+        await work()
+
+    def _reachable(self) -> bool:
+        if self._link.cut or not self._service.up:
+            self._link.troubled_at = asyncio.get_running_loop().time()
+            return False
+        return True

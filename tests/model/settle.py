@@ -1,0 +1,104 @@
+"""The end of a run: all troubles are over, everybody comes back, and what was acknowledged has to be everywhere."""
+
+from collections.abc import Callable
+
+from adapter.model import OffsetKey, OffsetRecord
+from adapter.reads import ReadMode, Wanted
+from tests.model.broker import Broker, Running, State
+from tests.model.invariants import BrokenError, Watch
+from tests.model.machines import GROUPS, KEYS
+from tests.model.model import stands_in
+from tests.model.world import World
+
+PATIENCE_S = 60.0  # far more than any backoff
+STEP_S = 0.2
+
+
+def settle(world: World, watch: Watch) -> None:
+    """Heal everything, restart everybody, drain; then look at every key at every place. Raises BrokenError."""
+    _heal(world)
+    for broker in world.brokers:
+        _wait(world, watch, lambda broker=broker: _is_up(broker), f"{broker.name} does not come back")  # type: ignore[misc]
+    for broker in world.brokers:
+        _wait(world, watch, lambda broker=broker: _is_clean(broker), f"{broker.name} stays dirty")  # type: ignore[misc]
+    _expect_everything_there(world)
+    for at in range(len(world.brokers)):
+        world.stop(at)
+    for broker in world.brokers:
+        _wait(world, watch, lambda broker=broker: _has_stopped(broker), f"{broker.name} does not stop")  # type: ignore[misc]
+        if broker.running is None or broker.running.left != 0:
+            raise BrokenError(f"8: {broker.name} left keys dirty, though all is well")
+        broker.start()
+    for broker in world.brokers:
+        _wait(world, watch, lambda broker=broker: _is_up(broker), f"{broker.name} does not start again")  # type: ignore[misc]
+    _expect_agreement(world, watch)
+
+
+def _heal(world: World) -> None:
+    world.meta(up=True)
+    world.refuse([])
+    for at, broker in enumerate(world.brokers):
+        broker.link.cut = False
+        broker.link.faults.clear()
+        world.disk_full(at, full=False)
+        broker.platter.failing_syncs = 0
+        if broker.running and broker.running.disk:
+            broker.running.disk.fuse = None
+        world.resume(at)
+
+
+def _wait(world: World, watch: Watch, condition: Callable[[], bool], problem: str) -> None:
+    ends_at = world.loop.now + PATIENCE_S
+    while not condition():
+        if world.loop.now > ends_at:
+            raise BrokenError(problem)
+        world.pass_time(STEP_S)
+        watch.check()
+
+
+def _is_up(broker: Broker) -> bool:
+    running = broker.running
+    if running is None or running.task.done():
+        broker.start()
+        return False
+    return running.state == State.SERVING
+
+
+def _is_clean(broker: Broker) -> bool:
+    core = broker.core()
+    return core is not None and len(core.dirty) == 0 and _is_up(broker) and not (broker.running and broker.running.calls)
+
+
+def _has_stopped(broker: Broker) -> bool:
+    return broker.running is None or broker.running.task.done()
+
+
+def _expect_everything_there(world: World) -> None:
+    """Whatever was acknowledged anywhere came through: the Meta Service holds at least it (1, 2, 3)."""
+    for (name, key), (record, _) in world.model.here.items():
+        there = world.service.standing(key)
+        if there is None or not stands_in(there, record):
+            raise BrokenError(f"in the end: {name} acknowledged {record} of {key}, the Meta Service has {there}")
+
+
+def _expect_agreement(world: World, watch: Watch) -> None:
+    """Every adapter's STORE reads show what the Meta Service holds (2, 7)."""
+    standing = {key: record for key in KEYS if (record := world.service.standing(key))}
+    for broker in world.brokers:
+        found: dict[OffsetKey, OffsetRecord] = {}
+        assert broker.running
+
+        async def read(running: Running = broker.running, found: dict[OffsetKey, OffsetRecord] = found) -> None:
+            found.update(await running.serving().reader.read([Wanted(group, []) for group in GROUPS], ReadMode.STORE))
+
+        broker.running.call(read)
+        world.pass_time(0.05)
+        watch.check()
+        for key, there in standing.items():
+            here = found.pop(key, None)
+            # Where an expiry took it away, a copy that another adapter still has may bring it back.
+            revived = world.expires and not there.live and here is not None
+            if (here.position if here else None) != (there.position if there.live or revived else None):
+                raise BrokenError(f"in the end: {broker.name} reads {here} of {key}, the Meta Service has {there}")
+        if found:
+            raise BrokenError(f"in the end: {broker.name} reads {found}, of which the Meta Service has nothing")
