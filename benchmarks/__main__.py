@@ -15,13 +15,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from adapter import logs
 from adapter.config import LogSection
-from benchmarks import flush, machine, modes, rates, recovery
+from benchmarks import ack_window, flush, machine, modes, rates, recovery
 from benchmarks.report import Result, show, store
 from benchmarks.scale import Scale, chosen
 
 Benchmark = Callable[[Scale, Path, Progress], Awaitable[Result]]
 
-ALL: dict[str, Benchmark] = {"rates": rates.run, "flush": flush.run, "recovery": recovery.run, "modes": modes.run}
+ALL: dict[str, Benchmark] = {
+    "rates": rates.run,
+    "flush": flush.run,
+    "recovery": recovery.run,
+    "modes": modes.run,
+    "ack_window": ack_window.run,
+}
 RESULTS = Path(__file__).parent / "results"
 
 

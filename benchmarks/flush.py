@@ -16,6 +16,7 @@ from statistics import median, quantiles
 
 from rich.progress import Progress
 
+from adapter.broker_log import NoBrokerLog
 from adapter.cache import OffsetCache
 from adapter.committer import Commit
 from adapter.core import Core, running_core
@@ -123,7 +124,7 @@ async def _core_over(directory: Path, meta: MetaClient) -> AsyncIterator[Core]:
     """A core without its flush loop: every flush is one that is timed."""
     config = adapter_config(directory)
     cache = OffsetCache.open(config.cache.path, config.cache.wal_sync)
-    async with running_core(config, cache, meta, AdapterMetrics()) as core:
+    async with running_core(config, cache, meta, AdapterMetrics(), NoBrokerLog()) as core:
         yield core
 
 

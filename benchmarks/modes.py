@@ -56,7 +56,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
             for number in range(scale.modes_rounds):
                 for mode, stack in stacks.items():
                     progress.update(task, description=f"modes: {mode.name}")
-                    load = Load(stack.adapter.address, f"{rate}-{number}", scale.modes_s, rate, warm_up_s=scale.warm_up_s)
+                    load = Load(stack.adapter.tcp_address, f"{rate}-{number}", scale.modes_s, rate, warm_up_s=scale.warm_up_s)
                     found[mode].append(await stack.under(load))
                     progress.advance(task)
             result.tables.append(Table(_title(rate), COLUMNS, [_row(mode, _middle(windows)) for mode, windows in found.items()]))

@@ -29,7 +29,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     result = Result("rates", TITLE)
     rows: list[tuple[str, Measured]] = []
     with running_stack(directory) as stack:
-        loads = _loads(stack.adapter.address, scale)
+        loads = _loads(stack.adapter.tcp_address, scale)
         task = progress.add_task("rates", total=len(loads))
         for name, load in loads:
             progress.update(task, description=f"rates: {name}")
