@@ -11,6 +11,7 @@ import grpc.aio
 from adapter.cache import OffsetCache
 from adapter.client import OffsetClient
 from adapter.config import MetaSection
+from adapter.memory_log import MemoryLog, serving
 from adapter.meta_client import CHANNEL_OPTIONS, GrpcMetaClient
 from adapter.model import OffsetKey
 from adapter.requests import DEFAULT_PAGE
@@ -23,13 +24,14 @@ class DemoError(Exception):
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Meta Service, an adapter, and the broker's client of the adapter; none is started."""
+    """A Meta Service and an adapter, not started, the broker's client of the adapter, and the broker's log."""
 
     store: Path
     meta: ServiceProcess
     adapter: ServiceProcess
     channel: grpc.aio.Channel
     broker: OffsetClient
+    log: MemoryLog
 
     @classmethod
     @asynccontextmanager
@@ -37,11 +39,13 @@ class Cluster:
         """Prepare both; at the end kill what still runs and remove the directory."""
         with TemporaryDirectory(prefix="offset-demo-") as name:
             directory = Path(name)
-            meta = meta_process(directory)
-            adapter = adapter_process(directory, meta.address)
-            with ended(adapter, meta):
-                async with grpc.aio.insecure_channel(adapter.address, CHANNEL_OPTIONS) as channel:
-                    yield cls(directory / "adapter", meta, adapter, channel, OffsetClient(channel))
+            log = MemoryLog()
+            async with serving(log) as log_address:
+                meta = meta_process(directory)
+                adapter = adapter_process(directory, meta.address, extra=f"[broker_log]\naddress = '{log_address}'\n")
+                with ended(adapter, meta):
+                    async with grpc.aio.insecure_channel(adapter.address, CHANNEL_OPTIONS) as channel:
+                        yield cls(directory / "adapter", meta, adapter, channel, OffsetClient(channel), log)
 
     async def remote_positions(self) -> dict[OffsetKey, tuple[int, int]]:
         """All that the Meta Service lists."""

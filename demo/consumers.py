@@ -1,7 +1,8 @@
 """Consumers that read on from where a table ends, and commit every message: one request each, the next as soon as it is answered.
 
 Each queue has several. They take messages from it in order but their commits may overtake each other, as those of a consumer's
-threads do. What is not answered is sent again until it is.
+threads do. What is not answered is sent again until it is. Each commit carries the epoch that the queue is in: after a reset it
+is superseded, and the queue goes on from there.
 """
 
 from collections.abc import Iterable
@@ -12,10 +13,13 @@ import anyio.abc
 import grpc
 import grpc.aio
 
+from adapter.bounds import ShardKey
 from adapter.client import OffsetClient
-from adapter.model import OffsetKey
+from adapter.clocks import wall_ms
+from adapter.history import History
+from adapter.memory_log import MemoryLog
+from adapter.model import FIRST_EPOCH
 from adapter.rpc import offsets_pb
-from adapter.testing import Ledger
 from demo.state import State
 from demo.table import QueueOffset
 
@@ -26,38 +30,49 @@ RETRY_S = 0.05  # pause before an unanswered commit is sent again
 _AGAIN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}  # anything else is a mistake, and ends the demo
 
 
-def commit_request(entries: Iterable[QueueOffset]) -> offsets_pb.CommitOffsetsRequest:
-    """One commit of these offsets, with topic and queue id as labels."""
+def commit_request(entries: Iterable[QueueOffset], epoch: int = 0) -> offsets_pb.CommitOffsetsRequest:
+    """One commit of these offsets, read in this epoch (0: not known), with topic and queue id as labels."""
     request = offsets_pb.CommitOffsetsRequest()
     groups: dict[str, offsets_pb.GroupCommits] = {}
     for entry in entries:
         if entry.group not in groups:
             groups[entry.group] = request.groups.add(group=entry.group)
         shard = entry.key.shard
-        groups[entry.group].shards.add(shard=shard, offset=entry.offset, topic=entry.topic, partition=entry.queue_id)
+        item = groups[entry.group].shards.add(shard=shard, offset=entry.offset, epoch=epoch)
+        item.topic, item.partition = entry.topic, entry.queue_id
     return request
 
 
 @dataclass
 class _Queue:
-    """A queue with messages enough for everybody."""
+    """A queue to which a message is written whenever a consumer wants one."""
 
     start: QueueOffset
-    key: OffsetKey
+    shard: ShardKey
+    log: MemoryLog
     taken: int
+    epoch: int = FIRST_EPOCH
 
     def take(self) -> QueueOffset:
         """The next message, read and done with: returns the commit that says so."""
         self.taken += 1
+        if self.taken > self.log.bounds(self.shard)[1]:
+            self.log.append(self.shard, wall_ms())
         return self.start._replace(offset=self.taken)
+
+    def go_on_from(self, row: offsets_pb.Superseded) -> None:
+        """A commit was superseded: by another consumer's, or by a reset, behind which reading goes on."""
+        if row.epoch > self.epoch:
+            self.epoch, self.taken = row.epoch, row.offset
 
 
 class Consumers:
-    """All consumers. Notes in the ledger what was answered, and nothing else."""
+    """All consumers. Notes in the history what was sent and what was answered."""
 
-    def __init__(self, broker: OffsetClient, ledger: Ledger, state: State) -> None:
+    def __init__(self, broker: OffsetClient, log: MemoryLog, history: History, state: State) -> None:
         self._broker = broker
-        self._ledger = ledger
+        self._log = log
+        self._history = history
         self._state = state
         self._open = anyio.Event()
         self._stopping = False
@@ -67,9 +82,11 @@ class Consumers:
     def start(self, tasks: anyio.abc.TaskGroup, starts: Iterable[QueueOffset]) -> None:
         """Start consuming at these offsets. Retry topics get no messages: nothing fails here."""
         for entry in starts:
+            shard = ShardKey(entry.key.namespace, entry.key.shard)
+            self._log.create(shard, entry.offset)
             if entry.is_retry:
                 continue
-            queue = _Queue(entry, entry.key, entry.offset)
+            queue = _Queue(entry, shard, self._log, entry.offset)
             for number in range(PER_QUEUE):
                 self.running += 1
                 tasks.start_soon(self._consume, queue, name=f"consumer {entry.group} {entry.key.shard} #{number}")
@@ -90,27 +107,31 @@ class Consumers:
 
     async def _consume(self, queue: _Queue) -> None:
         while not self._stopping:
-            await self._commit(queue.key, queue.take())
+            await self._commit(queue, queue.take())
         self.running -= 1
 
-    async def _commit(self, key: OffsetKey, entry: QueueOffset) -> None:
-        request = commit_request([entry])
-        while not await self._answered(request):
+    async def _commit(self, queue: _Queue, entry: QueueOffset) -> None:
+        request = commit_request([entry], queue.epoch)
+        write = self._history.begin(entry.key, (queue.epoch, entry.offset))
+        while (reply := await self._answered(request)) is None:
             self._state.retried += 1
             await anyio.sleep(RETRY_S)
-        self._ledger.note(key, entry.offset)
+        for row in reply.superseded:
+            write.superseded((row.epoch, row.offset))
+            queue.go_on_from(row)
+        if not reply.superseded:
+            write.acknowledged()
         self._state.acknowledged += 1
 
-    async def _answered(self, request: offsets_pb.CommitOffsetsRequest) -> bool:
+    async def _answered(self, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply | None:
         while not self._open.is_set():  # without a checkpoint when open: nobody slips through after `pause`
             await self._open.wait()
         self.under_way += 1
         try:
-            await self._broker.store.CommitOffsets(request, timeout=COMMIT_TIMEOUT_S)
+            return await self._broker.store.CommitOffsets(request, timeout=COMMIT_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             if error.code() not in _AGAIN:
                 raise
-            return False
+            return None
         finally:
             self.under_way -= 1
-        return True

@@ -1,5 +1,6 @@
 """What happens in the demo, as a list of phases."""
 
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -8,10 +9,12 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from adapter.model import OffsetKey
+from adapter.clocks import wall_ms
+from adapter.history import ADAPTER, META, History
+from adapter.model import FIRST_EPOCH, OffsetKey
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import Ledger, eventually, positions
+from adapter.testing import eventually, positions
 from demo.cluster import Cluster, DemoError
 from demo.comparison import Comparison, compare
 from demo.consumers import Consumers, commit_request
@@ -22,6 +25,7 @@ CONSUME_S = 6.0
 AWAY_S = 6.0  # how long the Meta Service is away
 AFTER_S = 3.5  # how long everything is watched after each fault
 WAIT_S = 30.0
+BOTH = (ADAPTER, META)  # what a reset is acknowledged by
 
 
 class Phase(NamedTuple):
@@ -40,9 +44,10 @@ class Scenario:
         self._table = table
         self._state = state
         self._tasks = tasks
-        self._ledger = Ledger()
-        self._consumers = Consumers(cluster.broker, self._ledger, state)
+        self._history = History()
+        self._consumers = Consumers(cluster.broker, cluster.log, self._history, state)
         self._remote: dict[OffsetKey, tuple[int, int]] = {}
+        self._away_at_ms = 0
         self._comparison: Comparison | None = None
         self._phases = [
             Phase("start", 2.0, self._start),
@@ -51,6 +56,7 @@ class Scenario:
             Phase("kill -9", 2.0 + AFTER_S, self._kill_adapter),
             Phase("outage", AWAY_S, self._take_meta_away),
             Phase("return", 3.0 + AFTER_S, self._bring_meta_back),
+            Phase("reset", 4.0 + AFTER_S, self._reset),
             Phase("stop", 1.0, self._stop),
             Phase("compare", 0.5, self._compare),
         ]
@@ -73,9 +79,10 @@ class Scenario:
 
     async def _load(self) -> None:
         await self._cluster.channel.channel_ready()
+        writes = [self._history.begin(entry.key, (FIRST_EPOCH, entry.offset)) for entry in self._table]
         await self._cluster.broker.store.CommitOffsets(commit_request(self._table), timeout=WAIT_S)
-        for entry in self._table:
-            self._ledger.note(entry.key, entry.offset)
+        for write in writes:
+            write.acknowledged()
         rows = await self._read_back()
         labels = {(row.group, row.topic, row.partition, row.offset) for row in rows}
         _require(labels == set(self._table), "the table reads back differently")
@@ -95,8 +102,7 @@ class Scenario:
         adapter.kill()
         await eventually(lambda: self._consumers.under_way == 0, WAIT_S)
         state.tell(f"kill -9 of the adapter, {under_way} commits under way, {state.acknowledged:,} acknowledged before")
-        await anyio.to_thread.run_sync(adapter.start)
-        await self._cluster.channel.channel_ready()
+        await self._start_adapter()
         recovery = (await self._cluster.broker.status()).recovery
         state.tell(
             f"back: recovery compared {recovery.compared}: pushed {recovery.pushed}, adopted {recovery.adopted}, "
@@ -108,6 +114,7 @@ class Scenario:
 
     async def _take_meta_away(self) -> None:
         before = self._state.acknowledged
+        self._away_at_ms = wall_ms()
         self._cluster.meta.kill()
         self._state.tell("kill -9 of the Meta Service")
         await anyio.sleep(AWAY_S)
@@ -127,6 +134,45 @@ class Scenario:
         self._consumers.resume()
         await anyio.sleep(AFTER_S)
 
+    async def _reset(self) -> None:
+        """An operator moves a group back, and then its broker comes back with its data from before that."""
+        self._consumers.pause()
+        await eventually(lambda: self._consumers.under_way == 0, WAIT_S)
+        store, old = self._cluster.store, self._cluster.store.with_name("old")
+        self._cluster.adapter.kill()
+        await anyio.to_thread.run_sync(shutil.copytree, store, old)
+        await self._start_adapter()
+        await self._reset_group(self._table[0].group)
+        self._cluster.adapter.kill()
+        await anyio.to_thread.run_sync(shutil.rmtree, store)
+        old.rename(store)
+        await self._start_adapter()
+        adopted = (await self._cluster.broker.status()).recovery.adopted
+        self._state.tell(f"kill -9; the broker comes back with its data from before the reset: {adopted} offsets adopted")
+        await self._verify("the return of old data")
+        self._consumers.resume()
+        await anyio.sleep(AFTER_S)
+
+    async def _reset_group(self, group: str) -> None:
+        admin = self._cluster.broker.admin
+        request = offsets_pb.ResetOffsetsRequest(group=group, to_timestamp_ms=self._away_at_ms)
+        plan = await admin.ResetOffsets(request, timeout=WAIT_S)
+        writes = [
+            self._history.begin(OffsetKey(row.namespace, row.group, row.shard), (row.after.epoch, row.after.offset), places=BOTH)
+            for row in plan.rows
+        ]
+        request.execute = True
+        done = await admin.ResetOffsets(request, timeout=WAIT_S)
+        for write in writes:
+            write.acknowledged()
+        _require(done.executed, "the reset was not executed")
+        back = sum(row.before.offset - row.after.offset for row in done.rows)
+        self._state.tell(f"reset {group} to the time of the outage: back by {back:,} messages, read back and equal")
+
+    async def _start_adapter(self) -> None:
+        await anyio.to_thread.run_sync(self._cluster.adapter.start)
+        await self._cluster.channel.channel_ready()
+
     async def _stop(self) -> None:
         self._consumers.stop()
         await eventually(lambda: self._consumers.running == 0, WAIT_S)
@@ -139,21 +185,25 @@ class Scenario:
 
     async def _compare(self) -> None:
         local = await anyio.to_thread.run_sync(self._cluster.stored_positions)
-        self._comparison = compare(self._ledger.acknowledged, local, self._remote)
+        self._comparison = compare(self._history.least(), local, self._remote)
 
     async def _verify(self, after: str, introduction: str = "") -> None:
         """With the consumers paused: what was acknowledged is in the adapter, and once nothing is dirty in the Meta Service, too.
 
         More than that may be there: commits that were under way at a kill.
         """
-        started = time.monotonic()
+        started, flush = time.monotonic(), self._history.carrying()
         with anyio.fail_after(WAIT_S):
             while (await self._cluster.broker.status()).dirty_keys:  # noqa: ASYNC110 - the condition is in another process
                 await anyio.sleep(0.02)
         seconds = time.monotonic() - started
+        flush.done()
+        reading, reading_meta = self._history.reading(), self._history.reading(META)
         local = positions(await self._read_back())
-        missing = compare(self._ledger.acknowledged, local, await self._cluster.remote_positions()).missing
-        _require(not missing, f"{after} lost something of {len(missing)} keys, for example {next(iter(missing), None)}")
+        reading.found(local)
+        reading_meta.found(await self._cluster.remote_positions())
+        wrong = self._history.check()
+        _require(not wrong, f"{after} lost something, {len(wrong)} reads are wrong, for example {next(iter(wrong), None)}")
         self._state.tell(f"{introduction}flushed after {seconds:.1f} s; {len(local)} keys compared: {after} lost nothing")
 
     async def _read_back(self) -> list[offsets_pb.ShardOffset]:
