@@ -138,6 +138,9 @@ class GroupCommits(_message.Message):
     SHARDS_FIELD_NUMBER: _builtins.int
     MEMBER_ID_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    SHARD_NAMES_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Empty means `default`."""
     group: _builtins.str
@@ -150,6 +153,20 @@ class GroupCommits(_message.Message):
     """
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardCommit]: ...
+    @_builtins.property
+    def shard_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The fast form, for commits that are only an offset: names of shards, and in
+        the same places their offsets, as packed columns. A shard may be here or in
+        `shards`, and a group may use both. Committed now; what is said of
+        ShardCommit's fields holds.
+        """
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Empty, or one for each shard."""
+
     def __init__(
         self,
         *,
@@ -158,10 +175,13 @@ class GroupCommits(_message.Message):
         shards: _abc.Iterable[Global___ShardCommit] | None = ...,
         member_id: _builtins.str = ...,
         generation: _builtins.int | None = ...,
+        shard_names: _abc.Iterable[_builtins.str] | None = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        epochs: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "generation", b"generation", "group", b"group", "member_id", b"member_id", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_generation", b"_generation", "epochs", b"epochs", "generation", b"generation", "group", b"group", "member_id", b"member_id", "namespace", b"namespace", "offsets", b"offsets", "shard_names", b"shard_names", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__generation: _TypeAlias = _typing.Literal["generation"]  # noqa: Y015
     _WhichOneofArgType__generation: _TypeAlias = _typing.Literal["_generation", b"_generation"]  # noqa: Y015
@@ -239,18 +259,26 @@ class CommitOffsetsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SUPERSEDED_FIELD_NUMBER: _builtins.int
+    WRITTEN_THROUGH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def superseded(self) -> _containers.RepeatedCompositeFieldContainer[Global___Superseded]:
         """Only what was not plainly applied; empty when everything was."""
+
+    @_builtins.property
+    def written_through(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The groups of the request (by their places in it) that waited for the Meta
+        Service: who sends them by themselves lets no other group wait for it.
+        """
 
     def __init__(
         self,
         *,
         superseded: _abc.Iterable[Global___Superseded] | None = ...,
+        written_through: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["superseded", b"superseded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["superseded", b"superseded", "written_through", b"written_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -288,12 +316,18 @@ class StreamCommitsReply(_message.Message):
     SUPERSEDED_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    COVERS_FIELD_NUMBER: _builtins.int
     id: _builtins.int
+    """The request that is answered, or the last of several: see `covers`."""
     code: _builtins.int
     """A gRPC status code. 0 (OK): durable. Anything else: nothing of this
     request counts as committed, and `message` says why.
     """
     message: _builtins.str
+    covers: _builtins.int
+    """How many requests this answers, in their order: request `id`, and those
+    right before it. More than 1 only when all of them were plainly applied.
+    """
     @_builtins.property
     def superseded(self) -> _containers.RepeatedCompositeFieldContainer[Global___Superseded]: ...
     def __init__(
@@ -303,10 +337,11 @@ class StreamCommitsReply(_message.Message):
         superseded: _abc.Iterable[Global___Superseded] | None = ...,
         code: _builtins.int = ...,
         message: _builtins.str = ...,
+        covers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "id", b"id", "message", b"message", "superseded", b"superseded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "covers", b"covers", "id", b"id", "message", b"message", "superseded", b"superseded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

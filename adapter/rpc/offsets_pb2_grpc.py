@@ -73,8 +73,9 @@ class OffsetStoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamCommits(self, request_iterator, context):
-        """The same, pipelined: requests are answered in the order they came. A
-        refused request is answered with its error and does not end the stream.
+        """The same, pipelined: requests are answered in the order they came, and one
+        reply may answer many. A refused request is answered with its error and
+        does not end the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

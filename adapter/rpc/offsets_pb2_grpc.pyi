@@ -38,8 +38,9 @@ class OffsetStoreStub:
     says (cached: the local store; write-through: the Meta Service).
     """
     StreamCommits: _grpc.StreamStreamMultiCallable[_offsets_pb2.StreamCommitsRequest, _offsets_pb2.StreamCommitsReply]
-    """The same, pipelined: requests are answered in the order they came. A
-    refused request is answered with its error and does not end the stream.
+    """The same, pipelined: requests are answered in the order they came, and one
+    reply may answer many. A refused request is answered with its error and
+    does not end the stream.
     """
     ReadOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ReadOffsetsRequest, _offsets_pb2.ReadOffsetsReply]
     """An absent offset is not in the reply. It is never 0."""
@@ -56,8 +57,9 @@ class OffsetStoreAsyncStub(OffsetStoreStub):
     says (cached: the local store; write-through: the Meta Service).
     """
     StreamCommits: _aio.StreamStreamMultiCallable[_offsets_pb2.StreamCommitsRequest, _offsets_pb2.StreamCommitsReply]  # type: ignore[assignment]
-    """The same, pipelined: requests are answered in the order they came. A
-    refused request is answered with its error and does not end the stream.
+    """The same, pipelined: requests are answered in the order they came, and one
+    reply may answer many. A refused request is answered with its error and
+    does not end the stream.
     """
     ReadOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ReadOffsetsRequest, _offsets_pb2.ReadOffsetsReply]  # type: ignore[assignment]
     """An absent offset is not in the reply. It is never 0."""
@@ -83,8 +85,9 @@ class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_offsets_pb2.StreamCommitsRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_offsets_pb2.StreamCommitsReply], _abc.AsyncIterator[_offsets_pb2.StreamCommitsReply]]:
-        """The same, pipelined: requests are answered in the order they came. A
-        refused request is answered with its error and does not end the stream.
+        """The same, pipelined: requests are answered in the order they came, and one
+        reply may answer many. A refused request is answered with its error and
+        does not end the stream.
         """
 
     @_abc_1.abstractmethod
