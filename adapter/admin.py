@@ -9,6 +9,7 @@ from itertools import islice
 from adapter.access import Access, audited
 from adapter.bounds import Bounds, ShardKey
 from adapter.codec import decode_key, encode_key, group_prefix, pack_names
+from adapter.commit_requests import parse_groups
 from adapter.core import Core
 from adapter.errors import AdapterError
 from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
@@ -16,7 +17,6 @@ from adapter.reads import Wanted
 from adapter.requests import (
     DEFAULT_PAGE,
     parse_group,
-    parse_groups,
     parse_page,
     parse_page_token,
     parse_reset,
@@ -139,7 +139,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 
     @audited
     async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
-        commit, _ = parse_groups(request.groups, CommitMode.INCREASE_ONLY)
+        commit = parse_groups(request.groups, CommitMode.INCREASE_ONLY).commit
         return change_reply(await self._core().resets.merge(commit, execute=request.execute))
 
     @staticmethod

@@ -15,34 +15,24 @@ from typing import NamedTuple, Self, TypeVar
 import anyio
 import structlog
 
-from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_record, group_prefix, prefix_end
+from adapter.codec import decode_key, decode_record, decode_seq, encode_key, prefix_end
 from adapter.config import WalSync
 from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
+from adapter.hot import Held, HotRecords
 from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.writing import STATE, State, Stored, Writing, decode_member, member_key
 
 log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-_STATE = b"\0state"
 _LOSS = b"\0loss"
-_MEMBER = b"\0member"  # before the packed names of a group
-_MEMBER_FORM = struct.Struct(">Q")
-_STATE_FORM = struct.Struct(">QQQQ")
 _LOSS_FORM = struct.Struct(">QQ")
 _FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
 
 
 SPACE_CHECK_S = 0.5  # while the disk is full
-
-
-class Stored(NamedTuple):
-    """A record in the store with its write counter."""
-
-    key: OffsetKey
-    record: OffsetRecord
-    seq: int
 
 
 class Loss(NamedTuple):
@@ -52,28 +42,16 @@ class Loss(NamedTuple):
     found_at_ms: int
 
 
-class State(NamedTuple):
-    """The store's bookkeeping, written with every batch.
-
-    `seq`: the newest write counter. `flushed_seq`: up to which the Meta Service has everything. `keys` and `digest`: how many
-    records there are, and the sum of their write counters modulo 2^64: a record that vanished or went back changes them.
-    """
-
-    seq: int = 0
-    flushed_seq: int = 0
-    keys: int = 0
-    digest: int = 0
-
-
 class OffsetCache:
     """Offsets on a disk, with the bookkeeping that tells what is flushed and whether anything was lost."""
 
     def __init__(self, disk: Disk, wal_sync: WalSync) -> None:
         self._disk = disk
+        self._hot = HotRecords()
         self.failure = ""
         self._disk_full = False
-        self._batches = 0
-        state = State(*_STATE_FORM.unpack(disk.get(_STATE) or _STATE_FORM.pack(*State())))
+        self._batches = self._synced_batches = 0
+        state = State.decode(disk.get(STATE))
         self._keys, self._digest = state.keys, state.digest
         self.failed = anyio.Event()
         self.wal_sync = wal_sync
@@ -105,63 +83,78 @@ class OffsetCache:
 
     def get(self, key: OffsetKey) -> OffsetRecord | None:
         """What stands locally. A tombstone is a record."""
-        value = self._value(key)
-        return None if value is None else decode_record(value)
+        return self.find(key)[0]
 
     def seq_of(self, key: OffsetKey) -> int:
         """The write counter of a stored key; 0 when it is absent."""
-        value = self._value(key)
-        return 0 if value is None else decode_seq(value)
+        return self.find(key)[1]
 
     def find(self, key: OffsetKey) -> tuple[OffsetRecord | None, int]:
         """What `get` and `seq_of` say, in one read."""
-        value = self._value(key)
-        return (None, 0) if value is None else (decode_record(value), decode_seq(value))
+        held = self.hold(key)
+        return (OffsetRecord(*held[0]), held[1]) if held else (None, 0)
+
+    def hold(self, key: OffsetKey) -> Held | None:
+        """The same as it is held in memory, from where it may soon be gone again."""
+        held = self._hot.get(key)
+        if held is None:
+            encoded = encode_key(key)
+            value = self._disk.get(encoded)
+            if value is not None:
+                held = (decode_record(value), decode_seq(value), encoded)
+                self._hot.update(key.group_key, {key.shard: held})
+        return held
+
+    def held(self, group: GroupKey) -> Mapping[str, Held]:
+        """Those records of a group that are in memory, by shard: what stands, without a read."""
+        return self._hot.of(group)
 
     def member(self, group: GroupKey) -> Member | None:
         """The highest generation that committed for a group, and who first did so in it."""
-        value = self._disk.get(_MEMBER + group_prefix(group))
-        return Member(_MEMBER_FORM.unpack_from(value)[0], value[_MEMBER_FORM.size :].decode()) if value else None
+        value = self._disk.get(member_key(group))
+        return decode_member(value) if value else None
 
     def write(
         self,
         changes: Mapping[OffsetKey, OffsetRecord | None],
-        replaced: Mapping[OffsetKey, int] | None = None,
         members: Mapping[GroupKey, Member | None] | None = None,
-    ) -> list[Stored]:
+        forward: Mapping[GroupKey, Mapping[str, Held]] | None = None,
+    ) -> Writing:
         """Store records and members, or forget them (None), as one WriteBatch. Returns the records with their write counters.
 
-        `replaced` is what `seq_of` says of the keys, where the caller has read it already. When this returns, a killed process
-        loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
+        `forward` are plain records of keys that are not in `changes`: see `Writing.put_forward`. When this returns, a killed
+        process loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
         """
         self.check()
-        batch = self._disk.batch()
-        stored: list[Stored] = []
-        seq, keys, digest = self.seq, self._keys, self._digest
+        writing = Writing(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+        for group, records in (forward or {}).items():
+            writing.put_forward(group, records)
         for key, record in changes.items():
-            before = replaced[key] if replaced is not None and key in replaced else self.seq_of(key)
             if record is None:
-                batch.delete(encode_key(key))
-                keys, digest = keys - bool(before), digest - before
-                continue
-            seq += 1
-            batch.put(encode_key(key), encode_record(record, seq))
-            stored.append(Stored(key, record, seq))
-            keys, digest = keys + (not before), digest + seq - before
-        for group, member in (members or {}).items():
-            if member:
-                batch.put(_MEMBER + group_prefix(group), _MEMBER_FORM.pack(member.generation) + member.member_id.encode())
+                writing.delete(key, self.seq_of(key))
             else:
-                batch.delete(_MEMBER + group_prefix(group))
-        state = State(seq, self.flushed_seq, keys, digest % 2**64)
-        batch.put(_STATE, _STATE_FORM.pack(*state))
-        self._write(batch)
+                writing.put(key, record, self.seq_of(key))
+        for group, member in (members or {}).items():
+            writing.put_member(group, member)
+        state = writing.finish()
+        self._write(writing.batch)
         self.seq, _, self._keys, self._digest = state
+        self._remember(changes, writing)
         # After the batch, before the acknowledgement: a watermark above the store always means a loss. With `always` the batch
         # is not acknowledged before its sync, and a power cut until then takes nothing that counts: `sync` advances it.
         if self.wal_sync != "always":
-            self._advance_watermark(seq)
-        return stored
+            self._advance_watermark(self.seq)
+        return writing
+
+    def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: Writing) -> None:
+        """Bring what is in memory to what is stored now."""
+        for group, held in writing.forward.items():
+            self._hot.update(group, held)
+        for key, one in writing.held():
+            self._hot.update(key.group_key, {key.shard: one})
+        for key, record in changes.items():
+            if record is None:
+                self._hot.discard(key)
 
     async def sync(self) -> None:
         """Make every write so far survive a power cut.
@@ -170,7 +163,7 @@ class OffsetCache:
         RocksDB then refuses to sync for want of an intact WAL; the open that has to follow syncs what was written before.
         """
         self.check()
-        seq = self.seq
+        seq, batches = self.seq, self._batches
         try:
             await self._disk.sync()
         except Exception as error:
@@ -179,6 +172,7 @@ class OffsetCache:
             raise self._fail(f"the sync of the local store failed: {error}") from error
         self.check()  # one that succeeds behind one that failed proves nothing
         self.synced_seq = max(self.synced_seq, seq)
+        self._synced_batches = max(self._synced_batches, batches)
         if self.wal_sync == "always" and seq > self._disk.watermark:
             self._advance_watermark(seq)
 
@@ -226,6 +220,11 @@ class OffsetCache:
     def unsynced_writes(self) -> int:
         """Acknowledged writes that a power cut could lose now."""
         return self.seq - self.synced_seq
+
+    @property
+    def must_sync(self) -> bool:
+        """True when an answer has to wait for a sync: with `always`, while there is a write that none has covered yet."""
+        return self.wal_sync == "always" and self._synced_batches < self._batches
 
     @property
     def keys(self) -> int:
@@ -279,7 +278,7 @@ class OffsetCache:
         self.seq = self.synced_seq = max(self.seq, self._disk.watermark)
         batch = self._disk.batch()
         batch.put(_LOSS, _LOSS_FORM.pack(*self.loss))
-        batch.put(_STATE, _STATE_FORM.pack(self.seq, self.flushed_seq, self._keys, self._digest))
+        batch.put(STATE, State(self.seq, self.flushed_seq, self._keys, self._digest).encode())
         self._write(batch)
         self._disk.sync_now()
         log.error(
@@ -288,9 +287,6 @@ class OffsetCache:
             path=self._disk.name,
             help="a power cut, or damaged files; what is missing is looked up in the Meta Service",
         )
-
-    def _value(self, key: OffsetKey) -> bytes | None:
-        return self._disk.get(encode_key(key))
 
     def _write(self, batch: Batch) -> None:
         try:

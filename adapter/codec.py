@@ -12,6 +12,8 @@ from adapter.model import GroupKey, OffsetKey, OffsetRecord
 
 # seq, epoch, offset, committed_at_ms, live, partition, bytes of topic, bytes of metadata
 _HEAD = struct.Struct(">QQQQ?IBH")
+_PLAIN = struct.Struct(">QQQQ8s").pack
+_PLAIN_TAIL = struct.pack(">?IBH", True, 0, 0, 0)  # noqa: FBT003 - `live`
 _SEQ = struct.Struct(">Q")
 
 
@@ -64,6 +66,11 @@ def encode_record(record: OffsetRecord, seq: int = 0) -> bytes:
         seq, record.epoch, record.offset, record.committed_at_ms, record.live, record.partition, len(topic), len(metadata)
     )
     return head + topic + metadata if topic or metadata else head
+
+
+def encode_plain(seq: int, epoch: int, offset: int, committed_at_ms: int) -> bytes:
+    """The value of a live record that has neither topic, partition nor metadata."""
+    return _PLAIN(seq, epoch, offset, committed_at_ms, _PLAIN_TAIL)
 
 
 def decode_record(data: bytes) -> OffsetRecord:

@@ -10,13 +10,15 @@ from typing import Protocol
 from adapter import epochless
 from adapter.cache import OffsetCache
 from adapter.combine import Combiner
-from adapter.committer import MAX_CALLERS, Commit, Committer, Reconcile, Standing, place
-from adapter.config import AdapterConfig, Mode
+from adapter.committer import Commit, Committer, Reconcile, Standing, place
+from adapter.config import AdapterConfig
 from adapter.errors import AdapterError, RefusedError
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
-from adapter.model import CommitMode, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
+from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
 from adapter.reads import GroupLoader
+
+MAX_CALLERS = 1_024  # that share one save
 
 
 class CommitPolicy(Protocol):
@@ -76,7 +78,7 @@ class WriteThrough:
         """Decide one caller's commit against the local values and the callers before it; all or nothing."""
         try:
             self._committer.check_members(commit.members)
-            plan = [(key, self._place(key, offered, offers, commit.mode)) for key, offered in commit.entries]
+            plan = [(key, self._place(key, offered, offers, commit.mode)) for key, offered in commit.offered()]
         except AdapterError as error:
             return error
         offers.update(plan)
@@ -92,24 +94,41 @@ class WriteThrough:
 class Router:
     """Sends each group's commits to the policy that the configuration names for it."""
 
-    def __init__(self, config: AdapterConfig, loader: GroupLoader, write_back: CommitPolicy, write_through: CommitPolicy) -> None:
+    def __init__(self, config: AdapterConfig, loader: GroupLoader, committer: Committer, write_through: CommitPolicy) -> None:
         self._loader = loader
-        self._policies = {"cached": write_back, "write_through": write_through}
+        self._committer = committer
+        self._write_back = WriteBack(committer)
+        self._write_through = write_through
         self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
+        self._all_cached = config.mode == "cached" and not config.policy
+        self._at_once = self._all_cached and config.cache.wal_sync != "always"
+
+    def commit_at_once(self, commit: Commit) -> list[Standing] | None:
+        """Commit a batch for which nothing has to be awaited, as most are; None when something has to."""
+        if not self._at_once or self._loader.must_load(commit):
+            return None
+        return self._committer.apply(commit)
 
     async def prepare(self, commit: Commit) -> None:
         """Load the groups of keys that are not local. Commits made in the order of their preparation apply in this order."""
         await self._loader.load_for(commit)
 
+    def writes_through(self, group: GroupKey) -> bool:
+        """True for a group whose commits wait for the Meta Service."""
+        return not self._all_cached and self._mode_of(*group) == "write_through"
+
     async def commit(self, commit: Commit) -> list[Standing]:
-        """Commit a batch; returns what stands, in any order. What is written through goes first: it is what may fail."""
-        by_mode: dict[Mode, list[tuple[OffsetKey, OffsetRecord]]] = {"write_through": [], "cached": []}
-        for entry in commit.entries:
-            by_mode[self._mode_of(entry[0].namespace, entry[0].group)].append(entry)
+        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail."""
+        if self._all_cached:
+            return await self._write_back.commit(commit)
         standing: list[Standing] = []
-        for mode, entries in by_mode.items():
-            if entries:
-                standing += await self._policies[mode].commit(Commit(entries, commit.mode, commit.members))
+        for policy, through in ((self._write_through, True), (self._write_back, False)):
+            part = commit._replace(
+                entries=[entry for entry in commit.entries if self.writes_through(entry[0].group_key) is through],
+                columns=[columns for columns in commit.columns if self.writes_through(columns.group) is through],
+            )
+            if part.entries or part.columns:
+                standing += await policy.commit(part)
         return standing
 
 

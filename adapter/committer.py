@@ -1,11 +1,13 @@
 """The only writer of the cache: decide, write, mark dirty, sync, answer, in this order.
 
-Takes what all callers submitted meanwhile as one WriteBatch, in which the newest value of a key wins.
-Never talks to the Meta Service.
+A change is decided and written in one go, with nothing awaited; a sync is shared by all who wait for one. Never talks to the Meta
+Service.
 """
 
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -14,21 +16,47 @@ from adapter.codec import group_prefix
 from adapter.combine import Combiner
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, FencedError, NotReadyError
+from adapter.hot import Held
 from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, as_seen, decide, meet
 
-MAX_CALLERS = 1_024  # of one WriteBatch: bounds for how long a single write holds the event loop
+Entry = tuple[OffsetKey, OffsetRecord]
+
+
+class Columns(NamedTuple):
+    """Commits of a group that are only an offset, in the same places of each list; `epochs` may be empty. No shard twice."""
+
+    group: GroupKey
+    shards: Sequence[str]
+    offsets: Sequence[int]
+    epochs: Sequence[int]
+    committed_at_ms: int
+
+    def entry(self, at: int) -> Entry:
+        """One of them."""
+        epoch = self.epochs[at] if self.epochs else 0
+        return OffsetKey(*self.group, self.shards[at]), OffsetRecord(epoch, self.offsets[at], True, self.committed_at_ms)  # noqa: FBT003 - `live`
 
 
 class Commit(NamedTuple):
     """Values that consumers committed, each with the epoch that its consumer knows (0: none), and who committed for a group.
 
-    They take the epoch that stands; where nothing stands, see `LoadedGroups`. Refused with FencedError when a later generation
-    has committed for one of the groups.
+    They take the epoch that stands; where nothing stands, see `LoadedGroups`. No key is there twice. Refused with FencedError
+    when a later generation has committed for one of the groups.
     """
 
-    entries: Sequence[tuple[OffsetKey, OffsetRecord]]
+    entries: Sequence[Entry]
     mode: CommitMode
     members: Mapping[GroupKey, Member] = MappingProxyType({})
+    columns: Sequence[Columns] = ()
+
+    @property
+    def size(self) -> int:
+        """How many offsets there are."""
+        return len(self.entries) + sum(len(columns.shards) for columns in self.columns)
+
+    def offered(self) -> list[Entry]:
+        """All of them, one by one."""
+        return [*self.entries, *(columns.entry(at) for columns in self.columns for at in range(len(columns.shards)))]
 
 
 class Reconcile(NamedTuple):
@@ -86,85 +114,98 @@ class LoadedGroups:
 
 
 class Committer:
-    """Applies changes in the order in which they came."""
+    """Applies changes in the order in which they come: each is decided, written and marked dirty before the next is looked at."""
 
     def __init__(self, cache: OffsetCache, dirty: DirtyKeys, clock: Callable[[], float] = time.monotonic) -> None:
         self.loaded = LoadedGroups()
         self._cache = cache
         self._dirty = dirty
         self._clock = clock
-        self._combiner: Combiner[Change, list[Standing]] = Combiner(self._apply, max_items=MAX_CALLERS)
-        self.run = self._combiner.run
+        self._syncs: Combiner[None, None] = Combiner(self._sync, max_items=sys.maxsize)
+        self._ended = False
+
+    async def run(self) -> None:
+        """Serve the syncs of `always` until cancelled; nothing is applied after that."""
+        try:
+            await self._syncs.run()
+        finally:
+            self._ended = True
 
     async def submit(self, change: Change) -> list[Standing]:
-        """Apply a change. Returns what stands, entry by entry, once it is as durable as `wal_sync` says.
+        """Apply a change. Returns what stands once it is as durable as `wal_sync` says.
 
-        Raises DiskFullError or StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key
-        whose epoch is unknown, FencedError, ContendedError for a Forget of a dirty key; then nothing of this change was stored.
+        Of a commit's columns only what did not plainly go forward is in the answer. Raises DiskFullError or StorageFailedError:
+        nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown, FencedError, ContendedError
+        for a Forget of a dirty key; then nothing of this change was stored.
         """
-        return await self._combiner.submit(change)
+        standing = self.apply(change)
+        # Also when it changed nothing: what stands may be a write that is not synced yet.
+        if self._cache.must_sync:
+            await self._syncs.submit(None)
+        return standing
+
+    def apply(self, change: Change) -> list[Standing]:
+        """The same without the sync: written and dirty, but with `always` not to be acknowledged yet."""
+        if self._ended:
+            raise NotReadyError("stopped before this was taken; nothing of it is stored: send it again")
+        self._cache.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
+        deciding = _Deciding(self._cache, self._dirty, self.loaded, self._clock)
+        standing = deciding.decide(change)
+        deciding.write()
+        return standing
 
     def check_members(self, members: Mapping[GroupKey, Member]) -> None:
         """Raise FencedError when a later generation has committed for one of the groups."""
         for group, member in members.items():
             check_generation(group, member, self._cache.member(group))
 
-    async def _apply(self, changes: Sequence[Change]) -> list[list[Standing] | AdapterError]:
-        self._cache.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
-        batch = _Batch(self._cache, self._dirty, self.loaded, self._clock)
-        results = [batch.add(change) for change in changes]
-        if batch.write() and self._cache.wal_sync == "always":
-            await self._cache.sync()
-        return results
+    async def _sync(self, waiting: Sequence[None]) -> list[AdapterError | None]:
+        await self._cache.sync()
+        return list(waiting)
 
 
-class _Batch:
-    """The changes of one WriteBatch, each decided against those before it."""
+class _Deciding:
+    """What one change does, and its write."""
+
+    __slots__ = ("_cache", "_clean", "_clock", "_dirty", "_forward", "_loaded", "_members", "_newly_loaded", "_staged")
 
     def __init__(self, cache: OffsetCache, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._dirty = dirty
         self._loaded = loaded
         self._clock = clock
-        self._newly_loaded: set[GroupKey] = set()
+        self._newly_loaded: Collection[GroupKey] = ()
         self._staged: dict[OffsetKey, OffsetRecord | None] = {}
+        self._forward: dict[GroupKey, dict[str, Held]] = {}
         self._clean: set[OffsetKey] = set()
-        self._seqs: dict[OffsetKey, int] = {}
         self._members: dict[GroupKey, Member | None] = {}
 
-    def add(self, change: Change) -> list[Standing] | AdapterError:
-        """Decide a change; an error refuses it whole."""
-        try:
-            match change:
-                case Commit():
-                    return self._commit(change)
-                case Reconcile():
-                    return self._reconcile(change.entries)
-                case Load():
-                    return self._load(change)
-                case Forget():
-                    return self._forget(change)
-        except AdapterError as error:
-            return error
+    def decide(self, change: Change) -> list[Standing]:
+        """Decide the whole of it, or raise."""
+        if isinstance(change, Commit):
+            return self._commit(change)
+        if isinstance(change, Reconcile):
+            return self._reconcile(change.entries)
+        return self._load(change) if isinstance(change, Load) else self._forget(change)
 
-    def write(self) -> bool:
+    def write(self) -> None:
         """Write and mark dirty without a pause between: a flush that begins next must see each counter that it passes (3)."""
-        stored = self._cache.write(self._staged, self._seqs, self._members) if self._staged or self._members else []
-        # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
-        self._loaded.groups |= self._newly_loaded
-        now = self._clock()
-        for key, record, seq in stored:
-            if key in self._clean:
-                self._dirty.discard(key)
-            else:
-                self._dirty.add(key, record, seq, now)
-        return bool(self._staged or self._members)
+        if self._staged or self._members or self._forward:
+            writing = self._cache.write(self._staged, self._members, self._forward)
+            now = self._clock()
+            for group, held in writing.forward.items():
+                self._dirty.add(group, held, now)
+            for key, one in writing.held():
+                if key in self._clean:
+                    self._dirty.discard(key)
+                else:
+                    self._dirty.add(key.group_key, {key.shard: one}, now)
+        if self._newly_loaded:
+            # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
+            self._loaded.groups.update(self._newly_loaded)
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
-        if key in self._staged:
-            return self._staged[key]
-        record, self._seqs[key] = self._cache.find(key)
-        return record
+        return self._staged[key] if key in self._staged else self._cache.get(key)
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
         self._staged[key] = record
@@ -174,25 +215,49 @@ class _Batch:
             self._clean.discard(key)
 
     def _commit(self, change: Commit) -> list[Standing]:
-        raised = self._raised(change.members)
+        if change.members:
+            self._members.update(self._raised(change.members))
+        entries = list(change.entries)
+        for columns in change.columns:
+            entries += self._go_forward(columns)
         decided = []
-        changed = []
-        for key, offered in change.entries:
+        for key, offered in entries:
             before = self._standing(key)
             after = place(key, offered, before, change.mode, self._loaded)
             decided.append(Standing(key, after))
             if after != before:
-                changed.append((key, after))
-        for key, after in changed:
-            self._stage(key, after, clean=False)
-        self._members.update(raised)
+                self._stage(key, after, clean=False)
         return decided
+
+    def _go_forward(self, columns: Columns) -> list[Entry]:
+        """Take what simply goes forward where it stands in memory; returns the rest, which `place` decides.
+
+        What `decide` says of such a commit, in either mode, in a fraction of the time.
+        """
+        held = self._cache.held(columns.group)
+        forward: dict[str, Held] = {}
+        rest = []
+        now_ms = columns.committed_at_ms
+        for at, (shard, offset, knows) in enumerate(
+            zip(columns.shards, columns.offsets, columns.epochs or repeat(0), strict=False)
+        ):
+            before = held.get(shard)
+            if before is not None:
+                (epoch, stands, live, when, _, _, _), seq, encoded = before
+                newer = offset > stands or (offset == stands and now_ms > when)
+                if newer and live and (not knows or knows == epoch):
+                    forward[shard] = ((epoch, offset, True, now_ms, "", "", 0), seq, encoded)
+                    continue
+            rest.append(columns.entry(at))
+        if forward:
+            self._forward[columns.group] = forward
+        return rest
 
     def _raised(self, members: Mapping[GroupKey, Member]) -> dict[GroupKey, Member]:
         """Those of a generation that was not seen before. Raises FencedError for one that has ended."""
         raised = {}
         for group, member in members.items():
-            seen = self._members[group] if group in self._members else self._cache.member(group)
+            seen = self._cache.member(group)
             check_generation(group, member, seen)
             if seen is None or member.generation > seen.generation:
                 raised[group] = member
@@ -201,7 +266,7 @@ class _Batch:
     def _load(self, change: Load) -> list[Standing]:
         if change.forgets != self._loaded.forgets:
             raise ContendedError("keys were removed while their groups were loaded")
-        self._newly_loaded.update(change.groups)
+        self._newly_loaded = change.groups
         return self._reconcile(
             [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in change.entries]
         )
@@ -220,8 +285,8 @@ class _Batch:
                 self._stage(key, after, clean=after == remote)
             elif after == remote:
                 self._dirty.discard(key)
-            elif key not in self._dirty and key not in self._staged:
-                self._dirty.add(key, after, self._cache.seq_of(key), self._clock())
+            elif key not in self._dirty and key not in self._staged and (held := self._cache.hold(key)):
+                self._dirty.add(key.group_key, {key.shard: held}, self._clock())
         return decided
 
     def _is_before_a_rewind(self, key: OffsetKey, found: OffsetRecord) -> bool:
@@ -230,29 +295,25 @@ class _Batch:
         rewound = before is not None and before.epoch > FIRST_EPOCH and before.offset < found.offset
         return rewound and not found.epoch and key in self._dirty
 
-    def _has_come_back(self, group: GroupKey, keys: Collection[OffsetKey]) -> bool:
-        """True when the group has keys beside these, or a member or key that came in with this batch."""
-        staged = any(record and key.group_key == group and key not in keys for key, record in self._staged.items())
-        stored = self._cache.scan(group_prefix(group))
-        return bool(self._members.get(group)) or staged or any(found.key not in keys for found in stored)
-
     def _forget(self, change: Forget) -> list[Standing]:
-        busy = next((key for key in change.keys if key in self._dirty or key in self._staged), None)
+        busy = next((key for key in change.keys if key in self._dirty), None)
         if busy and not change.gone:
             raise ContendedError(f"{'/'.join(busy)}: is still being committed")
         if not change.gone and any(self._has_come_back(group, change.keys) for group in change.members):
             raise ContendedError("the group has come back")
-        groups = {key.group_key for key in change.keys}
-        self._loaded.groups -= groups
-        self._newly_loaded -= groups
+        self._loaded.groups -= {key.group_key for key in change.keys}
         self._loaded.forgets += 1
         removed = [Standing(key, self._cache.get(key)) for key in change.keys]
         for key, record in removed:
             self._dirty.discard(key)
-            if record is not None or key in self._staged:
+            if record is not None:
                 self._staged[key] = None
         self._members.update(dict.fromkeys(change.members))
         return [entry for entry in removed if entry.record is not None]
+
+    def _has_come_back(self, group: GroupKey, keys: Collection[OffsetKey]) -> bool:
+        """True when the group has keys beside these."""
+        return any(found.key not in keys for found in self._cache.scan(group_prefix(group)))
 
 
 def check_generation(group: GroupKey, member: Member, seen: Member | None) -> None:

@@ -14,7 +14,7 @@ from adapter.bounds import ReportedBounds
 from adapter.broker_log import BrokerLog
 from adapter.cache import OffsetCache
 from adapter.clocks import REAL, Clocks
-from adapter.commit import Router, WriteBack, WriteThrough
+from adapter.commit import Router, WriteThrough
 from adapter.committer import Committer
 from adapter.config import AdapterConfig
 from adapter.dirty import DirtyKeys
@@ -98,7 +98,7 @@ async def running_core(
                 cache=cache,
                 dirty=dirty,
                 committer=committer,
-                commits=Router(config, loader, WriteBack(committer), write_through),
+                commits=Router(config, loader, committer, write_through),
                 bounds=bounds,
                 broker_log=broker_log,
                 meta=meta,

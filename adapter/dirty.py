@@ -1,57 +1,103 @@
 """What the Meta Service has not acknowledged yet. In memory, bounded by the number of distinct keys (invariants 3 and 4).
 
-A key leaves only by `take` (a flush that then settles it) or `discard` (the Meta Service is known to hold as much).
+By group, as commits come and saves go. A key leaves only by `acknowledge`, during the flush that took it, or by `discard`: the
+Meta Service is known to hold as much.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
 
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.hot import Held
+from adapter.model import GroupKey, OffsetKey
+
+Tree = dict[GroupKey, dict[str, Held]]
 
 
-class DirtyRecord(NamedTuple):
-    """A record, its write counter, and when its key became dirty (monotonic seconds)."""
+class _Part:
+    """Some dirty keys, and since when at least one may have been there (monotonic seconds)."""
 
-    record: OffsetRecord
-    seq: int
-    since: float
+    def __init__(self) -> None:
+        self.groups: Tree = {}
+        self.since: float | None = None
+
+    def add(self, group: GroupKey, held: Mapping[str, Held], since: float | None) -> None:
+        if since is not None and held and (self.since is None or since < self.since):
+            self.since = since
+        shards = self.groups.get(group)
+        if shards is None:
+            self.groups[group] = dict(held)
+        else:
+            shards.update(held)
+
+    def pop(self, key: OffsetKey) -> Held | None:
+        shards = self.groups.get(GroupKey(key[0], key[1]))
+        found = shards.pop(key[2], None) if shards else None
+        if not shards:
+            self.groups.pop(GroupKey(key[0], key[1]), None)
+            if not self.groups:
+                self.since = None
+        return found
+
+    def __iter__(self) -> Iterator[OffsetKey]:
+        return (OffsetKey(*group, shard) for group, shards in self.groups.items() for shard in shards)
+
+    def __contains__(self, key: OffsetKey) -> bool:
+        shards = self.groups.get(GroupKey(key[0], key[1]))
+        return shards is not None and key[2] in shards
+
+    def __len__(self) -> int:
+        return sum(map(len, self.groups.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
 
 
 class DirtyKeys:
-    """The dirty keys, those of the running flush, and those that the Meta Service refused."""
+    """The dirty keys: those that wait, those of the running flush, and those that the Meta Service refused."""
 
     def __init__(self) -> None:
-        self._waiting: dict[OffsetKey, DirtyRecord] = {}
-        self._in_flight: Mapping[OffsetKey, DirtyRecord] = {}
-        self._refused: dict[OffsetKey, DirtyRecord] = {}
+        self._waiting = _Part()
+        self._in_flight = _Part()
+        self._refused = _Part()
 
-    def add(self, key: OffsetKey, record: OffsetRecord, seq: int, now: float) -> None:
-        """Mark a key dirty. It keeps the time since which it has been so."""
-        older = self._waiting.get(key)
-        self._waiting[key] = DirtyRecord(record, seq, older.since if older else now)
+    def add(self, group: GroupKey, held: Mapping[str, Held], now: float) -> None:
+        """Mark shards of a group dirty."""
+        self._waiting.add(group, held, now)
 
-    def take(self) -> Mapping[OffsetKey, DirtyRecord]:
-        """Hand everything that waits to a flush. What is committed from now on waits for the next (invariant 3)."""
-        self._in_flight, self._waiting = self._waiting, {}
-        return self._in_flight
+    def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
+        """Begin a flush of everything that waits. What is committed from now on waits for the next (invariant 3)."""
+        self._in_flight, self._waiting = self._waiting, _Part()
+        return self._in_flight.groups
 
-    def settle(self, refused: Mapping[OffsetKey, DirtyRecord], unsent: Mapping[OffsetKey, DirtyRecord]) -> None:
-        """End the flush that `take` began. What is in neither argument was acknowledged."""
-        for key in self._in_flight:
-            self._refused.pop(key, None)
-        self._in_flight = {}
-        self._refused.update(refused)
+    def acknowledge(self, key: OffsetKey) -> None:
+        """The Meta Service holds at least what the running flush took."""
+        self._in_flight.pop(key)
+        if self._refused:
+            self._refused.pop(key)
+
+    def refuse(self, key: OffsetKey) -> None:
+        """The Meta Service refused what the running flush took: it waits for `retry_refused`."""
+        since = self._in_flight.since
+        found = self._in_flight.pop(key)
+        if found:
+            self._refused.add(key.group_key, {key.shard: found}, since)
+
+    def settle(self) -> None:
+        """End the flush that `take` began. What was neither acknowledged nor refused waits again."""
+        unsent, self._in_flight = self._in_flight, _Part()
+        for group in unsent.groups:
+            for shard in unsent.groups[group] if self._refused else ():
+                self._refused.pop(OffsetKey(*group, shard))
         self._put_back(unsent)
 
     def retry_refused(self) -> None:
         """Let the next flush send again what was refused."""
-        refused, self._refused = self._refused, {}
+        refused, self._refused = self._refused, _Part()
         self._put_back(refused)
 
     def discard(self, key: OffsetKey) -> None:
         """The Meta Service is known to hold at least the local value."""
-        self._waiting.pop(key, None)
-        self._refused.pop(key, None)
+        self._waiting.pop(key)
+        self._refused.pop(key)
 
     def is_refused(self, key: OffsetKey) -> bool:
         """True when the Meta Service refused the key's last flush."""
@@ -59,17 +105,26 @@ class DirtyKeys:
 
     def keys(self) -> set[OffsetKey]:
         """The dirty keys, of which a caller may keep this copy."""
-        return self._waiting.keys() | self._in_flight.keys() | self._refused.keys()
+        return {key for part in self._parts() for key in part}
 
     def __contains__(self, key: OffsetKey) -> bool:
         """True when the Meta Service has not acknowledged the newest local value."""
         return key in self._waiting or key in self._in_flight or key in self._refused
 
+    def __bool__(self) -> bool:
+        """True when any key is dirty."""
+        return any(self._parts())
+
     def __len__(self) -> int:
         """Distinct dirty keys."""
         if not self._in_flight and not self._refused:
             return len(self._waiting)
-        return len(self._waiting.keys() | self._in_flight.keys() | self._refused.keys())
+        # Also called from the metrics thread: `list` copies while no other thread runs.
+        shards: dict[GroupKey, set[str]] = {}
+        for part in self._parts():
+            for group, held in list(part.groups.items()):
+                shards.setdefault(group, set()).update(held)
+        return sum(map(len, shards.values()))
 
     @property
     def waiting(self) -> int:
@@ -82,20 +137,18 @@ class DirtyKeys:
         return len(self._refused)
 
     def oldest_age(self, now: float) -> float:
-        """For how many seconds the longest waiting key has been dirty; 0 when none is."""
-        # Also called from the metrics thread: `list` copies while no other thread runs.
-        ages = [now - entry.since for part in self._parts() for entry in list(part.values())]
-        return max(ages, default=0.0)
+        """For how many seconds the longest waiting key has been dirty, at most; 0 when none is."""
+        return max((now - part.since for part in self._parts() if part.since is not None), default=0.0)
 
     def lowest_refused_seq(self) -> int | None:
         """The write counter below which nothing is refused."""
-        return min((entry.seq for entry in self._refused.values()), default=None)
+        return min((seq for held in self._refused.groups.values() for _, seq, _ in held.values()), default=None)
 
-    def _parts(self) -> tuple[Mapping[OffsetKey, DirtyRecord], ...]:
+    def _parts(self) -> tuple[_Part, ...]:
         return self._waiting, self._in_flight, self._refused
 
-    def _put_back(self, entries: Mapping[OffsetKey, DirtyRecord]) -> None:
-        # Under what came in meanwhile: the newer record stays, with the older time.
-        for key, entry in entries.items():
-            newer = self._waiting.get(key)
-            self._waiting[key] = newer._replace(since=entry.since) if newer else entry
+    def _put_back(self, part: _Part) -> None:
+        """Under what came in meanwhile: the newer record stays."""
+        for group, held in part.groups.items():
+            newer = self._waiting.groups.get(group, {})
+            self._waiting.add(group, {**held, **newer}, part.since)

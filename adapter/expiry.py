@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from adapter import logs
-from adapter.cache import OffsetCache, Stored
+from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.committer import Committer, Forget, Reconcile
 from adapter.config import ExpirySection
@@ -22,6 +22,7 @@ from adapter.groups import PAGE_KEYS, GroupRow, Groups
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey
+from adapter.writing import Stored
 
 log = structlog.get_logger(__name__)
 audit = logs.audit()

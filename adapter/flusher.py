@@ -4,39 +4,41 @@ A key becomes clean only by an acknowledgement of at least its value (invariant 
 acknowledged stays dirty (4). Never blocks a commit.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import anyio
+import anyio.lowlevel
 import structlog
 
 from adapter.cache import OffsetCache
 from adapter.clocks import REAL, Clocks
 from adapter.committer import Committer, Reconcile
 from adapter.config import FlushSection
-from adapter.dirty import DirtyKeys, DirtyRecord
+from adapter.dirty import DirtyKeys
 from adapter.epochless import save
 from adapter.errors import AdapterError, RefusedError, TransientError
+from adapter.hot import Held
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.retry import retrying
+from adapter.wire import SLICE, in_slices
 
 log = structlog.get_logger(__name__)
 
 ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
 
-Entries = Mapping[OffsetKey, DirtyRecord]
+Batch = Mapping[GroupKey, Mapping[str, Held]]
 
 
 @dataclass
 class _Outcome:
     """What one flush found out."""
 
-    refused: dict[OffsetKey, DirtyRecord] = field(default_factory=dict)
-    acknowledged: set[OffsetKey] = field(default_factory=set)
-    standing: list[tuple[OffsetKey, OffsetRecord | None]] = field(default_factory=list)
+    acknowledged: int = 0
+    refused: int = 0
     why_refused: str = ""
 
 
@@ -106,9 +108,9 @@ class Flusher:
                 self._metrics.flush_failed()
                 raise
             finally:
-                self._settle(batch, outcome)
-            self._finish(seq, len(batch), started, outcome)
-        return len(outcome.acknowledged)
+                self._settle(outcome)
+            self._finish(seq, started, outcome)
+        return outcome.acknowledged
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -138,74 +140,85 @@ class Flusher:
                     break
         return len(self._dirty)
 
-    async def _send(self, batch: Entries, outcome: _Outcome) -> None:
-        for chunk in _chunks(batch, self._section.max_batch_bytes):
+    async def _send(self, batch: Batch, outcome: _Outcome) -> None:
+        async for chunk in _chunks(batch, self._section.max_batch_bytes):
             try:
-                await self._send_chunk(chunk, outcome)
+                with self._metrics.save_call("flush", len(chunk)):
+                    results = await save(self._meta, chunk, uncompared=self._is_uncompared)
             except RefusedError as error:
-                outcome.refused.update(chunk)
-                outcome.why_refused = str(error)
-            await self._take_over(outcome)
+                for entry in chunk:
+                    self._refuse(entry.key, str(error), outcome)
+            else:
+                await self._take_in(chunk, results, outcome)
 
-    async def _take_over(self, outcome: _Outcome) -> None:
-        """Bring what stands in the Meta Service into the cache. Only then are these keys acknowledged."""
-        standing, outcome.standing = outcome.standing, []
-        if standing:
-            await self._committer.submit(Reconcile(standing))
-            outcome.acknowledged.update(key for key, _ in standing)
+    async def _take_in(self, chunk: Sequence[SaveEntry], results: Sequence[SaveOutcome], outcome: _Outcome) -> None:
+        """Take each answer in. What stands there and not here is brought into the cache: only then it is acknowledged."""
+        standing: list[tuple[OffsetKey, OffsetRecord | None]] = []
+        async for pairs in in_slices(list(zip(chunk, results, strict=True))):
+            for (key, record, _), result in pairs:
+                self._metrics.results[result.status].inc()
+                if not result.status.acknowledged:
+                    self._refuse(key, f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip(), outcome)
+                elif result.standing is None or result.standing == record:
+                    self._acknowledge(key, outcome)
+                else:
+                    standing.append((key, result.standing))
+                    if result.status is Status.SUPERSEDED:
+                        log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
+        async for adopted in in_slices(standing):
+            await self._committer.submit(Reconcile(adopted))
+            for key, _ in adopted:
+                self._acknowledge(key, outcome)
 
-    async def _send_chunk(self, chunk: Entries, outcome: _Outcome) -> None:
-        entries = [SaveEntry(key, entry.record) for key, entry in chunk.items()]
-        with self._metrics.save_call("flush", len(entries)):
-            results = await save(self._meta, entries, uncompared=self._is_uncompared)
-        for (key, record, _), result in zip(entries, results, strict=True):
-            self._metrics.results[result.status].inc()
-            if not result.status.acknowledged:
-                outcome.refused[key] = chunk[key]
-                outcome.why_refused = f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip()
-                continue
-            if result.standing is None or result.standing == record:
-                outcome.acknowledged.add(key)
-                continue
-            outcome.standing.append((key, result.standing))
-            if result.status is Status.SUPERSEDED:
-                log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
+    def _acknowledge(self, key: OffsetKey, outcome: _Outcome) -> None:
+        self._dirty.acknowledge(key)
+        self.uncompared.discard(key)
+        outcome.acknowledged += 1
+
+    def _refuse(self, key: OffsetKey, why: str, outcome: _Outcome) -> None:
+        self._dirty.refuse(key)
+        outcome.refused += 1
+        outcome.why_refused = why
 
     def _is_uncompared(self, key: OffsetKey) -> bool:
         return not self.tracks_all or key in self.uncompared
 
-    def _settle(self, batch: Entries, outcome: _Outcome) -> None:
-        unsent = {key: entry for key, entry in batch.items() if key not in outcome.acknowledged and key not in outcome.refused}
+    def _settle(self, outcome: _Outcome) -> None:
+        self._dirty.settle()
         if outcome.refused:
             self._refused_since = self._clock()
             self.last_error = outcome.why_refused
-            log.warning("flush.refused", entries=len(outcome.refused), example=outcome.why_refused)
-        self._dirty.settle(outcome.refused, unsent)
-        self.uncompared -= outcome.acknowledged
+            log.warning("flush.refused", entries=outcome.refused, example=outcome.why_refused)
 
-    def _finish(self, seq: int, size: int, started: float, outcome: _Outcome) -> None:
+    def _finish(self, seq: int, started: float, outcome: _Outcome) -> None:
         """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused."""
         if self.tracks_all:
             floor = self._dirty.lowest_refused_seq()
             self._cache.flushed_seq = max(self._cache.flushed_seq, seq if floor is None else min(seq, floor - 1))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()
-        self._metrics.flushed(size, self.last_flush_seconds)
+        self._metrics.flushed(outcome.acknowledged + outcome.refused, self.last_flush_seconds)
         if not outcome.refused:
             self.last_error = ""
 
 
-def _chunks(batch: Entries, max_bytes: int) -> Iterator[dict[OffsetKey, DirtyRecord]]:
+async def _chunks(batch: Batch, max_bytes: int) -> AsyncIterator[list[SaveEntry]]:
     """Split a batch so that each save stays under `max_bytes`, which is under gRPC's message limit."""
-    chunk: dict[OffsetKey, DirtyRecord] = {}
-    size = 0
-    for key, entry in batch.items():
-        cost = _wire_bytes(key, entry.record)
-        if chunk and size + cost > max_bytes:
-            yield chunk
-            chunk, size = {}, 0
-        chunk[key] = entry
-        size += cost
+    chunk: list[SaveEntry] = []
+    size = made = 0
+    # Lists: what is acknowledged leaves the batch meanwhile.
+    for group, shards, held in [(group, list(found), list(found.values())) for group, found in batch.items()]:
+        for shard, (fields, _, _) in zip(shards, held, strict=True):
+            entry = SaveEntry(OffsetKey(*group, shard), OffsetRecord(*fields))
+            cost = _wire_bytes(entry.key, entry.record)
+            if chunk and size + cost > max_bytes:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(entry)
+            size += cost
+            made += 1
+            if made % SLICE == 0:
+                await anyio.lowlevel.checkpoint()
     if chunk:
         yield chunk
 

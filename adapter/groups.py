@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from adapter.cache import OffsetCache, Stored
+from adapter.cache import OffsetCache
 from adapter.codec import group_prefix, unpack_names
 from adapter.dirty import DirtyKeys
 from adapter.model import NAME_MAX_BYTES, GroupKey, OffsetKey
+from adapter.writing import Stored
 
 PAGE_KEYS = 2_000
 # Keys are length-prefixed, so a name sorts by its length first: this one is above every other.

@@ -1,12 +1,15 @@
 """Prometheus metrics, served over HTTP from a thread of their own. Names follow Prometheus' conventions: base units, `_total`."""
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from adapter.config import MetricsSection, split_address
 from adapter.errors import ListenError
@@ -21,10 +24,9 @@ class AdapterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.commits = self._counter("commits", "Acknowledged offsets.")
         self.commit_errors = self._counter("commit_errors", "Refused commit requests, by gRPC status.", ["status"])
-        self.commit_seconds = self._histogram("commit_seconds", "From a commit request to its answer.", _LATENCY_BUCKETS)
-        self.superseded = self._counter("superseded", "Commits that a larger standing value superseded locally.")
+        self._commits = CommitsCollector("offset_adapter")
+        self.registry.register(self._commits)
         results = self._counter("save_results", "Saved entries by what the Meta Service made of them.", ["status"])
         self.results = {status: results.labels(status.name.lower()) for status in Status}
         self._save_calls = self._counter("save_calls", "SaveOffsetData calls.", ["cause"])
@@ -40,17 +42,14 @@ class AdapterMetrics:
         self.expired_keys = self._counter("expired_keys", "Offsets that these groups had.")
         self.swept = self._gauge("expiry_sweep_timestamp_seconds", "When the last look for old groups ended (Unix time).")
         self.save_call_count = 0
-        self.commit_count = 0
+        self.committed = self._commits.add
         for cause in ("flush", "write_through"):
             self._save_calls.labels(cause)
 
-    def committed(self, offsets: int, superseded: int, seconds: float) -> None:
-        """A commit request was acknowledged."""
-        self.commit_count += offsets
-        self.commits.inc(offsets)
-        self.commit_seconds.observe(seconds)
-        if superseded:
-            self.superseded.inc(superseded)
+    @property
+    def commit_count(self) -> int:
+        """Acknowledged offsets."""
+        return self._commits.offsets
 
     def save_call(self, cause: str, entries: int) -> AbstractContextManager[None]:
         """Time and count one save call."""
@@ -99,6 +98,37 @@ class MetaMetrics:
         )
         self.save_seconds = Histogram(
             "offset_meta_save_seconds", "Duration of a save, sync included.", buckets=_LATENCY_BUCKETS, registry=self.registry
+        )
+
+
+class CommitsCollector(Collector):
+    """The metrics of commits: plain numbers until Prometheus asks, since they are counted with each message of a broker."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._buckets = [0] * (len(_LATENCY_BUCKETS) + 1)
+        self._seconds = 0.0
+        self.offsets = 0
+        self._superseded = 0
+
+    def add(self, offsets: int, superseded: int, seconds: float) -> None:
+        """A commit request of so many offsets was acknowledged, `seconds` after it came."""
+        self.offsets += offsets
+        self._superseded += superseded
+        self._seconds += seconds
+        self._buckets[bisect_left(_LATENCY_BUCKETS, seconds)] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """See `GaugesCollector`."""
+        yield CounterMetricFamily(f"{self._prefix}_commits", "Acknowledged offsets.", value=self.offsets)
+        text = "Commits that a larger standing value superseded locally."
+        yield CounterMetricFamily(f"{self._prefix}_superseded", text, value=self._superseded)
+        edges = [*map(floatToGoString, _LATENCY_BUCKETS), "+Inf"]
+        yield HistogramMetricFamily(
+            f"{self._prefix}_commit_seconds",
+            "From a commit request to its answer.",
+            buckets=list(zip(edges, accumulate(self._buckets), strict=True)),
+            sum_value=self._seconds,
         )
 
 

@@ -45,4 +45,4 @@ def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
                 log.error("process.failed", error=str(error), kind=type(error).__name__)
         return EXIT_FAILED
 
-    return anyio.run(guarded)
+    return anyio.run(guarded, backend_options={"use_uvloop": True})

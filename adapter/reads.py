@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import repeat
 from typing import NamedTuple
 
 import structlog
@@ -9,7 +10,7 @@ import structlog
 from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.combine import Combiner
-from adapter.committer import Commit, Committer, Load
+from adapter.committer import Columns, Commit, Committer, Load
 from adapter.errors import AdapterError, ContendedError, NotReadyError
 from adapter.meta_client import MetaClient
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
@@ -66,12 +67,19 @@ class GroupLoader:
         """The same for whom no commit waits: with the Meta Service's full timeout, in a call of its own."""
         await self._load([group], patient=True)
 
+    def must_load(self, commit: Commit) -> bool:
+        """True when a group of the commit has to be loaded first, see `load_for`."""
+        return any(map(self._must_load_any, commit.columns)) or any(
+            self._must_load(key, offered.epoch) for key, offered in commit.entries
+        )
+
     async def load_for(self, commit: Commit) -> None:
         """Load the groups of keys that are not local, or that their consumer knows in a later epoch, so that epochs are known.
 
         What cannot be loaded now is not waited for: its keys go in with epoch 0.
         """
-        missing = dict.fromkeys(key.group_key for key, offered in commit.entries if self._must_load(key, offered))
+        missing = dict.fromkeys(key.group_key for key, offered in commit.entries if self._must_load(key, offered.epoch))
+        missing.update((columns.group, None) for columns in commit.columns if self._must_load_any(columns))
         for group in missing if self._meta.available else ():
             try:
                 await self.load(group)
@@ -79,11 +87,21 @@ class GroupLoader:
                 log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
                 break
 
-    def _must_load(self, key: OffsetKey, offered: OffsetRecord) -> bool:
-        if key.group_key in self._committer.loaded.groups and not offered.epoch:
+    def _must_load_any(self, columns: Columns) -> bool:
+        if not columns.epochs and columns.group in self._committer.loaded.groups:
+            return False
+        held = self._cache.held(columns.group)
+        return any(
+            self._must_load(OffsetKey(*columns.group, shard), epoch)
+            for shard, epoch in zip(columns.shards, columns.epochs or repeat(0), strict=False)
+            if (found := held.get(shard)) is None or epoch > found[0][0]
+        )
+
+    def _must_load(self, key: OffsetKey, epoch: int) -> bool:
+        if key.group_key in self._committer.loaded.groups and not epoch:
             return False
         standing = self._cache.get(key)
-        return standing is None or offered.epoch > standing.epoch
+        return standing is None or epoch > standing.epoch
 
     async def _load(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[None]:
         attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=LOAD_LIMIT_S, on=ContendedError)

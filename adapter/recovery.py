@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import anyio
 import structlog
 
-from adapter.cache import OffsetCache, Stored
+from adapter.cache import OffsetCache
 from adapter.committer import Committer, Load
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, TransientError, leaves
 from adapter.flusher import Flusher
 from adapter.meta_client import MetaClient
 from adapter.model import OffsetKey, OffsetRecord, as_seen, meet
+from adapter.writing import Stored
 
 log = structlog.get_logger(__name__)
 
@@ -108,10 +109,11 @@ class Recovery:
         def read() -> list[Stored]:
             return [stored for stored in self._cache.scan() if stored.seq > flushed_seq]
 
-        for key, record, seq in await self._cache.apart(read):
+        for key, _, seq in await self._cache.apart(read):
+            held = self._cache.hold(key)
             # Not what was committed, flushed or adopted while the scan ran.
-            if key not in self._dirty and self._cache.seq_of(key) == seq:
-                self._dirty.add(key, record, seq, self._clock())
+            if key not in self._dirty and held and held[1] == seq:
+                self._dirty.add(key.group_key, {key.shard: held}, self._clock())
         log.info("recovery.unflushed", dirty=len(self._dirty))
 
     async def _read_ahead(self, after: OffsetKey, into: list[list[Stored]]) -> None:

@@ -1,109 +1,17 @@
 """Requests of the local API -> model. A bad entry refuses its whole request, by the name of the field (invariant 10)."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from adapter.bounds import Bounds, ShardKey
-from adapter.clocks import wall_ms
 from adapter.codec import unpack_names
-from adapter.committer import Commit
 from adapter.errors import InvalidInputError, StoreDamagedError
-from adapter.model import (
-    DEFAULT_NAMESPACE,
-    EPOCH_MAX,
-    U64_MAX,
-    CommitMode,
-    GroupKey,
-    Member,
-    OffsetKey,
-    OffsetRecord,
-    check_metadata,
-    check_name,
-    check_topic,
-)
+from adapter.model import DEFAULT_NAMESPACE, U64_MAX, GroupKey, check_name
 from adapter.plans import Reset, To
 from adapter.reads import ReadMode, Wanted
 from adapter.rpc import offsets_pb
 
 MAX_PAGE = 10_000
 DEFAULT_PAGE = 1_000
-
-
-class ParsedCommit(NamedTuple):
-    """A commit, and the bounds of shards that came with it."""
-
-    commit: Commit
-    bounds: dict[ShardKey, Bounds]
-
-
-def parse_commit(request: offsets_pb.CommitOffsetsRequest, now_ms: int | None = None) -> ParsedCommit:
-    """A commit that came at `now_ms` (Unix time; now, when not given). Raises InvalidInputError."""
-    try:
-        mode = CommitMode(request.mode)
-    except ValueError:
-        raise InvalidInputError(f"mode: {request.mode} is unknown; 0 is INCREASE_ONLY, 1 is OVERWRITE") from None
-    return parse_groups(request.groups, mode, now_ms)
-
-
-def parse_groups(groups: Iterable[offsets_pb.GroupCommits], mode: CommitMode, now_ms: int | None = None) -> ParsedCommit:
-    """The commit of some groups. Raises InvalidInputError."""
-    came_at_ms = wall_ms() if now_ms is None else now_ms
-    entries: dict[OffsetKey, OffsetRecord] = {}
-    members: dict[GroupKey, Member] = {}
-    bounds: dict[ShardKey, Bounds] = {}
-    for at, group in enumerate(groups):
-        where = f"groups[{at}]"
-        name = GroupKey(
-            check_name(group.namespace or DEFAULT_NAMESPACE, f"{where}.namespace"), check_name(group.group, f"{where}.group")
-        )
-        _parse_member(group, name, where, members)
-        for index, item in enumerate(group.shards):
-            _parse_shard(item, name, f"{where}.shards[{index}]", entries, bounds, came_at_ms)
-    if not entries:
-        raise InvalidInputError("groups: no offset is in the request; at least one is needed")
-    return ParsedCommit(Commit(list(entries.items()), mode, members), bounds)
-
-
-def _parse_member(group: offsets_pb.GroupCommits, name: GroupKey, where: str, members: dict[GroupKey, Member]) -> None:
-    if group.member_id:
-        check_name(group.member_id, f"{where}.member_id")
-    if not group.HasField("generation"):
-        return
-    member = Member(group.generation, group.member_id)
-    if members.setdefault(name, member) != member:
-        raise InvalidInputError(f"{where}.generation: {'/'.join(name)} is in the request with another member or generation")
-
-
-def _parse_shard(
-    item: offsets_pb.ShardCommit,
-    group: GroupKey,
-    where: str,
-    entries: dict[OffsetKey, OffsetRecord],
-    bounds: dict[ShardKey, Bounds],
-    now_ms: int,
-) -> None:
-    if not item.HasField("offset"):
-        raise InvalidInputError(f"{where}.offset is missing; absent does not mean 0")
-    key = OffsetKey(*group, check_name(item.shard, f"{where}.shard"))
-    if key in entries:
-        raise InvalidInputError(f"{where}.shard: {'/'.join(key)} is in the request twice")
-    if item.epoch > EPOCH_MAX:
-        raise InvalidInputError(f"{where}.epoch: {item.epoch} is over {EPOCH_MAX}")
-    entries[key] = OffsetRecord(
-        item.epoch,
-        item.offset,
-        committed_at_ms=item.committed_at_ms or now_ms,
-        metadata=check_metadata(item.metadata, f"{where}.metadata"),
-        topic=check_topic(item.topic, f"{where}.topic"),
-        partition=item.partition,
-    )
-    if item.HasField("high_watermark"):
-        if item.low_watermark > item.high_watermark:
-            raise InvalidInputError(f"{where}.low_watermark: {item.low_watermark} is over high_watermark, {item.high_watermark}")
-        bounds[ShardKey(group.namespace, item.shard)] = Bounds(item.low_watermark, item.high_watermark, now_ms)
-    elif item.HasField("low_watermark"):
-        raise InvalidInputError(f"{where}.high_watermark is missing; low_watermark alone says nothing")
 
 
 def parse_read_mode(mode: int) -> ReadMode:

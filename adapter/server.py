@@ -2,24 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple, TypeGuard
 
 import grpc
 import structlog
 
-from adapter.bounds import Bounds, ShardKey
-from adapter.committer import Commit
+from adapter.commit_requests import ParsedCommit, parse_commit
+from adapter.committer import Standing
 from adapter.core import Core
 from adapter.errors import AdapterError
 from adapter.metrics import AdapterMetrics
-from adapter.requests import parse_commit, parse_read_mode, parse_wanted
+from adapter.requests import parse_read_mode, parse_wanted
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.statuses import Context, answering, status_of
 from adapter.views import shard_offset, superseded_rows
 
 log = structlog.get_logger(__name__)
+
+Reply = offsets_pb.StreamCommitsReply
 
 ENDED = "the adapter is stopping; send again what was not answered"
 MAX_PIPELINED = 256  # unanswered requests of one stream; beyond that its reading stops, and with it the sender
@@ -31,6 +34,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     def __init__(self, core: Callable[[], Core], metrics: AdapterMetrics) -> None:
         self._core = core
         self._metrics = metrics
+        self._errors_counted = _CountedErrors(metrics)
         self._readers: set[asyncio.Task[None]] = set()
         self._ending = False
 
@@ -38,7 +42,12 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
         self, request: offsets_pb.CommitOffsetsRequest, context: Context
     ) -> offsets_pb.CommitOffsetsReply:
-        return offsets_pb.CommitOffsetsReply(superseded=await self.finish(await self.begin(request)))
+        begun = self.begin(request)
+        rows = self.finish_at_once(begun)
+        if rows is None:
+            await self.prepare(begun)
+            rows = await self.finish(begun)
+        return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=begun.written_through())
 
     async def StreamCommits(  # noqa: D102
         self, request_iterator: AsyncIterator[offsets_pb.StreamCommitsRequest], context: Context
@@ -89,40 +98,62 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         for reader in self._readers:
             reader.cancel()
 
-    async def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
-        """Check a commit and load what it needs. Finished in the order in which they began, commits apply in this order."""
+    def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
+        """Check a commit."""
         started = time.perf_counter()
-        with self._errors_counted():
+        with self._errors_counted:
             core = self._core()
-            commit, bounds = parse_commit(request, core.clocks.now_ms())
-            await core.commits.prepare(commit)
-        return _Begun(core, commit, bounds, started)
+            return _Begun(core, parse_commit(request, core.clocks.now_ms()), started)
+
+    def finish_at_once(self, begun: "_Begun") -> list[offsets_pb.Superseded] | None:
+        """Make a commit durable for which nothing has to be awaited; None for any other, which is then prepared and finished."""
+        with self._errors_counted:
+            standing = begun.core.commits.commit_at_once(begun.parsed.commit)
+        return None if standing is None else self._finished(begun, standing)
+
+    async def prepare(self, begun: "_Begun") -> None:
+        """Load what a commit needs. Finished in the order in which they were prepared, commits apply in this order."""
+        await begun.core.commits.prepare(begun.parsed.commit)
 
     async def finish(self, begun: "_Begun") -> list[offsets_pb.Superseded]:
         """Make a commit durable; returns the rows of its reply."""
-        core, commit, bounds, started = begun
-        with self._errors_counted():
-            rows = superseded_rows(commit, await core.commits.commit(commit))
-        core.bounds.note(bounds)
-        self._metrics.committed(len(commit.entries), len(rows), time.perf_counter() - started)
+        with self._errors_counted:
+            return self._finished(begun, await begun.core.commits.commit(begun.parsed.commit))
+
+    def _finished(self, begun: "_Begun", standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
+        core, (commit, bounds, _), started = begun
+        rows = superseded_rows(commit, standing) if standing else []
+        if bounds:
+            core.bounds.note(bounds)
+        self._metrics.committed(commit.size, len(rows), time.perf_counter() - started)
         return rows
 
-    @contextmanager
-    def _errors_counted(self) -> Iterator[None]:
-        try:
-            yield
-        except AdapterError as error:
+
+class _CountedErrors:
+    """Counts the errors that pass."""
+
+    def __init__(self, metrics: AdapterMetrics) -> None:
+        self._metrics = metrics
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, AdapterError):
             self._metrics.commit_errors.labels(status_of(error).name).inc()
-            raise
 
 
 class _Begun(NamedTuple):
     """A checked commit on its way."""
 
     core: Core
-    commit: Commit
-    bounds: dict[ShardKey, Bounds]
+    parsed: ParsedCommit
     started: float
+
+    def written_through(self) -> list[int]:
+        """The places of the groups that waited for the Meta Service."""
+        through = self.core.commits.writes_through
+        return [at for at, group in enumerate(self.parsed.groups) if through(group)]
 
 
 class _Stream:
@@ -130,47 +161,84 @@ class _Stream:
 
     def __init__(self, store: OffsetStore) -> None:
         self._store = store
-        self._answers: asyncio.Queue[asyncio.Task[offsets_pb.StreamCommitsReply] | None] = asyncio.Queue()
-        self._slots = asyncio.Semaphore(MAX_PIPELINED)
+        # Replies, and tasks that end with one, in the order of the requests. Plain ones in a row are one reply.
+        self._answers: deque[Reply | asyncio.Task[Reply]] = deque()
+        self._unanswered = 0
+        self._ended = False
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
 
     async def read(self, requests: AsyncIterator[offsets_pb.StreamCommitsRequest]) -> None:
-        """Start a commit per request, as many at once as there are slots."""
-        running: set[asyncio.Task[offsets_pb.StreamCommitsReply]] = set()
+        """Start a commit per request, as many at once as there is room for. A reply that is not taken keeps its room."""
+        running: set[asyncio.Task[Reply]] = set()
         async for request in requests:
-            await self._slots.acquire()
+            while self._unanswered >= MAX_PIPELINED:
+                self._room.clear()
+                await self._room.wait()
             # A rewind means something only in its place, even when a part of what came before goes to the Meta Service first.
             ordered = request.commit.mode == offsets_pb.OVERWRITE
             if ordered and running:
                 await asyncio.wait(running)
-            task = asyncio.create_task(await self._begin(request), name="stream.commit")
-            running.add(task)
-            task.add_done_callback(running.discard)
-            self._answers.put_nowait(task)
-            if ordered:
-                await asyncio.wait([task])
+            answer = await self._begin(request)
+            self._add(answer)
+            if isinstance(answer, asyncio.Task):
+                running.add(answer)
+                answer.add_done_callback(running.discard)
+                if ordered:
+                    await asyncio.wait([answer])
 
-    async def replies(self, reader: asyncio.Task[None]) -> AsyncIterator[offsets_pb.StreamCommitsReply]:
-        """The replies, in order, until the reader has ended and all are out. A reply that is not taken keeps its slot."""
-        reader.add_done_callback(lambda _: self._answers.put_nowait(None))
-        while (answer := await self._answers.get()) is not None:
-            yield await answer
-            self._slots.release()
+    async def replies(self, reader: asyncio.Task[None]) -> AsyncIterator[Reply]:
+        """The replies, in order, until the reader has ended and all are out."""
+        reader.add_done_callback(self._end)
+        while self._answers or not self._ended:
+            if not self._answers:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            answer = self._answers.popleft()
+            reply = await answer if isinstance(answer, asyncio.Task) else answer
+            yield reply
+            self._unanswered -= reply.covers
+            self._room.set()
 
-    async def _begin(self, request: offsets_pb.StreamCommitsRequest) -> Coroutine[None, None, offsets_pb.StreamCommitsReply]:
-        """Begin a request in its turn; returns what is left to do for its answer."""
+    def _add(self, answer: "Reply | asyncio.Task[Reply]") -> None:
+        self._unanswered += 1
+        last = self._answers[-1] if self._answers else None
+        if _is_plain(answer) and _is_plain(last):
+            last.id = answer.id
+            last.covers += 1
+        else:
+            self._answers.append(answer)
+            self._changed.set()
+
+    def _end(self, _: asyncio.Task[None]) -> None:
+        self._ended = True
+        self._changed.set()
+
+    async def _begin(self, request: offsets_pb.StreamCommitsRequest) -> "Reply | asyncio.Task[Reply]":
+        """Begin a request in its turn: most are answered then."""
         try:
-            begun = await self._store.begin(request.commit)
+            begun = self._store.begin(request.commit)
+            rows = self._store.finish_at_once(begun)
+            if rows is None:
+                await self._store.prepare(begun)
         except AdapterError as error:
-            return self._refuse(request.id, error)
-        return self._finish(request.id, begun)
+            return _refusal(request.id, error)
+        if rows is None:
+            return asyncio.create_task(self._finish(request.id, begun), name="stream.commit")
+        return Reply(id=request.id, superseded=rows, covers=1)
 
-    async def _finish(self, number: int, begun: _Begun) -> offsets_pb.StreamCommitsReply:
+    async def _finish(self, number: int, begun: _Begun) -> Reply:
         try:
-            return offsets_pb.StreamCommitsReply(id=number, superseded=await self._store.finish(begun))
+            return Reply(id=number, superseded=await self._store.finish(begun), covers=1)
         except AdapterError as error:
-            return await self._refuse(number, error)
+            return _refusal(number, error)
 
-    @staticmethod
-    async def _refuse(number: int, error: AdapterError) -> offsets_pb.StreamCommitsReply:
-        code: int = status_of(error).value[0]
-        return offsets_pb.StreamCommitsReply(id=number, code=code, message=str(error))
+
+def _is_plain(answer: Reply | asyncio.Task[Reply] | None) -> TypeGuard[Reply]:
+    return isinstance(answer, Reply) and not answer.code and not answer.superseded
+
+
+def _refusal(number: int, error: AdapterError) -> Reply:
+    code: int = status_of(error).value[0]
+    return Reply(id=number, code=code, message=str(error), covers=1)

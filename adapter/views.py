@@ -1,6 +1,6 @@
 """Model -> rows of the local API's replies."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import reduce
 
 from adapter.bounds import Bounds
@@ -11,9 +11,9 @@ from adapter.resets import Outcome
 from adapter.rpc import offsets_pb
 
 
-def superseded_rows(commit: Commit, standing: Iterable[Standing]) -> list[offsets_pb.Superseded]:
+def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
     """The rows of a reply: entries above which a larger (epoch, offset) stands, be its offset lower or not."""
-    offered = dict(commit.entries)
+    offered = dict(commit.offered()) if standing else {}
     return [
         offsets_pb.Superseded(
             namespace=key.namespace,

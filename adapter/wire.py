@@ -4,16 +4,19 @@ Older RobustMQ knows `namespace`, newer `tenant`: both are written, either is re
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TypeVar
 
 import anyio.lowlevel
 
 from adapter.model import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import meta_pb
 
-SLICE = 500  # entries converted before the event loop gets a turn: well under a millisecond each
+SLICE = 200  # entries converted before the event loop gets a turn: well under a millisecond
+
+T = TypeVar("T")
 
 
-async def in_slices(items: Sequence[SaveEntry]) -> AsyncIterator[Sequence[SaveEntry]]:
+async def in_slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
     """Slices of a long batch, with a turn for other tasks between them, so that a big flush does not stall commits."""
     for at in range(0, len(items), SLICE):
         if at:

@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from adapter import retry
-from adapter.cache import OffsetCache, Stored
+from adapter.cache import OffsetCache
 from adapter.clocks import Clocks
 from adapter.config import WalSync
 from adapter.model import GroupKey, OffsetKey
+from adapter.writing import Stored
 from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running
 from tests.model.disk import SimDisk
 from tests.model.loop import VirtualLoop

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from rocksdict import Rdict
 
 from adapter import rocks
-from adapter.cache import Loss, OffsetCache, Stored
+from adapter.cache import Loss, OffsetCache
 from adapter.codec import encode_key, encode_record, group_prefix
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
 from adapter.testing import eventually
 from adapter.watermark import Watermark
+from adapter.writing import Stored
 from tests.unit.helpers import KEYS, RECORDS, WatchedCache, crash, key, record, rocks_of, tombstone
 
 A, B, C = key("a"), key("b"), key("c")
@@ -47,8 +48,8 @@ def advance_watermark(path: Path, by: int) -> None:
 def test_what_was_written_is_there_with_growing_counters(tmp_path: Path) -> None:
     """Each stored record has a counter of its own, above all before it."""
     cache = opened(tmp_path)
-    assert cache.write({A: record(1), B: tombstone(2)}) == [Stored(A, record(1), 1), Stored(B, tombstone(2), 2)]
-    assert cache.write({A: record(5)}) == [Stored(A, record(5), 3)]
+    assert cache.write({A: record(1), B: tombstone(2)}).stored == [Stored(A, record(1), 1), Stored(B, tombstone(2), 2)]
+    assert cache.write({A: record(5)}).stored == [Stored(A, record(5), 3)]
     assert (cache.get(A), cache.seq_of(A)) == (record(5), 3)
     assert (cache.get(B), cache.seq_of(B)) == (tombstone(2), 2)
     assert (cache.get(C), cache.seq_of(C), cache.find(C)) == (None, 0, (None, 0))
@@ -230,7 +231,7 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     cache.write({A: record(1)})
     rocks_of(cache)._db.close()
     with pytest.raises(StorageFailedError, match="a write of the local store failed"):
-        cache.write({A: record(2), B: record(1)}, {A: 1, B: 0})
+        cache.write({A: record(2)})
     assert (cache.seq, cache.keys, rocks_of(cache).watermark) == (1, 1, 1)
     assert cache.failed.is_set()
     cache.close()

@@ -38,7 +38,9 @@ async def stand(core: Core, local: OffsetRecord, *, dirty: bool) -> None:
         await core.committer.submit(Commit([(A, local)], CommitMode.INCREASE_ONLY))
     core.dirty.discard(A)
     if dirty:
-        core.dirty.add(A, *core.cache.find(A), 0.0)  # type: ignore[arg-type]
+        held = core.cache.hold(A)
+        assert held
+        core.dirty.add(A.group_key, {A.shard: held}, 0.0)
 
 
 async def flushed(core: Core) -> None:
@@ -48,10 +50,9 @@ async def flushed(core: Core) -> None:
 
 
 async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Path) -> None:
-    """Each is decided against those before it, also within a batch."""
+    """Each is decided against those before it."""
     cache = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
-        batches = cache.batches
         answers = await submitted(
             core,
             commit_of({A: 5}),
@@ -60,16 +61,15 @@ async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Pat
             commit_of({A: 4}),
         )
         assert answers == [[Standing(A, found)] for found in (record(5), record(5), record(2, 2), record(4, 2))]
-        assert cache.batches == batches + 1
-        # The newest of a key wins: one record, one counter.
-        assert cache.find(A) == (record(4, 2), 1)
+        # The second changed nothing: three records were written.
+        assert cache.find(A) == (record(4, 2), 3)
 
 
-async def test_callers_that_come_during_a_sync_share_the_next_batch_and_sync(tmp_path: Path) -> None:
-    """Group commit: two batches and two syncs, however many callers."""
+async def test_callers_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
+    """Group commit: two syncs, however many callers."""
     cache = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
-        batches, syncs = cache.batches, cache.syncs
+        syncs = cache.syncs
         cache.gate = asyncio.Event()
         first = asyncio.create_task(core.committer.submit(commit_of({A: 1})))
         await eventually(lambda: cache.syncs == syncs + 1)
@@ -77,7 +77,7 @@ async def test_callers_that_come_during_a_sync_share_the_next_batch_and_sync(tmp
         await asyncio.sleep(0)
         cache.gate.set()
         await asyncio.gather(first, *others)
-        assert (cache.batches - batches, cache.syncs - syncs) == (2, 2)
+        assert (cache.syncs - syncs, cache.unsynced_writes) == (2, 0)
 
 
 async def test_always_answers_after_the_sync(tmp_path: Path) -> None:

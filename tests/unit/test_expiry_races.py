@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from adapter.cache import OffsetCache, Stored
+from adapter.cache import OffsetCache
 from adapter.core import Core
 from adapter.errors import FencedError, MetaUnavailableError
 from adapter.groups import PAGE_KEYS
 from adapter.model import Member, OffsetKey
 from adapter.testing import adapter_config, eventually, running_sidecar
+from adapter.writing import Stored
 from tests.unit.expiring import (
     GROUP,
     NOW_MS,

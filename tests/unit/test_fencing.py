@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from adapter.cache import OffsetCache
+from adapter.commit_requests import parse_commit
 from adapter.committer import Change, Commit, Forget, Standing
 from adapter.core import Core
 from adapter.errors import DiskFullError, FencedError, InvalidInputError, MetaUnavailableError, NotReadyError
 from adapter.model import CommitMode, GroupKey, Member, OffsetKey
 from adapter.reads import Wanted
-from adapter.requests import parse_commit
 from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, eventually
 from tests.unit.helpers import HeldMeta, commit_of, core_over, crash, key, record, send, watched
@@ -138,13 +138,11 @@ async def test_each_group_has_generations_of_its_own(tmp_path: Path) -> None:
         assert core.cache.member(G) == Member(5, "m")
 
 
-async def test_changes_of_one_batch_fence_each_other_in_their_order(tmp_path: Path) -> None:
-    """What is staged counts as seen."""
+async def test_changes_of_one_moment_fence_each_other_in_their_order(tmp_path: Path) -> None:
+    """What was written counts as seen."""
     cache = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
-        batches = cache.batches
         answers = await outcomes(core, of(4, {key(): 1}), of(5, {key(): 2}), of(4, {key(): 9}), of(5, {key(): 3}))
-        assert cache.batches == batches + 1
         assert isinstance(answers[2], FencedError)
         assert [answer for answer in answers if isinstance(answer, list)] == [
             [Standing(key(), record(offset))] for offset in (1, 2, 3)
@@ -289,7 +287,7 @@ def _request(*groups: dict[str, Any]) -> offsets_pb.CommitOffsetsRequest:
 
 def test_who_commits_is_read_group_by_group() -> None:
     """Absent is not 0: without a generation there is no member."""
-    commit, _ = parse_commit(_request({"generation": 0, "member_id": "m"}, {"group": "h", "member_id": "n"}))
+    commit = parse_commit(_request({"generation": 0, "member_id": "m"}, {"group": "h", "member_id": "n"})).commit
     assert commit.members == {G: Member(0, "m")}
     assert commit.mode is CommitMode.INCREASE_ONLY
 

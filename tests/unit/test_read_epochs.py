@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from adapter.commit_requests import parse_commit
 from adapter.committer import Commit, Load, Standing
 from adapter.core import Core
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError
 from adapter.model import CommitMode, GroupKey, OffsetRecord, SaveEntry, deleted, expired, next_era
-from adapter.requests import parse_commit
 from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta
 from adapter.views import superseded_rows
@@ -191,8 +191,8 @@ def test_a_commit_of_an_older_epoch_is_told_also_at_the_same_offset() -> None:
 def test_the_epoch_of_a_request_reaches_the_commit() -> None:
     """0 and absent are the same: none."""
     shards = [offsets_pb.ShardCommit(shard="a", offset=1, epoch=7), offsets_pb.ShardCommit(shard="b", offset=1)]
-    commit, _ = parse_commit(offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)]))
-    assert {where.shard: found.epoch for where, found in commit.entries} == {"a": 7, "b": 0}
+    commit = parse_commit(offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)])).commit
+    assert {where.shard: found.epoch for where, found in commit.offered()} == {"a": 7, "b": 0}
 
 
 # While the Meta Service was away for this adapter, something happened there; then the first flush of a key of unknown epoch.
