@@ -7,7 +7,7 @@ acknowledged writes says so at open. Never knows of the Meta Service.
 import contextlib
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -15,7 +15,7 @@ from typing import NamedTuple, Self, TypeVar
 import anyio
 import structlog
 
-from adapter.codec import decode_key, decode_record, decode_seq, encode_key, prefix_end
+from adapter.codec import decode_key, decode_record, decode_seq, encode_key, group_prefix, pack_names, prefix_end
 from adapter.config import WalSync
 from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
@@ -105,9 +105,23 @@ class OffsetCache:
                 self._hot.update(key.group_key, {key.shard: held})
         return held
 
-    def held(self, group: GroupKey) -> Mapping[str, Held]:
-        """Those records of a group that are in memory, by shard: what stands, without a read."""
-        return self._hot.of(group)
+    def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held]:
+        """What stands under some shards of a group, and maybe under others; those that are not in memory are read together."""
+        held = self._hot.of(group)
+        missing = [shard for shard in shards if shard not in held]
+        if not missing:
+            return held
+        keys = [group_prefix(group) + pack_names(shard) for shard in missing]
+        found = {
+            shard: (decode_record(value), decode_seq(value), key)
+            for shard, key, value in zip(missing, keys, self._disk.get_many(keys), strict=True)
+            if value is not None
+        }
+        if found:
+            known = {shard: held[shard] for shard in shards if shard in held}
+            self._hot.update(group, found)
+            return {**known, **found}  # not what is in memory now: of a large group that may be nothing
+        return held
 
     def member(self, group: GroupKey) -> Member | None:
         """The highest generation that committed for a group, and who first did so in it."""

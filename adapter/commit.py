@@ -10,12 +10,13 @@ from typing import Protocol
 from adapter import epochless
 from adapter.cache import OffsetCache
 from adapter.combine import Combiner
-from adapter.committer import Commit, Committer, Reconcile, Standing, place
+from adapter.committer import Commit, Committer, Reconcile, Standing
 from adapter.config import AdapterConfig
 from adapter.errors import AdapterError, RefusedError
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
+from adapter.placing import place
 from adapter.reads import GroupLoader
 
 MAX_CALLERS = 1_024  # that share one save
@@ -101,7 +102,7 @@ class Router:
         self._write_through = write_through
         self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
         self._all_cached = config.mode == "cached" and not config.policy
-        self._at_once = self._all_cached and config.cache.wal_sync != "always"
+        self._at_once = self._all_cached and not committer.syncs_each
 
     def commit_at_once(self, commit: Commit) -> list[Standing] | None:
         """Commit a batch for which nothing has to be awaited, as most are; None when something has to."""

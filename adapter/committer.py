@@ -12,12 +12,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from adapter.cache import OffsetCache
-from adapter.codec import group_prefix
+from adapter.codec import encode_key, group_prefix
 from adapter.combine import Combiner
 from adapter.dirty import DirtyKeys
-from adapter.errors import AdapterError, ContendedError, FencedError, NotReadyError
+from adapter.errors import AdapterError, ContendedError, NotReadyError
 from adapter.hot import Held
-from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, as_seen, decide, meet
+from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, as_seen, meet
+from adapter.placing import LoadedGroups, check_generation, place
 
 Entry = tuple[OffsetKey, OffsetRecord]
 
@@ -97,22 +98,6 @@ class Standing(NamedTuple):
     record: OffsetRecord | None
 
 
-class LoadedGroups:
-    """The groups of which everything that the Meta Service holds is known here.
-
-    A key of such a group that is not local is nowhere: it begins in the first epoch. Any other one may stand in some epoch
-    remotely: it begins in epoch 0 (unknown), and the flush brings the true one.
-    """
-
-    def __init__(self) -> None:
-        self.groups: set[GroupKey] = set()
-        self.forgets = 0
-
-    def epoch_of_absent(self, key: OffsetKey) -> int:
-        """The epoch of the first commit of a key that is not local."""
-        return FIRST_EPOCH if key.group_key in self.groups else 0
-
-
 class Committer:
     """Applies changes in the order in which they come: each is decided, written and marked dirty before the next is looked at."""
 
@@ -121,6 +106,7 @@ class Committer:
         self._cache = cache
         self._dirty = dirty
         self._clock = clock
+        self.syncs_each = cache.wal_sync == "always"
         self._syncs: Combiner[None, None] = Combiner(self._sync, max_items=sys.maxsize)
         self._ended = False
 
@@ -230,11 +216,12 @@ class _Deciding:
         return decided
 
     def _go_forward(self, columns: Columns) -> list[Entry]:
-        """Take what simply goes forward where it stands in memory; returns the rest, which `place` decides.
+        """Take what simply goes forward, or begins; returns the rest, which `place` decides one by one.
 
-        What `decide` says of such a commit, in either mode, in a fraction of the time.
+        What `place` says of such a commit, in either mode, in a fraction of the time.
         """
-        held = self._cache.held(columns.group)
+        held = self._cache.hold_all(columns.group, columns.shards)
+        loaded = columns.group in self._loaded.groups
         forward: dict[str, Held] = {}
         rest = []
         now_ms = columns.committed_at_ms
@@ -248,6 +235,10 @@ class _Deciding:
                 if newer and live and (not knows or knows == epoch):
                     forward[shard] = ((epoch, offset, True, now_ms, "", "", 0), seq, encoded)
                     continue
+            elif loaded and knows <= FIRST_EPOCH:
+                key = encode_key(OffsetKey(*columns.group, shard))
+                forward[shard] = ((FIRST_EPOCH, offset, True, now_ms, "", "", 0), 0, key)
+                continue
             rest.append(columns.entry(at))
         if forward:
             self._forward[columns.group] = forward
@@ -314,35 +305,3 @@ class _Deciding:
     def _has_come_back(self, group: GroupKey, keys: Collection[OffsetKey]) -> bool:
         """True when the group has keys beside these."""
         return any(found.key not in keys for found in self._cache.scan(group_prefix(group)))
-
-
-def check_generation(group: GroupKey, member: Member, seen: Member | None) -> None:
-    """Raise FencedError when `seen` is of a later generation."""
-    if seen and member.generation < seen.generation:
-        raise FencedError(
-            f"{'/'.join(group)}: ILLEGAL_GENERATION: generation {member.generation} of member {member.member_id!r} has ended; "
-            f"{seen.generation} is the present one: rejoin the group"
-        )
-
-
-def place(
-    key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
-) -> OffsetRecord:
-    """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown.
-
-    Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
-    So could a commit of an epoch that this adapter has not seen yet, which is refused in the same way.
-    """
-    known = standing.epoch if standing else loaded.epoch_of_absent(key)
-    if offered.epoch > known:
-        raise NotReadyError(
-            f"{'/'.join(key)}: epoch {offered.epoch} is not known here, but {known or 'none'}: read it again from the store"
-        )
-    if standing is None:
-        return offered._replace(epoch=loaded.epoch_of_absent(key))
-    after = decide(offered, standing, mode)
-    if standing.epoch == 0 and after.epoch > 0:
-        raise NotReadyError(
-            f"{'/'.join(key)}: cannot be rewound now: its epoch is unknown while the Meta Service is out of reach"
-        )
-    return after

@@ -7,7 +7,7 @@ nothing of records.
 import contextlib
 import gc
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self, TypeVar
 
@@ -54,6 +54,9 @@ class Disk(Protocol):
 
     def get(self, key: bytes) -> bytes | None:
         """A value."""
+
+    def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
+        """Values, in the order of their keys."""
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from `start` up to, not including, `end` (empty: to the last), in key order."""
@@ -148,6 +151,11 @@ class RocksDisk:
         """See `Disk`."""
         value: bytes | None = rocks.guarded(self._db.get, key)
         return value
+
+    def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
+        """See `Disk`."""
+        values: Sequence[bytes | None] = rocks.guarded(self._db.get, keys) or ()
+        return values
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See `Disk`. Raises StoreDamagedError at a block that cannot be read."""

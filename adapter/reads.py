@@ -90,11 +90,11 @@ class GroupLoader:
     def _must_load_any(self, columns: Columns) -> bool:
         if not columns.epochs and columns.group in self._committer.loaded.groups:
             return False
-        held = self._cache.held(columns.group)
+        held = self._cache.hold_all(columns.group, columns.shards)
+        loaded = columns.group in self._committer.loaded.groups
         return any(
-            self._must_load(OffsetKey(*columns.group, shard), epoch)
+            (epoch or not loaded) and ((found := held.get(shard)) is None or epoch > found[0][0])
             for shard, epoch in zip(columns.shards, columns.epochs or repeat(0), strict=False)
-            if (found := held.get(shard)) is None or epoch > found[0][0]
         )
 
     def _must_load(self, key: OffsetKey, epoch: int) -> bool:

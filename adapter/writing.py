@@ -82,18 +82,20 @@ class Writing:
         self._digest -= replaced
 
     def put_forward(self, group: GroupKey, records: Mapping[str, Held]) -> None:
-        """Store newer plain records of a group, each with the write counter that it replaces.
+        """Store plain records of a group, each with the write counter that it replaces (0: none).
 
         The loop that most commits take: an entry costs a small part of what RocksDB then takes for it.
         """
-        put, pack, seq, digest = self.batch.put, encode_plain, self._seq, self._digest
+        put, pack, seq, digest, new = self.batch.put, encode_plain, self._seq, self._digest, 0
         written: dict[str, Held] = {}
         for shard, (fields, replaced, encoded) in records.items():
             seq += 1
             digest += seq - replaced
+            new += not replaced
             put(encoded, pack(seq, fields[0], fields[1], fields[3]))
             written[shard] = (fields, seq, encoded)
         self._seq, self._digest = seq, digest
+        self._keys += new
         self.forward[group] = written
 
     def held(self) -> Iterator[tuple[OffsetKey, Held]]:

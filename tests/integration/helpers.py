@@ -1,7 +1,7 @@
 """What the integration tests share: short ways to requests, a sidecar with a client, and waiting for what has no event."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +64,15 @@ def commits(
         groups=[offsets_pb.GroupCommits(namespace=namespace, group=group, shards=shards)],
         mode=offsets_pb.OVERWRITE if overwrite else offsets_pb.INCREASE_ONLY,
     )
+
+
+def each(replies: Iterable[offsets_pb.StreamCommitsReply]) -> list[offsets_pb.StreamCommitsReply]:
+    """One reply for each request of a stream whose ids rise by one: those that cover many are taken apart."""
+    return [
+        offsets_pb.StreamCommitsReply(id=number, code=reply.code, message=reply.message, superseded=reply.superseded, covers=1)
+        for reply in replies
+        for number in range(reply.id + 1 - reply.covers, reply.id + 1)
+    ]
 
 
 def key(shard: str = "s", group: str = "g", namespace: str = "default") -> OffsetKey:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from adapter.model import U64_MAX
 from adapter.rpc import offsets_pb
 from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
-from tests.integration.helpers import PATIENCE_S, Rpc, commits, rpc
+from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, rpc
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT
 LONG = "x" * 256
@@ -233,7 +233,7 @@ def test_a_bad_request_on_a_stream_does_not_end_the_stream(stubs: Rpc) -> None:
     requests = [_commit(_shard(shard="a"), group="stream"), _commit(MISSING), _commit(_shard(shard="b"), group="stream")]
     stream = (offsets_pb.StreamCommitsRequest(id=at, commit=request) for at, request in enumerate(requests))
     replies = list(stubs.store.StreamCommits(stream, timeout=PATIENCE_S))
-    assert [(reply.id, reply.code) for reply in replies] == [(0, 0), (1, BAD.value[0]), (2, 0)]
+    assert [(reply.id, reply.code) for reply in each(replies)] == [(0, 0), (1, BAD.value[0]), (2, 0)]
     assert replies[1].message == "groups[0].shards[0].offset is missing; absent does not mean 0"
     assert [row.shard for row in _stored(stubs, "stream")] == ["a", "b"]
     assert not _stored(stubs)

@@ -12,7 +12,7 @@ from adapter.model import Member
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, ServiceProcess, adapter_process, ended
-from tests.integration.helpers import PATIENCE_S, Rpc, commits, key, rpc, serving, stored_in
+from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, key, rpc, serving, stored_in
 
 FENCED = grpc.StatusCode.FAILED_PRECONDITION
 ZOMBIE = "default/g: ILLEGAL_GENERATION: generation 4 of member 'zombie' has ended; 5 is the present one: rejoin the group"
@@ -86,6 +86,7 @@ async def test_a_zombie_on_a_stream_is_answered_in_its_place(directory: Path) ->
         stream = (offsets_pb.StreamCommitsRequest(id=at, commit=request) for at, request in enumerate(requests))
         replies = [reply async for reply in client.store.StreamCommits(stream, timeout=PATIENCE_S)]
         fenced = FENCED.value[0]
+        replies = each(replies)
         assert [(reply.id, reply.code) for reply in replies] == [(0, 0), (1, fenced), (2, 0), (3, 0), (4, fenced)]
         assert replies[1].message == ZOMBIE
         assert {shard: row.offset for shard, row in (await client.read("g")).items()} == {"s": 3}

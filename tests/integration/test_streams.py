@@ -14,7 +14,7 @@ from adapter.client import OffsetClient
 from adapter.model import SaveEntry
 from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, eventually
-from tests.integration.helpers import PATIENCE_S, commits, key, record, serving
+from tests.integration.helpers import PATIENCE_S, commits, each, key, record, serving
 
 PIPELINED = 5_000
 
@@ -37,7 +37,7 @@ async def test_thousands_of_pipelined_commits_are_answered_in_order(directory: P
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send)
             replies = [reply async for reply in call]
-        assert [reply.id for reply in replies] == list(range(PIPELINED))
+        assert [reply.id for reply in each(replies)] == list(range(PIPELINED))
         assert not any(reply.code or reply.superseded for reply in replies)
         assert await call.code() is grpc.StatusCode.OK
         found = await client.read("g")
@@ -62,8 +62,8 @@ async def test_an_answered_overwrite_stands_in_its_place(directory: Path) -> Non
     async with serving(directory) as (_, client):
         requests = [_request(0, 10), _request(1, 20), _request(2, 5, overwrite=True), _request(3, 6), _request(4, 4)]
         replies = [reply async for reply in client.store.StreamCommits(iter(requests), timeout=PATIENCE_S)]
-        assert [(reply.id, reply.code) for reply in replies] == [(number, 0) for number in range(5)]
-        assert [len(reply.superseded) for reply in replies] == [0, 0, 0, 0, 1]
+        assert [(reply.id, reply.code) for reply in each(replies)] == [(number, 0) for number in range(5)]
+        assert [len(reply.superseded) for reply in each(replies)] == [0, 0, 0, 0, 1]
         row = (await client.read("g"))["s"]
         assert (row.epoch, row.offset) == (2, 6)
 
@@ -89,8 +89,8 @@ async def test_a_rewind_waits_for_what_came_before_it_though_that_waits_for_the_
         for _ in range(20):  # round trips on the same connection: the rewind has arrived when they are through
             await client.status()
         release.set()
-        assert [(await _read(call)).code for _ in range(2)] == [0, 0]
         await call.done_writing()
+        assert [(reply.id, reply.code) for reply in each([reply async for reply in call])] == [(1, 0), (2, 0)]
         row = (await client.read("g"))["s"]
         assert (row.epoch, row.offset) == (2, 5)
 
@@ -101,7 +101,7 @@ async def test_many_rewinds_in_a_row_each_count(directory: Path) -> None:
         offsets = [100, 90, 95, 80, 85, 70]
         requests = [_request(at, offset, overwrite=True) for at, offset in enumerate(offsets)]
         replies = [reply async for reply in client.store.StreamCommits(iter(requests), timeout=PATIENCE_S)]
-        assert [reply.id for reply in replies] == list(range(6))
+        assert [reply.id for reply in each(replies)] == list(range(6))
         row = (await client.read("g"))["s"]
         assert (row.epoch, row.offset) == (4, 70)
 
@@ -170,7 +170,7 @@ async def test_a_cancelled_stream_keeps_what_was_answered_and_disturbs_nobody(di
         assert (await client.read("g"))["s"].offset >= answered[-1]
         await other.write(_request(2, 2, "other"))
         await other.done_writing()
-        assert [reply.id async for reply in other] == [1, 2]
+        assert [reply.id for reply in each([reply async for reply in other])] == [1, 2]
 
 
 async def test_a_stream_with_no_requests_ends_well(directory: Path) -> None:
@@ -192,7 +192,8 @@ async def test_streams_share_the_committer_fairly(directory: Path) -> None:
                 for number in range(200):
                     yield _request(at * 1000 + number, number, f"s{at}")
 
-            ids[at] = [reply.id async for reply in client.store.StreamCommits(requests(), timeout=PATIENCE_S)]
+            replies = [reply async for reply in client.store.StreamCommits(requests(), timeout=PATIENCE_S)]
+            ids[at] = [reply.id for reply in each(replies)]
 
         async with anyio.create_task_group() as tasks:
             for at in range(20):
@@ -207,7 +208,7 @@ async def test_a_stream_on_a_group_of_the_meta_service_takes_its_epoch(directory
     async with serving(directory, meta) as (_, client):
         requests = [_request(at, 51 + at) for at in range(100)]
         replies = [reply async for reply in client.store.StreamCommits(iter(requests), timeout=PATIENCE_S)]
-        assert [reply.id for reply in replies] == list(range(100))
+        assert [reply.id for reply in each(replies)] == list(range(100))
         await eventually(lambda: meta.records[key()].position == (3, 150), PATIENCE_S)
 
 

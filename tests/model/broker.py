@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,6 @@ from adapter.clocks import Clocks
 from adapter.committer import Change, Forget, Standing
 from adapter.config import AdapterConfig, WalSync
 from adapter.core import Core
-from adapter.dirty import DirtyRecord
 from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFailedError
 from adapter.listen import GrpcServer
 from adapter.metrics import AdapterMetrics
@@ -178,7 +177,7 @@ class Running(Process):
         self.demanding = 0
         self._flushes = 0
         self._window_began = 0.0
-        self._last_batch: Mapping[OffsetKey, DirtyRecord] | None = None
+        self._last_batch: object = None
         self._before: dict[OffsetKey, OffsetRecord] = {}
         self._context = self.context()
         self.task = self.machine.loop.create_task(self._run(), context=self._context.copy())

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from adapter.config import WalSync
@@ -122,6 +122,10 @@ class SimDisk:
         """See `Disk`."""
         self._check_alive()
         return self._platter.contents.get(key)
+
+    def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
+        """See `Disk`."""
+        return [self.get(key) for key in keys]
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See `Disk`."""

@@ -88,17 +88,19 @@ class World(Machines):
         assert running.sidecar
         name = running.broker.name
         before = dict(self.model.generations)
-        begun = await running.sidecar.store.begin(request)
+        begun = running.sidecar.store.begin(request)
+        await running.sidecar.store.prepare(begun)
+        commit = begun.parsed.commit
         for one in sent:
             if one.key.group != WRITE_THROUGH:
                 one.at_ms = self.now_ms()
-        answers = await begun.core.commits.commit(begun.commit)
+        answers = await begun.core.commits.commit(commit)
         if running.dead:
             return
         for one in sent:
             one.at_ms = min(one.at_ms, self.now_ms())
-        offered = dict(begun.commit.entries)
-        for group, member in begun.commit.members.items():
+        offered = dict(commit.offered())
+        for group, member in commit.members.items():
             if member.generation < before.get((name, group), 0):
                 self._violation(f"fencing: {name} acknowledged generation {member.generation} after {before[name, group]}")
             at = (name, group)
@@ -132,16 +134,13 @@ class World(Machines):
         good = offsets_pb.ShardCommit(shard="good", offset=99)
         request = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=[good, shard])])
         before = (dict(running.broker.platter.contents), len(core.dirty))
-        work = running.sidecar.store.begin(request)
         try:
-            work.send(None)
+            running.sidecar.store.begin(request)
         except InvalidInputError as error:
             if field not in str(error):
                 self._violation(f"10: {error} does not name {field}")
         else:
             self._violation(f"10: {shard} was accepted")
-        finally:
-            work.close()
         if before != (running.broker.platter.contents, len(core.dirty)):
             self._violation(f"10: {shard} changed something")
 

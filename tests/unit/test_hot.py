@@ -1,0 +1,85 @@
+"""The records in memory: the newest ones, and not more than there may be."""
+
+from pathlib import Path
+
+from adapter.cache import OffsetCache
+from adapter.hot import Held, HotRecords
+from adapter.model import GroupKey
+from tests.unit.helpers import key, record
+
+G, H, J = (GroupKey("default", name) for name in "ghj")
+
+
+def held(offset: int) -> Held:
+    """A record as it is in memory."""
+    return record(offset), offset, b"key"
+
+
+def test_the_newest_of_a_shard_is_there() -> None:
+    """Others of its group stay."""
+    hot = HotRecords()
+    hot.update(G, {"a": held(1), "b": held(2)})
+    hot.update(G, {"a": held(3)})
+    assert hot.of(G) == {"a": held(3), "b": held(2)}
+    assert hot.get(key("a")) == held(3)
+    assert len(hot) == 2
+
+
+def test_what_is_not_there_is_none() -> None:
+    """Nor is an empty group made by looking."""
+    hot = HotRecords()
+    assert hot.of(G) == {}
+    assert hot.get(key("a")) is None
+    hot.discard(key("a"))
+    hot.update(G, {"a": held(1)})
+    hot.discard(key("a"))
+    assert (hot.get(key("a")), len(hot)) == (None, 0)
+
+
+def test_beyond_its_size_the_group_that_was_used_longest_ago_leaves() -> None:
+    """Reading is use."""
+    hot = HotRecords(max_keys=4)
+    hot.update(G, {"a": held(1), "b": held(1)})
+    hot.update(H, {"a": held(1), "b": held(1)})
+    assert hot.of(G)
+    hot.update(J, {"a": held(1)})
+    assert (len(hot), bool(hot.of(G)), bool(hot.of(H)), bool(hot.of(J))) == (3, True, False, True)
+
+
+def test_a_group_that_is_larger_than_the_size_leaves_at_once() -> None:
+    """The bound holds for one group as well."""
+    hot = HotRecords(max_keys=2)
+    hot.update(G, {shard: held(1) for shard in "abc"})
+    assert len(hot) == 0
+
+
+def test_the_cache_answers_from_memory_what_is_in_the_store(tmp_path: Path) -> None:
+    """After a write, an overwrite, and a removal; also what a reopened store has."""
+    cache = OffsetCache.open(tmp_path / "store", "never")
+    cache.write({key("a"): record(1), key("b"): record(2, metadata="m")})
+    cache.write({key("a"): record(5), key("b"): None})
+    assert cache.hold_all(G, ()).keys() == {"a"}
+    assert (cache.get(key("a")), cache.get(key("b"))) == (record(5), None)
+    cache.close()
+    again = OffsetCache.open(tmp_path / "store", "never")
+    assert again.hold_all(G, ()) == {}
+    assert again.find(key("a")) == (record(5), 3)
+    assert again.hold_all(G, ()).keys() == {"a"}
+    again.close()
+
+
+def test_what_stands_is_read_also_when_its_group_is_too_large_for_the_memory(tmp_path: Path) -> None:
+    """The answer has all that is there of what was asked for, and nothing of it twice from the disk."""
+    cache = OffsetCache.open(tmp_path / "store", "never")
+    shards = [str(at) for at in range(10)]
+    cache.write({key(shard): record(at) for at, shard in enumerate(shards)})
+    cache._hot = HotRecords(max_keys=4)
+    assert cache.hold_all(G, [*shards, "absent"]).keys() == set(shards)
+    assert len(cache._hot) == 0
+    few = cache.hold_all(G, shards[:3])
+    assert {shard: (fields, seq) for shard, (fields, seq, _) in few.items()} == {
+        shard: (record(at), at + 1) for at, shard in enumerate(shards[:3])
+    }
+    assert cache.hold_all(G, shards[1:4]).keys() >= set(shards[1:4])
+    assert len(cache._hot) == 4
+    cache.close()
