@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 
@@ -57,7 +58,7 @@ MUTANTS = (
     ),
     Mutant(
         "unknown-epoch-forgotten",
-        "committer.py",
+        "placing.py",
         "    if offered.epoch > known:\n",
         "    if offered.epoch > known > 0:\n",
         "without the Meta Service the epoch that a consumer read is dropped, and its commit undoes a reset or is lost",
@@ -65,7 +66,7 @@ MUTANTS = (
     ),
     Mutant(
         "rewind-in-an-unknown-epoch",
-        "committer.py",
+        "placing.py",
         "    if standing.epoch == 0 and after.epoch > 0:\n",
         "    if standing.epoch < 0:\n",
         "the Meta Service undoes an acknowledged rewind",
@@ -73,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "absent-is-in-the-first-epoch",
-        "committer.py",
+        "placing.py",
         "        return FIRST_EPOCH if key.group_key in self.groups else 0\n",
         "        return FIRST_EPOCH\n",
         "the first commit of a key that stands in a higher epoch elsewhere is acknowledged and lost",
@@ -82,7 +83,7 @@ MUTANTS = (
     Mutant(
         "loaded-before-the-write",
         "committer.py",
-        "        self._newly_loaded.update(change.groups)\n",
+        "        self._newly_loaded = change.groups\n",
         "        self._loaded.groups.update(change.groups)\n",
         "after a write that failed a group counts as known, and its keys begin in the first epoch",
         ("unit/test_committer.py::test_a_load_that_cannot_be_written_does_not_count",),
@@ -90,7 +91,7 @@ MUTANTS = (
     Mutant(
         "loaded-kept-after-a-forget",
         "committer.py",
-        "        self._loaded.groups -= groups\n",
+        "        self._loaded.groups -= {key.group_key for key in change.keys}\n",
         "",
         "a key that was handed over and comes back begins in the first epoch: acknowledged and lost",
         ("unit/test_committer.py::test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first_epoch",),
@@ -130,40 +131,40 @@ MUTANTS = (
     Mutant(
         "larger-local-value-counts-as-clean",
         "committer.py",
-        "            elif key not in self._dirty and key not in self._staged:\n",
-        "            elif key not in self._staged and key in self._dirty:\n",
+        "            elif key not in self._dirty and key not in self._staged and (held := self._cache.hold(key)):\n",
+        "            elif key in self._dirty and key not in self._staged and (held := self._cache.hold(key)):\n",
         "the recovery sees what the Meta Service has lost and does not push it",
         ("unit/test_committer.py::test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_dirty",),
     ),
     Mutant(
         "acknowledged-before-the-write",
         "committer.py",
-        '        if batch.write() and self._cache.wal_sync == "always":\n            await self._cache.sync()\n',
-        '        __import__("asyncio").get_running_loop().call_later(0.001, batch.write)\n',
-        "group commit answers, then writes: a kill in between loses acknowledged commits",
+        "        deciding.write()\n",
+        '        __import__("asyncio").get_running_loop().call_later(0.001, deciding.write)\n',
+        "a commit is answered, then written: a kill in between loses it",
         ("unit/test_committer.py::test_changes_are_applied_in_the_order_in_which_they_came",),
     ),
     Mutant(
         "always-does-not-sync",
         "committer.py",
-        '        if batch.write() and self._cache.wal_sync == "always":\n',
-        '        if batch.write() and self._cache.wal_sync == "all":\n',
+        "        if self._cache.must_sync:\n",
+        "        if self._cache.failure:\n",
         "a power cut loses acknowledged commits",
         ("unit/test_committer.py::test_always_answers_after_the_sync",),
     ),
     Mutant(
         "fence-only-with-offsets",
         "committer.py",
-        "self._members) if self._staged or self._members else []\n",
-        "self._members) if self._staged else []\n",
+        "        if self._staged or self._members or self._forward:\n",
+        "        if self._staged or self._forward:\n",
         "a generation whose first commit changes no offset fences nobody",
         ("unit/test_fencing.py::test_a_generation_counts_also_when_its_commit_changes_nothing",),
     ),
     Mutant(
         "fence-not-stored",
         "committer.py",
-        "        stored = self._cache.write(self._staged, self._seqs, self._members)",
-        "        stored = self._cache.write(self._staged, self._seqs, {})",
+        "            writing = self._cache.write(self._staged, self._members, self._forward)\n",
+        "            writing = self._cache.write(self._staged, {}, self._forward)\n",
         "after a restart, and even in the next batch, a zombie commits again",
         ("unit/test_fencing.py::test_a_generation_survives_a_kill",),
     ),
@@ -176,14 +177,6 @@ MUTANTS = (
         ("unit/test_fencing.py::test_a_removed_shard_leaves_the_generation",),
     ),
     Mutant(
-        "fence-passed-within-a-batch",
-        "committer.py",
-        "            seen = self._members[group] if group in self._members else self._cache.member(group)\n",
-        "            seen = self._cache.member(group)\n",
-        "a zombie that commits in the same batch as the new member is not refused, and may even be the last word",
-        ("unit/test_fencing.py::test_changes_of_one_batch_fence_each_other_in_their_order",),
-    ),
-    Mutant(
         "write-through-slips-behind-the-fence",
         "commit.py",
         "            self._committer.check_members(commit.members)\n",
@@ -194,40 +187,32 @@ MUTANTS = (
     Mutant(
         "in-flight-counts-as-clean",
         "dirty.py",
-        "        self._in_flight, self._waiting = self._waiting, {}\n        return self._in_flight\n",
-        "        taken, self._waiting = self._waiting, {}\n        return taken\n",
+        "        self._in_flight, self._waiting = self._waiting, _Part()\n        return self._in_flight.groups\n",
+        "        taken, self._waiting = self._waiting, _Part()\n        return taken.groups\n",
         "dirty is cleared before the acknowledgement: a hand-over in between forgets what is not there yet",
-        ("unit/test_dirty.py::test_a_key_is_dirty_from_the_commit_to_the_end_of_its_flush",),
+        ("unit/test_dirty.py::test_a_key_is_dirty_from_the_commit_to_its_acknowledgement",),
     ),
     Mutant(
         "put-back-overwrites-newer",
         "dirty.py",
-        "            self._waiting[key] = newer._replace(since=entry.since) if newer else entry\n",
-        "            self._waiting[key] = entry\n",
+        "            self._waiting.add(group, {**held, **newer}, part.since)\n",
+        "            self._waiting.add(group, {**newer, **held}, part.since)\n",
         "after a failed flush the old value is sent again instead of the newer one, which counts as flushed",
         ("unit/test_dirty.py::test_what_was_not_sent_goes_under_a_newer_commit_with_its_older_time",),
     ),
     Mutant(
         "failed-flush-forgotten",
         "dirty.py",
-        "        self._refused.update(refused)\n        self._put_back(unsent)\n",
-        "        self._refused.update(refused)\n",
+        "        self._put_back(unsent)\n",
+        "",
         "what a failed save carried is taken for clean (apache/pulsar #14256)",
         ("unit/test_dirty.py::test_what_was_not_sent_waits_again",),
     ),
     Mutant(
-        "partly-sent-counts-as-sent",
-        "flusher.py",
-        "if key not in outcome.acknowledged and key not in outcome.refused}",
-        "if not outcome.acknowledged and key not in outcome.refused}",
-        "a flush whose later chunk fails forgets that chunk",
-        ("unit/test_flush_faults.py::test_what_was_acknowledged_before_a_chunk_failed_is_clean_and_the_rest_is_dirty",),
-    ),
-    Mutant(
         "flushed-seq-too-early",
         "flusher.py",
-        "            self._finish(seq, len(batch), started, outcome)\n",
-        "            self._finish(self._cache.seq, len(batch), started, outcome)\n",
+        "            self._finish(seq, started, outcome)\n",
+        "            self._finish(self._cache.seq, started, outcome)\n",
         "what is committed during a flush counts as flushed after a crash",
         ("unit/test_flusher.py::test_a_commit_during_a_flush_is_above_the_flushed_watermark",),
     ),
@@ -250,18 +235,20 @@ MUTANTS = (
     Mutant(
         "superseded-not-adopted",
         "flusher.py",
-        "            outcome.standing.append((key, result.standing))\n",
-        "            outcome.acknowledged.add(key)\n",
+        "                    standing.append((key, result.standing))\n",
+        "                    self._acknowledge(key, outcome)\n",
         "a reset that was made elsewhere is never seen here: reads answer the old offset, commits go on in the old epoch",
         ("unit/test_flusher.py::test_a_superseded_key_takes_over_what_stands",),
     ),
     Mutant(
         "acknowledged-before-the-adoption",
         "flusher.py",
-        "            await self._committer.submit(Reconcile(standing))\n"
-        "            outcome.acknowledged.update(key for key, _ in standing)\n",
-        "            outcome.acknowledged.update(key for key, _ in standing)\n"
-        "            await self._committer.submit(Reconcile(standing))\n",
+        "            await self._committer.submit(Reconcile(adopted))\n"
+        "            for key, _ in adopted:\n"
+        "                self._acknowledge(key, outcome)\n",
+        "            for key, _ in adopted:\n"
+        "                self._acknowledge(key, outcome)\n"
+        "            await self._committer.submit(Reconcile(adopted))\n",
         "a full disk at this moment leaves the old epoch here, and it counts as clean",
         ("unit/test_read_epochs.py::test_a_reset_that_cannot_be_adopted_now_is_adopted_by_the_next_flush",),
     ),
@@ -309,18 +296,19 @@ MUTANTS = (
     Mutant(
         "watermark-too-early",
         "cache.py",
-        '        if self.wal_sync != "always":\n            self._advance_watermark(seq)\n        return stored\n',
-        "        self._advance_watermark(seq)\n        return stored\n",
+        '        if self.wal_sync != "always":\n            self._advance_watermark(self.seq)\n        return writing\n',
+        "        self._advance_watermark(self.seq)\n        return writing\n",
         "a power cut before the sync, which lost nothing that was acknowledged, raises the alarm for ever",
         ("unit/test_cache.py::test_with_always_the_watermark_follows_the_sync",),
     ),
     Mutant(
         "newer-epoch-not-loaded",
         "reads.py",
-        "        return standing is None or offered.epoch > standing.epoch\n",
+        "        return standing is None or epoch > standing.epoch\n",
         "        return standing is None\n",
         "after a reset elsewhere a consumer that has read it cannot commit here until something else brings the epoch",
         ("unit/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
+    *FAST_PATH_MUTANTS,
     *META_MUTANTS,
 )

@@ -12,7 +12,7 @@ from rocksdict import Rdict
 from adapter import rocks
 from adapter.cache import Loss, OffsetCache
 from adapter.codec import encode_key, encode_record, group_prefix
-from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
 from adapter.testing import eventually
 from adapter.watermark import Watermark
@@ -223,6 +223,22 @@ async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     assert [stored.key for stored in again.scan()] == [A]
     assert again.loss is None
     again.close()
+
+
+def test_a_refused_write_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands is what is stored: the next commit is decided against it (1)."""
+    cache = opened(tmp_path)
+    cache.write({A: record(1)})
+
+    def full(_: object) -> None:
+        raise DiskFullError("full by the test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rocks_of(cache), "write", full)
+        with pytest.raises(DiskFullError):
+            cache.write({A: record(2), B: record(1)})
+    assert (cache.find(A), cache.get(B), cache.hold_all(A.group_key, ["a", "b"]).keys()) == ((record(1), 1), None, {"a"})
+    cache.close()
 
 
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
