@@ -29,10 +29,10 @@ class _Part:
             shards.update(held)
 
     def pop(self, key: OffsetKey) -> Held | None:
-        shards = self.groups.get(GroupKey(key[0], key[1]))
+        shards = self.groups.get(key.group_key)
         found = shards.pop(key[2], None) if shards else None
         if not shards:
-            self.groups.pop(GroupKey(key[0], key[1]), None)
+            self.groups.pop(key.group_key, None)
             if not self.groups:
                 self.since = None
         return found
@@ -41,7 +41,7 @@ class _Part:
         return (OffsetKey(*group, shard) for group, shards in self.groups.items() for shard in shards)
 
     def __contains__(self, key: OffsetKey) -> bool:
-        shards = self.groups.get(GroupKey(key[0], key[1]))
+        shards = self.groups.get(key.group_key)
         return shards is not None and key[2] in shards
 
     def __len__(self) -> int:

@@ -4,6 +4,7 @@ A key becomes clean only by an acknowledgement of at least its value (invariant 
 acknowledged stays dirty (4). Never blocks a commit.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from adapter.config import FlushSection
 from adapter.dirty import DirtyKeys
 from adapter.epochless import save
 from adapter.errors import AdapterError, RefusedError, TransientError
-from adapter.hot import Held
+from adapter.hot import Fields, Held
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
@@ -155,8 +156,9 @@ class Flusher:
         """Take each answer in. What stands there and not here is brought into the cache: only then it is acknowledged."""
         standing: list[tuple[OffsetKey, OffsetRecord | None]] = []
         async for pairs in in_slices(list(zip(chunk, results, strict=True))):
+            for status, count in Counter(result.status for _, result in pairs).items():
+                self._metrics.results[status].inc(count)
             for (key, record, _), result in pairs:
-                self._metrics.results[result.status].inc()
                 if not result.status.acknowledged:
                     self._refuse(key, f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip(), outcome)
                 elif result.standing is None or result.standing == record:
@@ -208,9 +210,11 @@ async def _chunks(batch: Batch, max_bytes: int) -> AsyncIterator[list[SaveEntry]
     size = made = 0
     # Lists: what is acknowledged leaves the batch meanwhile.
     for group, shards, held in [(group, list(found), list(found.values())) for group, found in batch.items()]:
+        namespace, name = group
+        fixed = _group_bytes(group)
         for shard, (fields, _, _) in zip(shards, held, strict=True):
-            entry = SaveEntry(OffsetKey(*group, shard), OffsetRecord(*fields))
-            cost = _wire_bytes(entry.key, entry.record)
+            entry = SaveEntry(OffsetKey(namespace, name, shard), OffsetRecord(*fields))
+            cost = fixed + _entry_bytes(shard, fields)
             if chunk and size + cost > max_bytes:
                 yield chunk
                 chunk, size = [], 0
@@ -223,7 +227,15 @@ async def _chunks(batch: Batch, max_bytes: int) -> AsyncIterator[list[SaveEntry]
         yield chunk
 
 
-def _wire_bytes(key: OffsetKey, record: OffsetRecord) -> int:
-    """An upper bound of an entry's size in a save; some names are in it twice, for older and newer RobustMQ."""
-    text = "".join((*key, key.namespace, key.shard, record.topic, record.metadata))
-    return ENTRY_OVERHEAD_BYTES + (len(text) if text.isascii() else len(text.encode()))
+def _group_bytes(group: GroupKey) -> int:
+    """With `_entry_bytes` an upper bound of an entry's size in a save: some names are in it twice, for both kinds of RobustMQ."""
+    return ENTRY_OVERHEAD_BYTES + _bytes(group.group) + 2 * _bytes(group.namespace)
+
+
+def _entry_bytes(shard: str, fields: Fields) -> int:
+    return 2 * _bytes(shard) + _bytes(fields[4]) + _bytes(fields[5])
+
+
+def _bytes(text: str) -> int:
+    """Its size in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())

@@ -40,7 +40,7 @@ class HotRecords:
 
     def get(self, key: OffsetKey) -> Held | None:
         """One of them."""
-        found = self._groups.get(GroupKey(key[0], key[1]))
+        found = self._groups.get(key.group_key)
         return found.get(key[2]) if found else None
 
     def update(self, group: GroupKey, held: Mapping[str, Held]) -> None:
@@ -55,6 +55,6 @@ class HotRecords:
 
     def discard(self, key: OffsetKey) -> None:
         """Drop one, if it is here."""
-        known = self._groups.get(GroupKey(key[0], key[1]))
+        known = self._groups.get(key.group_key)
         if known and known.pop(key[2], None):
             self._count -= 1

@@ -91,10 +91,11 @@ def add_result(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: Sa
 
 def save_outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
     """The outcome in one row of a reply."""
-    status = Status(row.status)
-    if status is Status.APPLIED:
+    if row.status == meta_pb.SaveOffsetResult.APPLIED:
         # Only the epoch can differ from what was sent: epoch 0 took the stored one.
-        return SaveOutcome(status, entry.record._replace(epoch=row.epoch))
+        record, epoch = entry.record, row.epoch
+        return SaveOutcome(Status.APPLIED, record if record.epoch == epoch else record._replace(epoch=epoch))
+    status = Status(row.status)
     standing = OffsetRecord(row.epoch, row.offset, not row.tombstone, row.committed_at_ms, row.metadata, row.topic, row.partition)
     return SaveOutcome(status, standing if row.epoch else None, row.message)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adapter.core import Core
 from adapter.errors import MetaUnavailableError
-from adapter.flusher import _wire_bytes
+from adapter.flusher import _entry_bytes, _group_bytes
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry
 from adapter.testing import FakeMeta
 from adapter.wire import save_request
@@ -240,4 +240,6 @@ def test_the_size_that_is_reckoned_for_an_entry_is_enough_on_the_wire(where: Off
     """Alone in its group, which costs the most; else a chunk could pass the message limit and never get through (4)."""
     entries = [SaveEntry(where._replace(group=f"{where.group[:80]}{at}"), sent, 2**64 - 1) for at in range(times)]
     request = asyncio.run(save_request("", entries))
-    assert request.ByteSize() <= sum(_wire_bytes(entry.key, entry.record) for entry in entries)
+    assert request.ByteSize() <= sum(
+        _group_bytes(entry.key.group_key) + _entry_bytes(entry.key.shard, entry.record) for entry in entries
+    )
