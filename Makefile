@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test tools lint format types proto proto-check mutants soak model bench lock clean
@@ -15,6 +16,10 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $(STAMP)
+
+$(BENCH_STAMP): $(STAMP) requirements-bench.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
+	@touch $(BENCH_STAMP)
 
 setup: $(STAMP) ## Make the virtual environment with everything pinned
 
@@ -57,12 +62,14 @@ soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledge
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
 	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)
 
-bench: $(STAMP) ## Measure, and print tables
-	$(BIN)/python -m benchmarks
+bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, NAMES="floor client")
+	@sh benchmarks/install-peers.sh
+	$(BIN)/python -m benchmarks $(NAMES)
 
 lock: ## Resolve the dependencies again (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements.lock
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements.lock -o requirements-dev.lock
+	uv pip compile pyproject.toml --group dev --group bench --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-dev.lock -o requirements-bench.lock
 
 clean: ## Remove what the targets above made
 	rm -rf $(VENV) data .pytest_cache .mypy_cache .ruff_cache .coverage

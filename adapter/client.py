@@ -1,5 +1,6 @@
-"""A client of the adapter's local API, for Python brokers and tools."""
+"""A client of the adapter's local API, for Python brokers and tools. Its concurrent commits share requests (`batching`)."""
 
+import asyncio
 import getpass
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -11,36 +12,54 @@ from typing import Any, Self, cast
 import grpc
 import grpc.aio
 
+from adapter.batching import Batcher
 from adapter.channels import open_channel
 from adapter.config import ClientTls, is_loopback
-from adapter.errors import ConfigError
+from adapter.errors import ConfigError, InvalidInputError
 from adapter.model import DEFAULT_NAMESPACE, CommitMode, Member
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.waiting import rpc_error
 
 USER_KEY = "x-offset-adapter-user"  # metadata of admin calls: who the client says that it is
 # The adapter is trusted, and a reply grows with its group.
-CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    # It is on this machine, and back within a second or two of a restart.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
 DEFAULT_TIMEOUT_S = 5.0  # Kafka's commit timeout
 
 
 class OffsetClient:
-    """One channel to one adapter. Methods raise `grpc.aio.AioRpcError`.
+    """One channel to one adapter, in one event loop. Methods raise `grpc.aio.AioRpcError`.
 
+    Concurrent commits share requests. One whose request was lost (UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED) is sent again for
+    `timeout_s` seconds, as Kafka's commitSync does: it outlives a restart of the adapter. Without `resend` that is its end.
     `admin` is open on the Unix socket; on TCP it needs the adapter's `token` (or mTLS, by the channel). Only admin calls show it.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, timeout_s: float = DEFAULT_TIMEOUT_S, *, token: str = "") -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, timeout_s: float = DEFAULT_TIMEOUT_S, *, token: str = "", resend: bool = True
+    ) -> None:
         self.store = offsets_grpc.OffsetStoreStub(channel)
         self.admin = offsets_grpc.OffsetAdminStub(cast("grpc.aio.Channel", _AdminChannel(channel, token)))
         self._timeout_s = timeout_s
+        self._batcher = Batcher(self._send, timeout_s, resend=resend)
 
     @classmethod
     @asynccontextmanager
     async def connect(
-        cls, address: str, timeout_s: float = DEFAULT_TIMEOUT_S, *, token: str = "", tls: ClientTls | None = None
+        cls,
+        address: str,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        *,
+        token: str = "",
+        tls: ClientTls | None = None,
+        resend: bool = True,
     ) -> AsyncIterator[Self]:
-        """A client of `host:port` or `unix:path`.
+        """A client of `host:port` or `unix:path`. Its end waits for the commits under way, see `close`.
 
         Raises ConfigError for TLS files that cannot be used, and for a token that would leave this machine in plaintext.
         """
@@ -50,35 +69,53 @@ class OffsetClient:
                 "use TLS (--tls-ca), or the adapter's Unix socket"
             )
         async with open_channel(address, tls, CHANNEL_OPTIONS) as channel:
-            yield cls(channel, timeout_s, token=token)
+            client = cls(channel, timeout_s, token=token, resend=resend)
+            try:
+                yield client
+            finally:
+                await client.close()
 
     async def commit(
         self,
         group: str,
-        offsets: dict[str, int],
+        offsets: Mapping[str, int],
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
     ) -> list[offsets_pb.Superseded]:
-        """Commit shard -> next offset to read; returns the shards above whose value a larger one stands.
+        """Commit shard -> next offset to read; returns once it is durable, with the shards above whose value a larger one stands.
 
-        `epochs` are those that came with the offsets when they were read: a commit in flight then cannot undo a reset. `member`
-        fences: one of an older generation than the group's newest is refused with FAILED_PRECONDITION.
+        Commits that come while another request is under way share the next one. What a commit of the same time went beyond is
+        superseded, with epoch 0 where `epochs` does not name one. `epochs` are those that came with the offsets when they were
+        read: a commit in flight then cannot undo a reset. `member` fences: one of an older generation than the group's newest
+        is refused with FAILED_PRECONDITION. After UNAVAILABLE, CANCELLED or DEADLINE_EXCEEDED it is not known whether it was
+        applied. A cancelled commit may be applied all the same. An OVERWRITE goes by itself, after all that was committed to its
+        group before it, and is never sent again: repeated, it could undo what others committed since.
         """
-        shards = [
-            offsets_pb.ShardCommit(shard=shard, offset=offset, epoch=epochs.get(shard, 0)) for shard, offset in offsets.items()
-        ]
-        commits = offsets_pb.GroupCommits(namespace=namespace, group=group, shards=shards)
-        if member:
-            commits.generation, commits.member_id = member
-        request = offsets_pb.CommitOffsetsRequest(
-            groups=[commits],
-            mode=offsets_pb.CommitMode.ValueType(mode.value),
-        )
-        reply = await self.store.CommitOffsets(request, timeout=self._timeout_s)
-        return list(reply.superseded)
+        batcher = self._batcher
+        try:
+            deadline = await batcher.room.wait(self._timeout_s) if batcher.room.full else 0.0
+            return await batcher.commit((namespace or DEFAULT_NAMESPACE, group), offsets, mode, epochs, member, deadline) or []
+        except InvalidInputError as error:
+            raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+
+    async def close(self, limit_s: float | None = None) -> None:
+        """Refuse new commits, wait for the answers of those under way for `limit_s` seconds (the client's timeout, if not given).
+
+        Does not close the channel; `connect` does both.
+        """
+        await self._batcher.close(self._timeout_s if limit_s is None else limit_s)
+
+    async def _send(self, request: offsets_pb.CommitOffsetsRequest, timeout_s: float) -> offsets_pb.CommitOffsetsReply:
+        try:
+            return await self.store.CommitOffsets(request, timeout=timeout_s)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise
+            raise rpc_error(grpc.StatusCode.CANCELLED, "the channel was closed") from None
 
     async def read(
         self,

@@ -15,8 +15,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from adapter import logs
 from adapter.config import LogSection
-from benchmarks import ack_window, flush, machine, modes, rates, recovery
-from benchmarks.report import Result, show, store
+from benchmarks import (
+    ack_window,
+    during_flush,
+    fast_path_batches,
+    fast_path_client,
+    fast_path_floor,
+    fast_path_sync,
+    flush,
+    machine,
+    modes,
+    plot,
+    rates,
+    recovery,
+)
+from benchmarks.peers import run as peers
+from benchmarks.report import Result, show, store, stored
 from benchmarks.scale import Scale, chosen
 
 Benchmark = Callable[[Scale, Path, Progress], Awaitable[Result]]
@@ -27,7 +41,14 @@ ALL: dict[str, Benchmark] = {
     "recovery": recovery.run,
     "modes": modes.run,
     "ack_window": ack_window.run,
+    "floor": fast_path_floor.run,
+    "client": fast_path_client.run,
+    "batches": fast_path_batches.run,
+    "wal_sync": fast_path_sync.run,
+    "during_flush": during_flush.run,
+    "peers": peers.run,
 }
+FOREIGN = {"peers"}  # they start other people's servers: only a short run that names them does
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -35,7 +56,7 @@ RESULTS = Path(__file__).parent / "results"
 @click.argument("names", nargs=-1, type=click.Choice(list(ALL)))
 @click.option("--results", type=click.Path(path_type=Path), help="Where results go. Without it, a short run stores none.")
 def main(names: tuple[str, ...], results: Path | None) -> None:
-    """Run benchmarks (default: all). BENCH=short runs a tiny version of each."""
+    """Run benchmarks (default: all). BENCH=short runs a tiny version of each but peers, BENCH=full a long one."""
     try:
         scale = chosen()
     except ValueError as error:
@@ -46,13 +67,20 @@ def main(names: tuple[str, ...], results: Path | None) -> None:
     console = Console(width=None if sys.stdout.isatty() else 130)
     facts = machine.facts()
     console.print(", ".join(f"{name}: {value}" for name, value in facts.items()), style="dim", highlight=False, soft_wrap=True)
-    about = {"command": _command(), "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "short": scale.short, "machine": facts}
-    for name in dict.fromkeys(names or ALL):
+    about = {
+        "command": _command(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "short": scale.short,
+        "full": scale.full,
+        "machine": facts,
+    }
+    for name in dict.fromkeys(names or [name for name in ALL if not (scale.short and name in FOREIGN)]):
         result = asyncio.run(_measure(ALL[name], scale, console))
         show(console, result)
         if results:
             store(results, result, about)
     if results:
+        console.print(plot.draw(results, stored(results)), highlight=False, soft_wrap=True)
         console.print(f"Stored in {results}", highlight=False)
 
 

@@ -5,16 +5,24 @@
 Prints `begin` and `end` at the edges of its window, for whoever reads counters there, and then one line of JSON.
 """
 
+import array
 import asyncio
 import json
+import math
 import sys
 import time
+from collections import Counter, deque
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import grpc.aio
 
-from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.blocking import BlockingOffsetClient
+from adapter.client import OffsetClient
+from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
 
 GROUPS = 8  # the consumers are spread over this many groups
 TIMEOUT_S = 10.0
@@ -22,7 +30,12 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Load:
-    """What to offer. `rate` in commit requests per second; 0: each consumer sends its next as soon as it has its answer."""
+    """What to offer. `rate` in commit requests per second; 0: each consumer sends its next as soon as it has its answer.
+
+    `via` is how: `store`, the plain gRPC stub; `client`, one OffsetClient for all; `blocking`, one BlockingOffsetClient with a
+    thread for each consumer; `meta`, SaveOffsetData straight into a Meta Service at `address`. With 0 `seconds` it goes on until
+    standard input ends. `samples` is a file for the sending time and the latency of each commit.
+    """
 
     address: str
     group: str
@@ -32,6 +45,8 @@ class Load:
     batch: int = 1
     stream: bool = False
     warm_up_s: float = 1.0
+    via: str = "store"
+    samples: str = ""
 
 
 @dataclass
@@ -41,14 +56,17 @@ class Window:
     begin: float
     end: float
     batch: int
+    sent: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)
-    errors: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    cpu_s: float = 0.0  # of this process, in the window
 
     def answered(self, sent: float) -> None:
         """Count a request that was sent at `sent` and has its answer now."""
         now = time.perf_counter()
         if self.begin <= now < self.end:
+            self.sent.append(sent)
             self.seconds.append(now - sent)
 
     @property
@@ -56,14 +74,15 @@ class Window:
         """True once it has ended."""
         return time.perf_counter() >= self.end
 
-    def summary(self) -> dict[str, float]:
-        """Rates per second, latencies in seconds."""
+    def summary(self) -> dict[str, Any]:
+        """Rates per second, latencies in seconds, errors with their number."""
         requests = len(self.seconds)
         return {
             "commits_per_s": requests * self.batch / (self.end - self.begin),
             "p50_s": percentile(self.seconds, 0.50),
             "p99_s": percentile(self.seconds, 0.99),
             "late_p99_s": percentile(self.late, 0.99),
+            "cpu_share": self.cpu_s / (self.end - self.begin),
             "errors": self.errors,
         }
 
@@ -94,8 +113,8 @@ async def _commit(store: "offsets_grpc.OffsetStoreAsyncStub", request: offsets_p
     sent = time.perf_counter()
     try:
         await store.CommitOffsets(request, timeout=TIMEOUT_S)
-    except grpc.aio.AioRpcError:
-        window.errors += 1
+    except grpc.aio.AioRpcError as error:
+        window.errors[f"{error.code().name}: {error.details()}"] += 1
     else:
         window.answered(sent)
 
@@ -127,43 +146,128 @@ async def _open_loop(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, win
 async def _stream(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, window: Window) -> None:
     """One StreamCommits call with as many unanswered commits as there are consumers."""
     slots = asyncio.Semaphore(load.consumers)
-    times: dict[int, float] = {}
+    unanswered: deque[float] = deque()  # when each was sent
 
     async def requests() -> AsyncIterator[offsets_pb.StreamCommitsRequest]:
         consumers = [Consumer(load, number) for number in range(load.consumers)]
         number = 0
         while not window.over:
             await slots.acquire()
-            times[number] = time.perf_counter()
+            unanswered.append(time.perf_counter())
             yield offsets_pb.StreamCommitsRequest(id=number, commit=consumers[number % load.consumers].advance())
             number += 1
 
     async for reply in store.StreamCommits(requests()):
-        slots.release()
-        sent = times.pop(reply.id)
-        if reply.code:
-            window.errors += 1
-        else:
+        for _ in range(max(reply.covers, 1)):
+            slots.release()
+            if reply.code:
+                window.errors[f"{reply.code}: {reply.message}"] += 1
+            window.answered(unanswered.popleft())
+
+
+async def _client(load: Load, window: Window) -> None:
+    """All consumers share one client, as those of a broker process do. An error ends the load."""
+    async with OffsetClient.connect(load.address, TIMEOUT_S) as client:
+
+        async def consume(number: int) -> None:
+            group, shard, offset = f"{load.group}-{number % GROUPS}", f"queue-{number}", 0
+            while not window.over:
+                offset += 1
+                sent = time.perf_counter()
+                await client.commit(group, {shard: offset})
+                window.answered(sent)
+
+        await asyncio.gather(*map(consume, range(load.consumers)))
+
+
+async def _blocking(load: Load, window: Window) -> None:
+    """The same from threads."""
+    with BlockingOffsetClient(load.address, TIMEOUT_S) as client:
+
+        def consume(number: int) -> None:
+            group, shard, offset = f"{load.group}-{number % GROUPS}", f"queue-{number}", 0
+            while not window.over:
+                offset += 1
+                sent = time.perf_counter()
+                client.commit(group, {shard: offset})
+                window.answered(sent)
+
+        with ThreadPoolExecutor(load.consumers) as threads:
+            loop = asyncio.get_running_loop()
+            await asyncio.gather(*(loop.run_in_executor(threads, consume, number) for number in range(load.consumers)))
+
+
+async def _meta(load: Load, window: Window) -> None:
+    """What there is without an adapter: each commit is a save of its own."""
+    async with grpc.aio.insecure_channel(load.address) as channel:
+        service: meta_grpc.MetaServiceServiceAsyncStub = meta_grpc.MetaServiceServiceStub(channel)
+
+        async def save(number: int, offset: int) -> None:
+            entry = meta_pb.SaveOffsetDataRequestOffset(
+                namespace="default", shard_name=f"queue-{number}", topic="t", offset=offset, epoch=1
+            )
+            group = meta_pb.SaveOffsetData(group=f"{load.group}-{number % GROUPS}", tenant="default", offsets=[entry])
+            sent = time.perf_counter()
+            await service.SaveOffsetData(meta_pb.SaveOffsetDataRequest(cluster_name="bench", offsets=[group]), timeout=TIMEOUT_S)
             window.answered(sent)
 
+        async def consume(number: int) -> None:
+            offset = 0
+            while not window.over:
+                offset += 1
+                await save(number, offset)
 
-async def _mark(window: Window) -> None:
-    for at, name in ((window.begin, "begin"), (window.end, "end")):
-        await asyncio.sleep(at - time.perf_counter())
-        print(name, flush=True)
+        async def send_on_time() -> None:
+            started, sent = time.perf_counter(), 0
+            async with asyncio.TaskGroup() as tasks:
+                while not window.over:
+                    await asyncio.sleep(max(started + sent / load.rate - time.perf_counter(), 0))
+                    tasks.create_task(save(sent % load.consumers, 1 + sent // load.consumers))
+                    sent += 1
+
+        await (send_on_time() if load.rate else asyncio.gather(*map(consume, range(load.consumers))))
 
 
-async def offer(load: Load) -> dict[str, float]:
-    """Offer a load; returns what came of it."""
+async def _store(load: Load, window: Window) -> None:
     async with grpc.aio.insecure_channel(load.address) as channel:
         await channel.channel_ready()
         store: offsets_grpc.OffsetStoreAsyncStub = offsets_grpc.OffsetStoreStub(channel)
-        begin = time.perf_counter() + load.warm_up_s
-        window = Window(begin, begin + load.seconds, load.batch)
         offering = _stream if load.stream else _open_loop if load.rate else _closed_loop
-        await asyncio.gather(_mark(window), offering(store, load, window))
-    return window.summary()
+        await offering(store, load, window)
+
+
+OFFERINGS = {"store": _store, "client": _client, "blocking": _blocking, "meta": _meta}
+
+
+async def _mark(load: Load, window: Window) -> None:
+    await asyncio.sleep(window.begin - time.perf_counter())
+    print("begin", flush=True)
+    cpu_s = time.process_time()
+    if load.seconds:
+        await asyncio.sleep(window.end - time.perf_counter())
+    else:
+        await asyncio.to_thread(sys.stdin.read)
+        window.end = time.perf_counter()
+    window.cpu_s = time.process_time() - cpu_s
+    print("end", flush=True)
+
+
+async def offer(load: Load) -> Window:
+    """Offer a load; returns what was answered."""
+    begin = time.perf_counter() + load.warm_up_s
+    window = Window(begin, begin + (load.seconds or math.inf), load.batch)
+    await asyncio.gather(_mark(load, window), OFFERINGS[load.via](load, window))
+    return window
+
+
+def main(load: Load) -> None:
+    """Offer a load, print what came of it."""
+    window = asyncio.run(offer(load))
+    if load.samples:
+        pairs = zip(window.sent, window.seconds, strict=True)
+        Path(load.samples).write_bytes(array.array("d", [number for pair in pairs for number in pair]).tobytes())
+    print(json.dumps(window.summary()))
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(offer(Load(**json.loads(sys.argv[1]))))))
+    main(Load(**json.loads(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""What a number is worth only together with: the machine, the versions, the code."""
+"""What a number is worth only together with: the machine, the versions, the code. And what a process takes of the machine."""
 
 import os
 import platform
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 
-LIBRARIES = ("grpcio", "protobuf", "rocksdict", "anyio")
+ROOT = Path(__file__).parent.parent  # from where `python -m benchmarks` works
+LIBRARIES = ("grpcio", "protobuf", "rocksdict", "anyio", "uvloop")
 
 
 def facts() -> dict[str, str]:
@@ -25,6 +26,20 @@ def facts() -> dict[str, str]:
         **{name: version(name) for name in LIBRARIES},
         "commit": _commit(),
     }
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds of a process so far."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def memory_mib(pid: int) -> tuple[float, float]:
+    """Resident memory of a process now, and its peak."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    fields = dict(line.split(":", 1) for line in lines)
+    rss, peak = (int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
+    return rss, peak
 
 
 def _cpu_model() -> str:

@@ -1,4 +1,4 @@
-"""An adapter and its Meta Service as processes, what they count, and a load against them."""
+"""An adapter and its Meta Service as processes, what they count, and a load against them or any other server."""
 
 import asyncio
 import contextlib
@@ -6,18 +6,21 @@ import http.client
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import psutil
+from typing import Any, TypeVar
 
 from adapter.client import OffsetClient
 from adapter.rpc import offsets_pb
 from adapter.testing import ServiceProcess, adapter_process, ended, free_port, meta_process
+from benchmarks import machine
 from benchmarks.load import Load
+from benchmarks.machine import cpu_s
 
-ROOT = Path(__file__).parent.parent  # from where `python -m benchmarks` works
+T = TypeVar("T")
+
+ROOT = machine.ROOT
 METRICS_OFF = "[metrics]\nlisten = ''"
 SAVE_CALLS = 'offset_meta_calls_total{rpc="SaveOffsetData"}'
 
@@ -67,6 +70,7 @@ class Measured:
     adapter_cpu: float
     meta_cpu: float
     late_p99_ms: float
+    load_cpu: float
 
 
 @dataclass(frozen=True)
@@ -82,20 +86,16 @@ class Stack:
         async with OffsetClient.connect(self.adapter.address) as client:
             status = await client.admin.Status(offsets_pb.StatusRequest())
         seen = scrape(self.meta_metrics).get(SAVE_CALLS, 0.0)
-        return Counters(time.monotonic(), seen, status.save_calls, _cpu_s(self.adapter), _cpu_s(self.meta))
+        return Counters(time.monotonic(), seen, status.save_calls, cpu_s(self.adapter.pid), cpu_s(self.meta.pid))
+
+    async def commits(self) -> int:
+        """How many offsets the adapter has acknowledged so far."""
+        async with OffsetClient.connect(self.adapter.address) as client:
+            return (await client.status()).commits
 
     async def under(self, load: Load) -> Measured:
         """Run a load and measure its window. Raises RuntimeError when the load saw errors: its numbers would mean nothing."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.load", json.dumps(asdict(load)), stdout=asyncio.subprocess.PIPE, cwd=ROOT
-        )
-        assert process.stdout is not None
-        edges: list[Counters] = []
-        while len(edges) < 2 and await process.stdout.readline():
-            edges.append(await self.counters())
-        found = json.loads(await process.stdout.read() or "{}")
-        if await process.wait() or found["errors"]:
-            raise RuntimeError(f"the load failed: {found}; the adapter's log:\n{self.adapter.log[-4000:]}")
+        found, edges = await offered(load, self.counters, lambda: self.adapter.log)
         passed = edges[1].since(edges[0])
         return Measured(
             commits=found["commits_per_s"],
@@ -106,21 +106,62 @@ class Stack:
             adapter_cpu=passed.adapter_cpu_s / passed.at,
             meta_cpu=passed.meta_cpu_s / passed.at,
             late_p99_ms=found["late_p99_s"] * 1e3,
+            load_cpu=found["cpu_share"],
         )
 
 
 @contextlib.contextmanager
-def running_stack(directory: Path, *, wal_sync: str = "interval", top: str = "") -> Iterator[Stack]:
-    """Start both, killed at the end."""
+def running_stack(directory: Path, *, wal_sync: str = "interval", top: str = "", extra: str = "") -> Iterator[Stack]:
+    """Start both, killed at the end. `top` and `extra` are settings, before and behind the others."""
     meta = meta_process(directory)
     port = with_metrics(meta)
-    adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top)
+    adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top, extra=extra)
     with ended(adapter, meta):
         meta.start()
         adapter.start()
         yield Stack(adapter, meta, port)
 
 
-def _cpu_s(service: ServiceProcess) -> float:
-    times = psutil.Process(service.pid).cpu_times()
-    return float(times.user + times.system)
+async def offered(
+    load: Load, look: Callable[[], Awaitable[T]], log: Callable[[], str] = str
+) -> tuple[dict[str, Any], tuple[T, T]]:
+    """Run a load; returns what it found, and what a look at both edges of its window saw.
+
+    Raises RuntimeError, with the `log` of the server, when it failed or saw errors.
+    """
+    async with loading(load) as process:
+        assert process.stdout is not None
+        edges: list[T] = []
+        while len(edges) < 2 and await process.stdout.readline():
+            edges.append(await look())
+        found = await found_by(process, log)
+    return found, (edges[0], edges[1])
+
+
+@contextlib.asynccontextmanager
+async def loading(load: Load) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A load as a process of its own, killed at the end if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "benchmarks.load",
+        json.dumps(asdict(load)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def found_by(process: asyncio.subprocess.Process, log: Callable[[], str] = str) -> dict[str, Any]:
+    """What a load that has passed its window prints at its end. Raises RuntimeError when it failed or saw errors."""
+    assert process.stdout is not None
+    found: dict[str, Any] = json.loads(await process.stdout.read() or "{}")
+    if await process.wait() or found["errors"]:
+        raise RuntimeError(f"the load failed: {found}; the server's log:\n{log()[-4000:]}")
+    return found

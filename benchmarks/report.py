@@ -23,32 +23,39 @@ class Table:
 
 @dataclass(frozen=True)
 class Bar:
-    """A number that must not be above a limit."""
+    """A number that must not be above a limit, or with `least` not below it."""
 
     text: str
     value: float
     limit: float
+    least: bool = False
 
     @property
     def verdict(self) -> str:
         """`met` or `MISSED`."""
-        return "met" if self.value <= self.limit else "MISSED"
+        return "met" if (self.value >= self.limit if self.least else self.value <= self.limit) else "MISSED"
+
+    @property
+    def bound(self) -> str:
+        """The limit in words."""
+        return f"{'>=' if self.least else '<='} {shown(self.limit)}"
 
     @property
     def sentence(self) -> str:
         """The bar in words."""
-        return f"{self.text}: {shown(self.value)} (bar: <= {shown(self.limit)})"
+        return f"{self.text}: {shown(self.value)} (bar: {self.bound})"
 
 
 @dataclass
 class Result:
-    """What one benchmark found out."""
+    """What one benchmark found out. `rates` are what the plot shows: what was measured -> acknowledged commits per second."""
 
     name: str
     title: str
     tables: list[Table] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    rates: dict[str, float] = field(default_factory=dict)
 
 
 def shown(value: Cell) -> str:
@@ -80,11 +87,15 @@ def show(console: Console, result: Result) -> None:
 def store(directory: Path, result: Result, about: dict[str, Any]) -> None:
     """Write `<name>.json`, and `summary.md` anew from all results that are there."""
     directory.mkdir(parents=True, exist_ok=True)
-    bars = [{**asdict(bar), "verdict": bar.verdict} for bar in result.bars]
+    bars = [{**asdict(bar), "bound": bar.bound, "verdict": bar.verdict} for bar in result.bars]
     content = {**asdict(result), "bars": bars, **about}
     (directory / f"{result.name}.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))]
-    (directory / "summary.md").write_text(summary(found), encoding="utf-8")
+    (directory / "summary.md").write_text(summary(stored(directory)), encoding="utf-8")
+
+
+def stored(directory: Path) -> list[dict[str, Any]]:
+    """All results that are there."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(directory.glob("*.json"))]
 
 
 def summary(results: Sequence[dict[str, Any]]) -> str:
@@ -92,7 +103,7 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
     lines = ["# Benchmark results", "", "Written by `make bench`. How to read it: [../README.md](../README.md).", ""]
     lines += ["| bar | measured | limit | |", "| --- | ---: | ---: | --- |"]
     bars = [bar for result in results for bar in result["bars"]]
-    lines += [f"| {bar['text']} | {shown(bar['value'])} | {shown(bar['limit'])} | {bar['verdict']} |" for bar in bars]
+    lines += [f"| {bar['text']} | {shown(bar['value'])} | {bar['bound']} | {bar['verdict']} |" for bar in bars]
     about = None
     for result in results:
         if (result["machine"], result["command"]) != about:

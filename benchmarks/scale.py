@@ -1,7 +1,10 @@
-"""How much each benchmark does: the full size, and a short one (BENCH=short) that only shows that everything still works."""
+"""How much each benchmark does.
+
+A run of some minutes, a tiny one (BENCH=short) that only shows that everything still works, and a long one (BENCH=full).
+"""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -9,6 +12,7 @@ class Scale:
     """Sizes of a run. Times in seconds."""
 
     short: bool
+    full: bool
     warm_up_s: float  # load before anything is counted
     rates_s: float  # window of one offered rate
     modes_s: float  # window of one mode in one round
@@ -19,10 +23,19 @@ class Scale:
     flush_rounds: int
     recovery_keys: tuple[int, ...]  # ascending; the last one is also compared with the plain reads
     recovery_different: int  # of them are missing in the Meta Service, as many are larger here, as many larger there
+    fast_rounds: int  # of the fast path: how often each thing has its turn
+    fast_s: float  # window of one turn
+    floor_calls: int  # of h2load, 64 in flight
+    floor_lone_calls: int  # one after the other
+    batch_keys: tuple[int, ...]  # each a multiple of the greatest batch
+    batch_sizes: tuple[int, ...]
+    dirty_keys: int  # that one flush sends while commits are timed
+    dirty_flushes: int
 
 
-FULL = Scale(
+DEFAULT = Scale(
     short=False,
+    full=False,
     warm_up_s=1.0,
     rates_s=10.0,
     modes_s=3.0,
@@ -33,10 +46,29 @@ FULL = Scale(
     flush_rounds=100,
     recovery_keys=(100_000, 300_000, 1_000_000),
     recovery_different=10_000,
+    fast_rounds=3,
+    fast_s=1.5,
+    floor_calls=5_000,
+    floor_lone_calls=1_500,
+    batch_keys=(2**10, 2**20),
+    batch_sizes=(16, 128, 1_024),
+    dirty_keys=100_000,
+    dirty_flushes=6,
+)
+
+FULL = replace(
+    DEFAULT,
+    full=True,
+    fast_rounds=5,
+    fast_s=10.0,
+    floor_calls=30_000,
+    floor_lone_calls=5_000,
+    dirty_flushes=30,
 )
 
 SHORT = Scale(
     short=True,
+    full=False,
     warm_up_s=0.2,
     rates_s=0.5,
     modes_s=0.3,
@@ -47,15 +79,25 @@ SHORT = Scale(
     flush_rounds=5,
     recovery_keys=(1_000, 2_000, 3_000),
     recovery_different=50,
+    fast_rounds=1,
+    fast_s=0.3,
+    floor_calls=300,
+    floor_lone_calls=50,
+    batch_keys=(2**10,),
+    batch_sizes=(1_024,),
+    dirty_keys=2_000,
+    dirty_flushes=1,
 )
 
 
 def chosen() -> Scale:
-    """The scale that the environment asks for. Raises ValueError for a BENCH that is neither empty nor `short`."""
+    """The scale that the environment asks for. Raises ValueError for a BENCH that is none of empty, `short` and `full`."""
     match os.environ.get("BENCH", ""):
         case "":
-            return FULL
+            return DEFAULT
         case "short":
             return SHORT
+        case "full":
+            return FULL
         case other:
-            raise ValueError(f"BENCH={other!r} is unknown: leave it out, or say BENCH=short")
+            raise ValueError(f"BENCH={other!r} is unknown: leave it out, or say BENCH=short or BENCH=full")

@@ -45,7 +45,7 @@ class Cluster:
                 adapter = adapter_process(directory, meta.address, extra=f"[broker_log]\naddress = '{log_address}'\n")
                 with ended(adapter, meta):
                     async with grpc.aio.insecure_channel(adapter.address, CHANNEL_OPTIONS) as channel:
-                        yield cls(directory / "adapter", meta, adapter, channel, OffsetClient(channel), log)
+                        yield cls(directory / "adapter", meta, adapter, channel, OffsetClient(channel, resend=False), log)
 
     async def remote_positions(self) -> dict[OffsetKey, tuple[int, int]]:
         """All that the Meta Service lists."""

@@ -76,7 +76,7 @@ class Callers:
 
     async def run(self, turns: int | None = None) -> None:
         """Commit to every shard `turns` times; without a number until cancelled."""
-        async with OffsetClient.connect(self._address, self._timeout_s) as client:
+        async with OffsetClient.connect(self._address, self._timeout_s, resend=False) as client:
             await asyncio.gather(*(self._call(client, f"{self._group}-{caller}", turns) for caller in range(self._callers)))
 
     async def _call(self, client: OffsetClient, group: str, turns: int | None) -> None:

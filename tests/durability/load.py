@@ -178,14 +178,17 @@ class Load:
         for at in range(first, first + BURST):
             writes[at] = self._sending(_stream_key(group, at), (FIRST_EPOCH, at))
             await stream.write(_stream_request(group, at))
-        for at in range(first, first + BURST):
+        while writes:
             reply = await stream.read()
             if not isinstance(reply, offsets_pb.StreamCommitsReply):
                 raise asyncio.InvalidStateError
             # A stream's commits apply in their order, so that none finds a later one.
-            assert (reply.id, len(reply.superseded)) == (at, 0), f"{reply} instead of {at}"
+            at = next(iter(writes))
+            assert (reply.id + 1 - reply.covers, len(reply.superseded)) == (at, 0), f"{reply} instead of {at}"
+            answered = [writes.pop(number) for number in range(at, reply.id + 1)]
             if reply.code == 0:
-                self._acknowledged(writes[at])
+                for write in answered:
+                    self._acknowledged(write)
             else:
                 self._failed(next(code for code in grpc.StatusCode if code.value[0] == reply.code), reply.message)
 
@@ -218,7 +221,7 @@ async def running_load(
 ) -> AsyncIterator[Load]:
     """A load on one adapter: consumers with a commit per message, batches, a stream, and one that rewinds."""
     async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel, anyio.create_task_group() as tasks:
-        load = Load(OffsetClient(channel, CALL_S), history, places)
+        load = Load(OffsetClient(channel, CALL_S, resend=False), history, places)
         turns = [load.consumer(f"consumer-{number}") for number in range(consumers)]
         turns += [load.batches(DEFAULT_NAMESPACE), load.batches("other"), load.stream("stream"), load.rewinds("rewinds")]
         for number, turn in enumerate(turns):
@@ -247,7 +250,7 @@ async def status_when(
 ) -> offsets_pb.StatusReply:
     """The first status of an adapter that is so; waits for an adapter that is still starting."""
     async with grpc.aio.insecure_channel(address, CHANNEL_OPTIONS) as channel:
-        client = OffsetClient(channel, CALL_S)
+        client = OffsetClient(channel, CALL_S, resend=False)
         with anyio.fail_after(LIMIT_S):
             while True:
                 with suppress(grpc.aio.AioRpcError):

@@ -179,7 +179,7 @@ async def _node(stack: AsyncExitStack, directory: Path, name: str, meta: Service
     proxy = await stack.enter_async_context(Proxy(meta.address).listening())
     process = adapter_process(directory / name, proxy.address, top=POLICY, extra=SETTINGS)
     channel = await stack.enter_async_context(grpc.aio.insecure_channel(process.address, CHANNEL_OPTIONS))
-    client = OffsetClient(channel, CALL_S)
+    client = OffsetClient(channel, CALL_S, resend=False)
     shared = SharedLoad(client, history, [name], PAUSE_S)
     through = Load(client, history, [name, META], PAUSE_S)
     return Node(name, process, proxy, [shared, through], channel, client)

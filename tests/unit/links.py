@@ -1,0 +1,215 @@
+"""An adapter in memory behind a `Batcher`, with the real one's rules for requests, and a runner in virtual time."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+
+from adapter.batching import MAX_PAUSE_S, Batcher
+from adapter.commit_requests import parse_commit
+from adapter.committer import Entry
+from adapter.errors import AdapterError, DiskFullError, FencedError, NotReadyError, RefusedError
+from adapter.model import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
+from adapter.rpc import offsets_pb
+from adapter.statuses import status_of
+from adapter.waiting import rpc_error
+from tests.model.loop import VirtualLoop
+
+TIMEOUT_S = 5.0
+LONG_S = 1_000.0  # virtual
+
+Code = grpc.StatusCode
+Found = list[tuple[str, int, int]]  # (shard, epoch, offset) of what supersedes
+
+
+class Applied(NamedTuple):
+    """One entry of a request that was applied."""
+
+    key: OffsetKey
+    offered: OffsetRecord
+    mode: CommitMode
+
+
+class Fault(NamedTuple):
+    """What happens to a request: it takes so long, and is lost, before it is applied or afterwards."""
+
+    seconds: float = 0.0
+    lost: bool = False
+    applied: bool = True
+
+
+NO_FAULT = Fault()
+
+
+class FakeAdapter:
+    """Registers, fencing, refusals; what arrived; faults by request, and groups that are written through, or hang there."""
+
+    def __init__(self, usual: Fault = NO_FAULT) -> None:
+        self.usual = usual
+        self.records: dict[OffsetKey, OffsetRecord] = {}
+        self.generations: dict[GroupKey, int] = {}
+        self.requests: list[offsets_pb.CommitOffsetsRequest] = []
+        self.applied: list[Applied] = []
+        self.faults: deque[Fault] = deque()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.through: set[str] = set()
+        self.hanging: set[str] = set()
+        self.away: set[str] = set()  # groups that get UNAVAILABLE
+        self.refused: set[str] = {"refused"}  # shards and groups that get FAILED_PRECONDITION
+        self.full = False  # its disk
+        self.most = 0  # requests under way at one moment
+        self._now = 0
+
+    async def send(self, request: offsets_pb.CommitOffsetsRequest, timeout_s: float) -> offsets_pb.CommitOffsetsReply:
+        """One request, over a wire that copies it."""
+        copy = offsets_pb.CommitOffsetsRequest.FromString(request.SerializeToString())
+        self.requests.append(copy)
+        self._now += 1
+        self.most = max(self.most, self._now)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._serve(copy)
+        except TimeoutError:
+            raise rpc_error(Code.DEADLINE_EXCEEDED, "hangs") from None
+        finally:
+            self._now -= 1
+
+    async def _serve(self, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply:
+        fault = self.faults.popleft() if self.faults else self.usual
+        if any(group.group in self.hanging for group in request.groups):
+            fault = Fault(LONG_S)
+        await self.gate.wait()
+        if fault.seconds:
+            await asyncio.sleep(fault.seconds)
+        if fault.lost and not fault.applied:
+            raise rpc_error(Code.UNAVAILABLE, "lost")
+        try:
+            reply = self._apply(request)
+        except AdapterError as error:
+            raise rpc_error(status_of(error), str(error)) from error
+        if fault.lost:
+            raise rpc_error(Code.UNAVAILABLE, "lost")
+        return reply
+
+    def _apply(self, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply:
+        if self.full:
+            raise DiskFullError("no space")
+        commit, _, groups = parse_commit(request, 1)
+        entries = commit.offered()
+        for group, member in commit.members.items():
+            if member.generation < self.generations.get(group, 0):
+                raise FencedError(f"{group}: generation {member.generation} has ended")
+        self._check(entries)
+        self.generations.update((group, member.generation) for group, member in commit.members.items())
+        reply = offsets_pb.CommitOffsetsReply(
+            written_through=[at for at, group in enumerate(groups) if group.group in self.through]
+        )
+        for key, offered in entries:
+            before = self.records.get(key)
+            after = decide(offered, before, commit.mode) if before else offered._replace(epoch=1)
+            self.records[key] = after
+            self.applied.append(Applied(key, offered, commit.mode))
+            if after.offset != offered.offset or 0 < offered.epoch < after.epoch:
+                reply.superseded.add(
+                    namespace=key.namespace, group=key.group, shard=key.shard, epoch=after.epoch, offset=after.offset
+                )
+        return reply
+
+    def _check(self, entries: Iterable[Entry]) -> None:
+        for key, offered in entries:
+            if key.group in self.away:
+                raise NotReadyError("the Meta Service is away")
+            if self.refused & {key.group, key.shard}:
+                raise RefusedError(f"{key.shard} is refused")
+            if offered.epoch > (self.records[key].epoch if key in self.records else 1):
+                raise NotReadyError("unknown epoch")
+
+
+class Client:
+    """A batcher over a fake adapter, with short words."""
+
+    def __init__(self, adapter: FakeAdapter, *, resend: bool = True) -> None:
+        self.adapter = adapter
+        self.batcher = Batcher(adapter.send, TIMEOUT_S, resend=resend)
+
+    async def commit(
+        self, offsets: dict[str, int], group: str = "g", *, overwrite: bool = False, epoch: int = 0, member: Member | None = None
+    ) -> Found:
+        """Commit as `OffsetClient.commit` does; returns the superseded rows."""
+        mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY
+        epochs = dict.fromkeys(offsets, epoch) if epoch else {}
+        deadline = await self.batcher.room.wait(TIMEOUT_S) if self.batcher.room.full else 0.0
+        rows = await self.batcher.commit(("default", group), offsets, mode, epochs, member, deadline) or []
+        assert {(row.namespace, row.group) for row in rows} <= {("default", group)}
+        return [(row.shard, row.epoch, row.offset) for row in rows]
+
+    def start(self, *args: Any, **kwargs: Any) -> "asyncio.Task[Found]":
+        """The same, as a task."""
+        return asyncio.create_task(self.commit(*args, **kwargs))
+
+    async def held(self) -> None:
+        """Send two requests, and let nothing pass the gate: whatever comes now has to wait. `requests` begins behind them."""
+        self.adapter.requests.clear()
+        self.adapter.gate.clear()
+        for name in ("held-1", "held-2"):
+            self.start({"s": 1}, name).add_done_callback(asyncio.Task.exception)
+            await settled()
+        assert len(self.adapter.requests) == 2
+        self.adapter.requests.clear()
+
+    async def released(self, *tasks: "asyncio.Task[Found]") -> list[Any]:
+        """Open the gate when everything that can has arrived; returns what became of the tasks."""
+        await settled()
+        self.adapter.gate.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    def sent(self) -> list[dict[str, dict[str, int]]]:
+        """What was sent: group -> shard -> offset, request by request."""
+        return [
+            {group.group: dict(zip(group.shard_names, group.offsets, strict=True)) for group in request.groups}
+            for request in self.adapter.requests
+        ]
+
+    async def ended(self) -> None:
+        """Nothing is left over of anything, once the pauses of what nobody waits for are over."""
+        await asyncio.sleep(MAX_PAUSE_S)
+        await settled()
+        batcher = self.batcher
+        assert batcher.room.taken == sum(batcher._under_way) == 0
+        for left in (batcher._shared, batcher._apart, batcher._held, batcher._flights):
+            assert not left
+        assert all(group.idle and not group.open for group in batcher._groups.values())
+
+
+def codes(found: Iterable[Any]) -> list[Any]:
+    """Errors as their codes, everything else as it is."""
+    return [one.code() if isinstance(one, grpc.aio.AioRpcError) else one for one in found]
+
+
+async def settled() -> None:
+    """Let everything run that can without waiting."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in virtual time; it fails when it does not end, or when a callback or task failed unseen."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        loop = VirtualLoop()
+        try:
+            task = loop.create_task(test(*args, **kwargs))
+            loop.run_for(LONG_S)
+            assert task.done(), "somebody waits for ever"
+            task.result()
+            assert loop.errors == []
+        finally:
+            loop.close()
+
+    return run

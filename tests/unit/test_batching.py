@@ -1,0 +1,181 @@
+"""Commits that share requests: who goes together, who is told what."""
+
+import asyncio
+
+import pytest
+
+from adapter import batching
+from adapter.errors import InvalidInputError
+from adapter.model import CommitMode, Member
+from tests.unit.links import Client, FakeAdapter, codes, settled, virtual
+
+
+@virtual
+async def test_a_lone_commit_is_sent_at_once() -> None:
+    """In this turn of the loop, or the next: no time passes."""
+    client = Client(FakeAdapter())
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert await client.commit({"s": 1}) == []
+    assert loop.time() == began
+    assert client.sent() == [{"g": {"s": 1}}]
+    await client.ended()
+
+
+@virtual
+async def test_what_is_committed_in_one_turn_of_the_loop_shares_a_request() -> None:
+    """The consumers that one answer has woken."""
+    client = Client(FakeAdapter())
+    await asyncio.gather(*(client.commit({str(at): at}) for at in range(20)))
+    assert [len(request["g"]) for request in client.sent()] == [20]
+
+
+@virtual
+async def test_what_arrives_while_requests_are_under_way_shares_the_next_one() -> None:
+    """Of all groups; of each shard the newest value."""
+    client = Client(FakeAdapter())
+    await client.held()
+    tasks = [client.start({"a": at}) for at in (1, 3, 2)] + [client.start({"a": 1, "b": 2}, "h"), client.start({"b": 9})]
+    await settled()
+    assert client.sent() == []
+    await client.released(*tasks)
+    assert client.sent() == [{"g": {"a": 3, "b": 9}, "h": {"a": 1, "b": 2}}]
+    assert client.adapter.most == batching.MAX_SHARED
+    await client.ended()
+
+
+@virtual
+async def test_the_columns_are_packed_and_have_no_epochs_where_none_is_known() -> None:
+    """The fast form of the wire; with epochs there is one for each shard."""
+    client = Client(FakeAdapter())
+    await client.commit({"a": 1, "b": 2})
+    assert [list(group.epochs) for group in client.adapter.requests[0].groups] == [[]]
+    await client.held()
+    await client.released(client.start({"a": 3}, epoch=1), client.start({"b": 4}))
+    assert client.sent() == [{"g": {"a": 3, "b": 4}}]
+    assert [list(group.epochs) for group in client.adapter.requests[0].groups] == [[1, 0]]
+    assert not any(group.shards for request in client.adapter.requests for group in request.groups)
+
+
+@virtual
+async def test_each_caller_learns_what_supersedes_its_own_value() -> None:
+    """A row of the adapter goes to all who offered less; without one, who offered less than another caller learns of that."""
+    client = Client(FakeAdapter())
+    await client.commit({"low": 7})
+    await client.held()
+    tasks = [client.start({"low": 5, "new": 1}), client.start({"low": 6, "new": 2, "own": 1}), client.start({"new": 2})]
+    assert await client.released(*tasks) == [[("low", 1, 7), ("new", 0, 2)], [("low", 1, 7)], []]
+    assert client.sent() == [{"g": {"low": 6, "new": 2, "own": 1}}]
+
+
+@virtual
+async def test_the_same_shard_of_another_group_or_namespace_is_another_one() -> None:
+    """Their rows are not mixed up."""
+    client = Client(FakeAdapter())
+    await client.commit({"s": 7})
+    await client.held()
+    other = asyncio.ensure_future(client.batcher.commit(("other", "g"), {"s": 1}, CommitMode.INCREASE_ONLY, {}, None))
+    assert await client.released(client.start({"s": 1}), client.start({"s": 1}, "h")) == [[("s", 1, 7)], []]
+    assert await other is None
+    assert len(client.adapter.requests) == 1
+
+
+@virtual
+async def test_a_caller_may_go_on_with_its_own_mapping() -> None:
+    """What it changes after the call is neither sent nor compared."""
+    client = Client(FakeAdapter())
+    await client.held()
+    offsets = {"s": 1}
+    tasks = [client.start(offsets), client.start({"s": 5})]
+    await settled()
+    offsets.update(s=9, t=9)
+    assert await client.released(*tasks) == [[("s", 0, 5)], []]
+    assert client.sent() == [{"g": {"s": 5}}]
+
+
+@virtual
+async def test_members_of_one_group_never_share_a_request() -> None:
+    """The adapter refuses that; those of the same member do, and other groups go along."""
+    client = Client(FakeAdapter())
+    await client.held()
+    members = [Member(1, "a"), Member(1, "b"), Member(1, "a"), None]
+    tasks = [client.start({str(at): at}, member=member) for at, member in enumerate(members)] + [client.start({"s": 1}, "h")]
+    assert await client.released(*tasks) == [[]] * 5
+    assert client.sent() == [{"g": {"0": 0, "2": 2}, "h": {"s": 1}}, {"g": {"1": 1}}, {"g": {"3": 3}}]
+    assert [request.groups[0].member_id for request in client.adapter.requests] == ["a", "b", ""]
+    await client.ended()
+
+
+@virtual
+async def test_values_of_different_epochs_are_not_compared_here() -> None:
+    """Which one is newer depends on what stands: a commit that knows no epoch takes that one's."""
+    client = Client(FakeAdapter())
+    await client.commit({"s": 50})
+    await client.commit({"s": 5}, overwrite=True)
+    await client.held()
+    tasks = [client.start({"s": 100}), client.start({"s": 60}, epoch=2), client.start({"s": 70}, epoch=2)]
+    tasks += [client.start({"s": 90}, epoch=1), client.start({"t": 1})]
+    # 70 and 90 come behind 100: both are superseded, as is 60.
+    assert await client.released(*tasks) == [[], [("s", 2, 100)], [("s", 2, 100)], [("s", 2, 100)], []]
+    assert [request["g"]["s"] for request in client.sent()] == [100, 70, 90]
+    assert [list(request.groups[0].epochs)[:1] for request in client.adapter.requests] == [[], [2], [1]]
+
+
+@virtual
+async def test_an_overwrite_has_its_request_and_its_place() -> None:
+    """Nothing of its group passes it in either direction, though other groups do."""
+    client = Client(FakeAdapter())
+    await client.held()
+    tasks = [client.start({"s": 9}), client.start({"s": 3}, overwrite=True), client.start({"s": 2}, overwrite=True)]
+    tasks += [client.start({"s": 4}), client.start({"s": 5}), client.start({"s": 1}, "h")]
+    assert await client.released(*tasks) == [[], [], [], [("s", 0, 5)], [], []]
+    assert client.sent() == [{"g": {"s": 9}, "h": {"s": 1}}, {"g": {"s": 3}}, {"g": {"s": 2}}, {"g": {"s": 5}}]
+    assert client.adapter.records[("default", "g", "s")][:2] == (3, 5)  # type: ignore[index]
+    await client.ended()
+
+
+@virtual
+async def test_a_bad_commit_is_refused_in_its_callers_turn() -> None:
+    """It meets no other, and nothing is sent of it (10)."""
+    client = Client(FakeAdapter())
+    await client.held()
+    good = client.start({"s": 1})
+    await settled()
+    for bad, text in (
+        ({}, "offsets is empty; at least one offset is needed"),
+        ({"": 1}, "shard is empty"),
+        ({"a": 1, "b\n": 1}, "shard has the control character U[+]000A at position 1"),
+        ({"x" * 256: 1}, "shard is 256 bytes long; at most 255 are allowed"),
+        ({"a": -1}, "offset of a: -1 is not a number from 0 to 18446744073709551615"),
+        ({"a": 2**64}, "offset of a: 18446744073709551616 is not a number"),
+    ):
+        with pytest.raises(InvalidInputError, match=text):
+            await client.commit(bad)
+    with pytest.raises(InvalidInputError, match="group is empty"):
+        await client.commit({"s": 1}, "")
+    with pytest.raises(InvalidInputError, match="epoch of s: -1 is not"):
+        await client.commit({"s": 1}, epoch=-1)
+    with pytest.raises(InvalidInputError, match="member_id has the control character"):
+        await client.commit({"s": 1}, member=Member(1, "\0"))
+    with pytest.raises(InvalidInputError, match="generation: -1 is not"):
+        await client.commit({"s": 1}, member=Member(-1))
+    with pytest.raises(TypeError):
+        await client.commit({"s": 1.5})  # type: ignore[dict-item]
+    with pytest.raises(UnicodeEncodeError):
+        await client.commit({"\ud800": 1})
+    assert codes(await client.released(good)) == [[]]
+    assert client.sent() == [{"g": {"s": 1}}]
+    await client.ended()
+
+
+@virtual
+async def test_what_counts_as_a_whole_number_is_one() -> None:
+    """Of a numeric library, say."""
+
+    class Number:
+        def __index__(self) -> int:
+            return 7
+
+    client = Client(FakeAdapter())
+    assert await client.commit({"s": Number(), "t": True}) == []  # type: ignore[dict-item]
+    assert client.sent() == [{"g": {"s": 7, "t": 1}}]
