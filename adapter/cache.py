@@ -15,11 +15,11 @@ from typing import NamedTuple, Self, TypeVar
 import anyio
 import structlog
 
-from adapter.codec import decode_key, decode_record, decode_seq, encode_key, group_prefix, pack_names, prefix_end
+from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_plain, group_prefix, pack_names, prefix_end
 from adapter.config import WalSync
 from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
-from adapter.hot import Held, HotRecords
+from adapter.hot import Fields, Held, HotRecords
 from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.writing import STATE, State, Stored, Writing, decode_member, member_key
 
@@ -105,6 +105,10 @@ class OffsetCache:
                 self._hot.update(key.group_key, {key.shard: held})
         return held
 
+    def held(self, group: tuple[str, str]) -> dict[str, Held]:
+        """What stands under those shards of a group that are in memory; for `write_forward`."""
+        return self._hot.of(group)
+
     def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held]:
         """What stands under some shards of a group, and maybe under others; those that are not in memory are read together."""
         held = self._hot.of(group)
@@ -159,6 +163,22 @@ class OffsetCache:
         if self.wal_sync != "always":
             self._advance_watermark(self.seq)
         return writing
+
+    def write_forward(self, held: dict[str, Held], shard: str, fields: Fields) -> Held:
+        """What `write` does of one plain record of a shard that is `held`, in fewer steps. Raises what it does."""
+        self.check()
+        _, replaced, encoded = held[shard]
+        seq = self.seq + 1
+        state = State(seq, self.flushed_seq, self._keys, (self._digest + seq - replaced) % 2**64)
+        batch = self._disk.batch()
+        batch.put(encoded, encode_plain(seq, fields[0], fields[1], fields[3]))
+        batch.put(STATE, state.encode())
+        self._write(batch)
+        self.seq, _, _, self._digest = state
+        after = held[shard] = (fields, seq, encoded)
+        if self.wal_sync != "always":
+            self._advance_watermark(seq)
+        return after
 
     def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: Writing) -> None:
         """Bring what is in memory to what is stored now."""

@@ -102,11 +102,12 @@ class Router:
         self._write_through = write_through
         self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
         self._all_cached = config.mode == "cached" and not config.policy
-        self._at_once = self._all_cached and not committer.syncs_each
+        # Commits of loaded groups wait for nothing.
+        self.at_once = self._all_cached and not committer.syncs_each
 
     def commit_at_once(self, commit: Commit) -> list[Standing] | None:
         """Commit a batch for which nothing has to be awaited, as most are; None when something has to."""
-        if not self._at_once or self._loader.must_load(commit):
+        if not self.at_once or self._loader.must_load(commit):
             return None
         return self._committer.apply(commit)
 

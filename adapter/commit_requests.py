@@ -3,7 +3,7 @@
 What is only an offset becomes columns, in whichever form it came.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,9 +27,6 @@ from adapter.rpc import offsets_pb
 
 MAX_GOOD_NAMES = 200_000
 
-_NOBODY: Mapping[GroupKey, Member] = {}
-_NO_BOUNDS: Mapping[ShardKey, Bounds] = {}
-
 _good_names: set[str] = set()  # to check many names at once
 
 
@@ -37,8 +34,8 @@ class ParsedCommit(NamedTuple):
     """A commit, and what came with it: bounds of shards, and its groups in the order of the request."""
 
     commit: Commit
-    bounds: Mapping[ShardKey, Bounds]
-    groups: Sequence[GroupKey]
+    bounds: dict[ShardKey, Bounds]
+    groups: list[GroupKey]
 
 
 def parse_commit(request: offsets_pb.CommitOffsetsRequest, now_ms: int | None = None) -> ParsedCommit:
@@ -50,35 +47,12 @@ def parse_commit(request: offsets_pb.CommitOffsetsRequest, now_ms: int | None = 
     return parse_groups(request.groups, mode, now_ms)
 
 
-def parse_groups(groups: Sequence[offsets_pb.GroupCommits], mode: CommitMode, now_ms: int | None = None) -> ParsedCommit:
+def parse_groups(groups: Iterable[offsets_pb.GroupCommits], mode: CommitMode, now_ms: int | None = None) -> ParsedCommit:
     """The commit of some groups. Raises InvalidInputError."""
-    came_at_ms = wall_ms() if now_ms is None else now_ms
-    if len(groups) == 1 and (lone := _lone(groups[0], came_at_ms)):
-        return ParsedCommit(Commit((), mode, _NOBODY, (lone,)), _NO_BOUNDS, [lone.group])
-    parsing = _Parsing(came_at_ms)
+    parsing = _Parsing(wall_ms() if now_ms is None else now_ms)
     for at, group in enumerate(groups):
         parsing.add(group, f"groups[{at}]")
     return parsing.finish(mode)
-
-
-def _lone(group: offsets_pb.GroupCommits, now_ms: int) -> Columns | None:
-    """What a consumer sends after each message, one offset by known names and nothing else; None for any other request."""
-    namespace, name, shards = group.namespace or DEFAULT_NAMESPACE, group.group, group.shards
-    if len(shards) != 1 or group.shard_names or group.offsets or group.epochs or group.member_id or group.HasField("generation"):
-        return None
-    item = shards[0]
-    shard, offset, epoch = item.shard, item.offset, item.epoch
-    known = namespace in _good_names and name in _good_names and shard in _good_names
-    if not known or epoch > EPOCH_MAX or not item.HasField("offset") or _has_more(item):
-        return None
-    return Columns(GroupKey(namespace, name), (shard,), (offset,), (epoch,) if epoch else (), now_ms)
-
-
-def _has_more(item: offsets_pb.ShardCommit) -> bool:
-    """True for a commit that is more than an offset."""
-    if item.metadata or item.committed_at_ms or item.topic or item.partition:
-        return True
-    return item.HasField("high_watermark") or item.HasField("low_watermark")
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from adapter.dirty import DirtyKeys
 from adapter.expiry import Expiry
 from adapter.flusher import Flusher
 from adapter.groups import Groups
+from adapter.lone import LoneCommits
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.ownership import Ownership
@@ -37,6 +38,7 @@ class Core:
     dirty: DirtyKeys
     committer: Committer
     commits: Router
+    lone: LoneCommits
     bounds: ReportedBounds
     broker_log: BrokerLog
     meta: MetaClient
@@ -84,6 +86,7 @@ async def running_core(
     write_through = WriteThrough(committer, cache, meta, metrics)
     flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks)
     groups = Groups(cache, dirty)
+    commits = Router(config, loader, committer, write_through)
     try:
         async with anyio.create_task_group() as tasks:
             for run, name in (
@@ -98,7 +101,8 @@ async def running_core(
                 cache=cache,
                 dirty=dirty,
                 committer=committer,
-                commits=Router(config, loader, committer, write_through),
+                commits=commits,
+                lone=LoneCommits(cache, dirty, possible=commits.at_once, clock=clocks.monotonic),
                 bounds=bounds,
                 broker_log=broker_log,
                 meta=meta,

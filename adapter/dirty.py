@@ -63,6 +63,15 @@ class DirtyKeys:
         """Mark shards of a group dirty."""
         self._waiting.add(group, held, now)
 
+    def add_one(self, group: tuple[str, str], shard: str, held: Held, now: float) -> None:
+        """Mark a shard dirty."""
+        waiting = self._waiting
+        shards = waiting.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
+        if shards is None:
+            waiting.add(GroupKey(*group), {shard: held}, now)
+        else:
+            shards[shard] = held
+
     def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
         """Begin a flush of everything that waits. What is committed from now on waits for the next (invariant 3)."""
         self._in_flight, self._waiting = self._waiting, _Part()

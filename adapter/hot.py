@@ -15,8 +15,6 @@ Fields = tuple[int, int, bool, int, str, str, int]
 # A record, its write counter, and its key as the store has it.
 Held = tuple[Fields, int, bytes]
 
-_NONE: Mapping[str, Held] = {}
-
 
 class HotRecords:
     """Some of the store's records."""
@@ -30,12 +28,12 @@ class HotRecords:
         """How many there are."""
         return self._count
 
-    def of(self, group: GroupKey) -> Mapping[str, Held]:
-        """Those of a group, by shard."""
-        found = self._groups.get(group)
+    def of(self, group: tuple[str, str]) -> dict[str, Held]:
+        """Those of a group, by shard. One that is here may be replaced by a newer one; none may be added."""
+        found = self._groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         if found is None:
-            return _NONE
-        self._groups.move_to_end(group)
+            return {}
+        self._groups.move_to_end(group)  # type: ignore[arg-type]
         return found
 
     def get(self, key: OffsetKey) -> Held | None:

@@ -42,6 +42,8 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
         self, request: offsets_pb.CommitOffsetsRequest, context: Context
     ) -> offsets_pb.CommitOffsetsReply:
+        if self.commit_lone(request):
+            return offsets_pb.CommitOffsetsReply()
         begun = self.begin(request)
         rows = self.finish_at_once(begun)
         if rows is None:
@@ -97,6 +99,16 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._ending = True
         for reader in self._readers:
             reader.cancel()
+
+    def commit_lone(self, request: offsets_pb.CommitOffsetsRequest) -> bool:
+        """Make what most requests are durable, see `lone`; False for any other, which then begins."""
+        started = time.perf_counter()
+        with self._errors_counted:
+            core = self._core()
+            if not core.lone.commit(request, core.clocks.now_ms()):
+                return False
+        self._metrics.committed(1, 0, time.perf_counter() - started)
+        return True
 
     def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
         """Check a commit."""
@@ -218,6 +230,8 @@ class _Stream:
     async def _begin(self, request: offsets_pb.StreamCommitsRequest) -> "Reply | asyncio.Task[Reply]":
         """Begin a request in its turn: most are answered then."""
         try:
+            if self._store.commit_lone(request.commit):
+                return Reply(id=request.id, covers=1)
             begun = self._store.begin(request.commit)
             rows = self._store.finish_at_once(begun)
             if rows is None:

@@ -11,7 +11,7 @@ from adapter.commit_requests import parse_commit
 from adapter.committer import Columns, Commit, Standing
 from adapter.core import Core
 from adapter.errors import AdapterError, DiskFullError, InvalidInputError
-from adapter.model import EPOCH_MAX, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.model import EPOCH_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta
 from tests.unit.helpers import core_over, key, record, tombstone, watched
@@ -58,28 +58,6 @@ def test_both_forms_may_be_in_a_group(*, known: bool) -> None:
     assert commit.columns == [Columns(G, ["a", "b"], [1, 2], [0, 3], NOW_MS)]
     assert commit.entries == [(key("c"), record(3, 0, committed_at_ms=NOW_MS, metadata="m"))]
     assert (commit.size, len(commit.offered())) == (3, 3)
-
-
-LONE: list[dict[str, Any]] = [{}, {"epoch": 4}, {"metadata": "m"}, {"topic": "t"}, {"partition": 3}, {"committed_at_ms": 5}]
-
-
-@pytest.mark.parametrize("fields", LONE, ids=str)
-def test_a_lone_commit_of_known_names_is_read_like_any_other(fields: dict[str, Any]) -> None:
-    """It takes a way of its own."""
-    shard = f"lone-{fields}"
-    commits = [parsed({"shards": [one(shard, 5, **fields)]}) for _ in range(2)]
-    assert commits[0].offered() == commits[1].offered()
-    wanted = {"epoch": 0, "committed_at_ms": NOW_MS, **fields}
-    assert commits[1].offered() == [(key(shard), record(5, **wanted))]
-
-
-def test_a_lone_commit_keeps_its_member_and_its_bounds() -> None:
-    """They are not lost on the short way."""
-    for _ in range(2):
-        group = offsets_pb.GroupCommits(group="g", member_id="m", generation=3, shards=[one("a", 5)])
-        assert parse_commit(offsets_pb.CommitOffsetsRequest(groups=[group])).commit.members == {G: Member(3, "m")}
-        group = offsets_pb.GroupCommits(group="g", shards=[one("a", 5, low_watermark=1, high_watermark=9)])
-        assert len(parse_commit(offsets_pb.CommitOffsetsRequest(groups=[group])).bounds) == 1
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
