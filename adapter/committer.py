@@ -6,8 +6,8 @@ Service.
 
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -32,10 +32,13 @@ class Columns(NamedTuple):
     epochs: Sequence[int]
     committed_at_ms: int
 
-    def entry(self, at: int) -> Entry:
-        """One of them."""
-        epoch = self.epochs[at] if self.epochs else 0
-        return OffsetKey(*self.group, self.shards[at]), OffsetRecord(epoch, self.offsets[at], True, self.committed_at_ms)  # noqa: FBT003 - `live`
+    def entry(self, shard: str, offset: int, epoch: int) -> Entry:
+        """One of them, as it would be by itself."""
+        return OffsetKey(*self.group, shard), OffsetRecord(epoch, offset, committed_at_ms=self.committed_at_ms)
+
+    def entries(self) -> Iterator[Entry]:
+        """All of them."""
+        return map(self.entry, self.shards, self.offsets, self.epochs or repeat(0))
 
 
 class Commit(NamedTuple):
@@ -57,7 +60,7 @@ class Commit(NamedTuple):
 
     def offered(self) -> list[Entry]:
         """All of them, one by one."""
-        return [*self.entries, *(columns.entry(at) for columns in self.columns for at in range(len(columns.shards)))]
+        return [*self.entries, *chain.from_iterable(columns.entries() for columns in self.columns)]
 
 
 class Reconcile(NamedTuple):
@@ -225,9 +228,7 @@ class _Deciding:
         forward: dict[str, Held] = {}
         rest = []
         now_ms = columns.committed_at_ms
-        for at, (shard, offset, knows) in enumerate(
-            zip(columns.shards, columns.offsets, columns.epochs or repeat(0), strict=False)
-        ):
+        for shard, offset, knows in zip(columns.shards, columns.offsets, columns.epochs or repeat(0), strict=False):
             before = held.get(shard)
             if before is not None:
                 (epoch, stands, live, when, _, _, _), seq, encoded = before
@@ -239,7 +240,7 @@ class _Deciding:
                 key = encode_key(OffsetKey(*columns.group, shard))
                 forward[shard] = ((FIRST_EPOCH, offset, True, now_ms, "", "", 0), 0, key)
                 continue
-            rest.append(columns.entry(at))
+            rest.append(columns.entry(shard, offset, knows))
         if forward:
             self._forward[columns.group] = forward
         return rest

@@ -175,7 +175,7 @@ async def test_a_column_does_what_an_entry_does(tmp_path: Path, mode: CommitMode
             core.cache.write({where: standing for where, standing, _ in cases if standing})
         for where, _, (offset, epoch) in cases:
             column = Columns(where.group_key, [where.shard], [offset], [epoch] if epoch else (), NOW_MS)
-            wanted = await outcome(one_by_one, Commit([column.entry(0)], mode), where)
+            wanted = await outcome(one_by_one, Commit(list(column.entries()), mode), where)
             assert await outcome(fast, Commit((), mode, columns=[column]), where) == wanted
         assert list(fast.cache.scan()) == list(one_by_one.cache.scan())
         assert all(fast.cache.find(found.key) == (found.record, found.seq) for found in fast.cache.scan())
