@@ -25,7 +25,7 @@ class LoneCommits:
         self._clock = clock
 
     def commit(self, request: offsets_pb.CommitOffsetsRequest, now_ms: int) -> bool:
-        """Commit the request if it is such a one: written and dirty. Raises DiskFullError or StorageFailedError.
+        """Commit the request if it is such a one: stored, and dirty where it is new. Raises DiskFullError or StorageFailedError.
 
         That its names are good follows from what is in memory.
         """
@@ -40,10 +40,12 @@ class LoneCommits:
         if before is None:
             return False
         epoch, stands, live, when, _, _, _ = before[0]
-        newer = offset > stands or (offset == stands > 0 and now_ms > when)  # a missing offset reads as 0
         knows = item.epoch
-        if not newer or not live or (knows and knows != epoch) or request.mode > 1 or _has_more(group, item):
+        # A missing offset reads as 0.
+        if offset < stands or not (offset and live) or (knows and knows != epoch) or request.mode > 1 or _has_more(group, item):
             return False
+        if offset == stands and now_ms <= when:
+            return True  # again: what stands is stored
         after = self._cache.write_forward(held, shard, (epoch, offset, True, now_ms, "", "", 0))
         self._dirty.add_one(name, shard, after, self._clock())
         return True

@@ -78,8 +78,8 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "lone-missing-offset-is-0",
         "lone.py",
-        "offset == stands > 0 and",
-        "offset == stands and",
+        "not (offset and live)",
+        "not live",
         "a commit that names no offset is acknowledged",
         ("unit/test_lone.py::test_whatever_is_more_or_less_goes_the_general_way",),
     ),
