@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from types import TracebackType
 from typing import NamedTuple, TypeGuard
 
 import grpc
@@ -34,7 +33,6 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     def __init__(self, core: Callable[[], Core], metrics: AdapterMetrics) -> None:
         self._core = core
         self._metrics = metrics
-        self._errors_counted = _CountedErrors(metrics)
         self._readers: set[asyncio.Task[None]] = set()
         self._ending = False
 
@@ -103,24 +101,33 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     def commit_lone(self, request: offsets_pb.CommitOffsetsRequest) -> bool:
         """Make what most requests are durable, see `lone`; False for any other, which then begins."""
         started = time.perf_counter()
-        with self._errors_counted:
+        try:
             core = self._core()
             if not core.lone.commit(request, core.clocks.now_ms()):
                 return False
+        except AdapterError as error:
+            self._count(error)
+            raise
         self._metrics.committed(1, 0, time.perf_counter() - started)
         return True
 
     def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
         """Check a commit."""
         started = time.perf_counter()
-        with self._errors_counted:
+        try:
             core = self._core()
             return _Begun(core, parse_commit(request, core.clocks.now_ms()), started)
+        except AdapterError as error:
+            self._count(error)
+            raise
 
     def finish_at_once(self, begun: "_Begun") -> list[offsets_pb.Superseded] | None:
         """Make a commit durable for which nothing has to be awaited; None for any other, which is then prepared and finished."""
-        with self._errors_counted:
+        try:
             standing = begun.core.commits.commit_at_once(begun.parsed.commit)
+        except AdapterError as error:
+            self._count(error)
+            raise
         return None if standing is None else self._finished(begun, standing)
 
     async def prepare(self, begun: "_Begun") -> None:
@@ -129,8 +136,11 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
 
     async def finish(self, begun: "_Begun") -> list[offsets_pb.Superseded]:
         """Make a commit durable; returns the rows of its reply."""
-        with self._errors_counted:
+        try:
             return self._finished(begun, await begun.core.commits.commit(begun.parsed.commit))
+        except AdapterError as error:
+            self._count(error)
+            raise
 
     def _finished(self, begun: "_Begun", standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
         core, (commit, bounds, _), started = begun
@@ -140,19 +150,8 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._metrics.committed(commit.size, len(rows), time.perf_counter() - started)
         return rows
 
-
-class _CountedErrors:
-    """Counts the errors that pass."""
-
-    def __init__(self, metrics: AdapterMetrics) -> None:
-        self._metrics = metrics
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, AdapterError):
-            self._metrics.commit_errors.labels(status_of(error).name).inc()
+    def _count(self, error: AdapterError) -> None:
+        self._metrics.commit_errors.labels(status_of(error).name).inc()
 
 
 class _Begun(NamedTuple):
