@@ -15,11 +15,11 @@ from typing import NamedTuple, Self, TypeVar
 import anyio
 import structlog
 
-from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_plain, group_prefix, pack_names, prefix_end
+from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_plain, encode_shards, prefix_end
 from adapter.config import WalSync
 from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
-from adapter.hot import Fields, Held, HotRecords
+from adapter.hot import Absent, Fields, Held, HotRecords
 from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.writing import STATE, State, Stored, Writing, decode_member, member_key
 
@@ -109,23 +109,23 @@ class OffsetCache:
         """What stands under those shards of a group that are in memory; for `write_forward`."""
         return self._hot.of(group)
 
-    def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held]:
+    def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held | Absent]:
         """What stands under some shards of a group, and maybe under others; those that are not in memory are read together."""
         held = self._hot.of(group)
         missing = [shard for shard in shards if shard not in held]
         if not missing:
             return held
-        keys = [group_prefix(group) + pack_names(shard) for shard in missing]
-        found = {
-            shard: (decode_record(value), decode_seq(value), key)
-            for shard, key, value in zip(missing, keys, self._disk.get_many(keys), strict=True)
-            if value is not None
-        }
+        keys = encode_shards(group, missing)
+        found: dict[str, Held] = {}
+        answer: dict[str, Held | Absent] = {shard: held[shard] for shard in shards if shard in held}
+        for shard, key, value in zip(missing, keys, self._disk.get_many(keys), strict=True):
+            if value is None:
+                answer[shard] = (None, 0, key)
+            else:
+                answer[shard] = found[shard] = (decode_record(value), decode_seq(value), key)
         if found:
-            known = {shard: held[shard] for shard in shards if shard in held}
-            self._hot.update(group, found)
-            return {**known, **found}  # not what is in memory now: of a large group that may be nothing
-        return held
+            self._hot.update(group, found)  # of a large group nothing may stay
+        return answer
 
     def member(self, group: GroupKey) -> Member | None:
         """The highest generation that committed for a group, and who first did so in it."""

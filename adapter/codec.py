@@ -5,6 +5,7 @@ matches that group alone. No key starts with a zero byte, so a store may keep it
 """
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 
 from adapter.errors import StoreDamagedError
@@ -15,6 +16,7 @@ _HEAD = struct.Struct(">QQQQ?IBH")
 _PLAIN = struct.Struct(">QQQQ8s").pack
 _PLAIN_TAIL = struct.pack(">?IBH", True, 0, 0, 0)  # noqa: FBT003 - `live`
 _SEQ = struct.Struct(">Q")
+_LENGTHS = [bytes((length,)) for length in range(256)]
 
 
 def pack_names(*names: str) -> bytes:
@@ -40,6 +42,12 @@ def unpack_names(data: bytes) -> list[str]:
 def encode_key(key: OffsetKey) -> bytes:
     """Namespace, group, shard."""
     return pack_names(*key)
+
+
+def encode_shards(group: GroupKey, shards: Sequence[str]) -> list[bytes]:
+    """The keys of many shards of a group."""
+    prefix = pack_names(*group)
+    return [prefix + _LENGTHS[len(name)] + name for name in map(str.encode, shards)]
 
 
 def decode_key(data: bytes) -> OffsetKey:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from adapter.cache import OffsetCache
-from adapter.codec import encode_key, group_prefix
+from adapter.codec import group_prefix
 from adapter.combine import Combiner
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, NotReadyError
@@ -229,16 +229,15 @@ class _Deciding:
         rest = []
         now_ms = columns.committed_at_ms
         for shard, offset, knows in zip(columns.shards, columns.offsets, columns.epochs or repeat(0), strict=False):
-            before = held.get(shard)
-            if before is not None:
-                (epoch, stands, live, when, _, _, _), seq, encoded = before
+            fields, seq, encoded = held[shard]
+            if fields is not None:
+                epoch, stands, live, when, _, _, _ = fields
                 newer = offset > stands or (offset == stands and now_ms > when)
                 if newer and live and (not knows or knows == epoch):
                     forward[shard] = ((epoch, offset, True, now_ms, "", "", 0), seq, encoded)
                     continue
             elif loaded and knows <= FIRST_EPOCH:
-                key = encode_key(OffsetKey(*columns.group, shard))
-                forward[shard] = ((FIRST_EPOCH, offset, True, now_ms, "", "", 0), 0, key)
+                forward[shard] = ((FIRST_EPOCH, offset, True, now_ms, "", "", 0), 0, encoded)
                 continue
             rest.append(columns.entry(shard, offset, knows))
         if forward:

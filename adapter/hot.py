@@ -14,6 +14,8 @@ MAX_KEYS = 100_000  # some 450 bytes each
 Fields = tuple[int, int, bool, int, str, str, int]
 # A record, its write counter, and its key as the store has it.
 Held = tuple[Fields, int, bytes]
+# The same of a key that is not stored.
+Absent = tuple[None, int, bytes]
 
 
 class HotRecords:
@@ -30,7 +32,8 @@ class HotRecords:
 
     def of(self, group: tuple[str, str]) -> dict[str, Held]:
         """Those of a group, by shard. One that is here may be replaced by a newer one; none may be added."""
-        found = self._groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
+        # A tuple finds the GroupKey that equals it.
+        found: dict[str, Held] | None = self._groups.get(group)  # type: ignore[call-overload]
         if found is None:
             return {}
         self._groups.move_to_end(group)  # type: ignore[arg-type]

@@ -93,7 +93,7 @@ class GroupLoader:
         held = self._cache.hold_all(columns.group, columns.shards)
         loaded = columns.group in self._committer.loaded.groups
         return any(
-            (epoch or not loaded) and ((found := held.get(shard)) is None or epoch > found[0][0])
+            (epoch or not loaded) and ((found := held[shard][0]) is None or epoch > found[0])
             for shard, epoch in zip(columns.shards, columns.epochs or repeat(0), strict=False)
         )
 

@@ -24,7 +24,7 @@ from benchmarks.scale import Scale
 
 TITLE = "commits during a flush of many keys"
 LIMIT = 2.0
-RATES = (500, 0)  # commits per second of 64 consumers, which leaves two cores room for the flush; 0: as many as are answered
+RATES = (1_000, 0)  # commits per second of 64 consumers, which leaves two cores room for the flush; 0: as many as are answered
 QUIET_S = 2.0  # before each flush
 # Between these batches, in times that one took: gRPC cancels calls once 1,000 of them wait for a server.
 BREATHS = 2.0

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from adapter.cache import OffsetCache
+from adapter.codec import encode_key
 from adapter.hot import Held, HotRecords
 from adapter.model import GroupKey
 from tests.unit.helpers import key, record
@@ -74,7 +75,9 @@ def test_what_stands_is_read_also_when_its_group_is_too_large_for_the_memory(tmp
     shards = [str(at) for at in range(10)]
     cache.write({key(shard): record(at) for at, shard in enumerate(shards)})
     cache._hot = HotRecords(max_keys=4)
-    assert cache.hold_all(G, [*shards, "absent"]).keys() == set(shards)
+    answer = cache.hold_all(G, [*shards, "absent"])
+    assert answer.keys() == {*shards, "absent"}
+    assert answer["absent"] == (None, 0, encode_key(key("absent")))
     assert len(cache._hot) == 0
     few = cache.hold_all(G, shards[:3])
     assert {shard: (fields, seq) for shard, (fields, seq, _) in few.items()} == {
