@@ -21,8 +21,7 @@ _LENGTHS = [bytes((length,)) for length in range(256)]
 
 def pack_names(*names: str) -> bytes:
     """Length-prefixed fields: the key of all of them, or the prefix of everything below them."""
-    parts = [name.encode() for name in names]
-    return b"".join(bytes((len(part),)) + part for part in parts)
+    return b"".join([_LENGTHS[len(name)] + name for name in map(str.encode, names)])
 
 
 def unpack_names(data: bytes) -> list[str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import anyio
 import anyio.lowlevel
@@ -78,7 +78,7 @@ class RocksDbEngine:
         # Between the decision and the write nobody else may decide on the same keys (invariant 2).
         async with self._saving:
             for at in range(0, len(entries), SLICE):
-                outcomes += [self._decide(cluster, entry, staged) for entry in entries[at : at + SLICE]]
+                outcomes += self._decide(cluster, entries[at : at + SLICE], staged)
                 await anyio.lowlevel.checkpoint()
             self._write(staged)
         # Even when nothing was written: what stands may come from a save that is not synced yet.
@@ -189,13 +189,17 @@ class RocksDbEngine:
         await self._syncs.submit(None)
         return count
 
-    def _decide(self, cluster: str, entry: SaveEntry, staged: dict[bytes, OffsetRecord]) -> SaveOutcome:
-        key = pack_names(cluster, *entry.key)
-        standing = staged.get(key) or self._standing(key)
-        outcome = settle(entry, standing)
-        if outcome.standing is not None and outcome.standing != standing:
-            staged[key] = outcome.standing
-        return outcome
+    def _decide(self, cluster: str, entries: Sequence[SaveEntry], staged: dict[bytes, OffsetRecord]) -> list[SaveOutcome]:
+        keys = [pack_names(cluster, *entry.key) for entry in entries]
+        values = cast("list[bytes | None]", rocks.guarded(self._data.get, keys))
+        outcomes = []
+        for entry, key, value in zip(entries, keys, values, strict=True):
+            standing = staged.get(key) or (None if value is None else decode_record(value))
+            outcome = settle(entry, standing)
+            if outcome.standing is not None and outcome.standing != standing:
+                staged[key] = outcome.standing
+            outcomes.append(outcome)
+        return outcomes
 
     def _standing(self, key: bytes) -> OffsetRecord | None:
         value: bytes | None = rocks.guarded(self._data.get, key)

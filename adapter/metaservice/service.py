@@ -5,6 +5,7 @@ and one of them must not disturb the others (invariant 10). A bad request as a w
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from adapter.codec import pack_names
@@ -40,9 +41,11 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         reply = meta_pb.SaveOffsetDataReply(committed=all(outcome.status.acknowledged for outcome in outcomes))
         async for entry_slice in in_slices(entries):
             at = len(reply.results)
-            for entry, outcome in zip(entry_slice, outcomes[at : at + len(entry_slice)], strict=True):
+            made = outcomes[at : at + len(entry_slice)]
+            for entry, outcome in zip(entry_slice, made, strict=True):
                 add_result(reply, entry, outcome)
-                self._metrics.results[outcome.status].inc()
+            for status, count in Counter(outcome.status for outcome in made).items():
+                self._metrics.results[status].inc(count)
         return reply
 
     @answering
