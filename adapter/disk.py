@@ -9,7 +9,7 @@ import gc
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -154,8 +154,7 @@ class RocksDisk:
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
         """See `Disk`."""
-        values: Sequence[bytes | None] = rocks.guarded(self._db.get, keys) or ()
-        return values
+        return cast("list[bytes | None]", rocks.guarded(self._db.get, keys))
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See `Disk`. Raises StoreDamagedError at a block that cannot be read."""
@@ -168,7 +167,7 @@ class RocksDisk:
     def write(self, batch: Batch) -> None:
         """See `Disk`: a write to the kernel."""
         try:  # not `rocks.guarded`: this is in the path of each commit
-            self._db.write(batch)
+            self._db.write(cast("WriteBatch", batch))
         except Exception as error:
             raise rocks.translate(error) from error
 

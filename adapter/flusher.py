@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
-import anyio.lowlevel
 import structlog
 
 from adapter.cache import OffsetCache
@@ -25,7 +24,7 @@ from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.retry import retrying
-from adapter.wire import SLICE, in_slices
+from adapter.wire import SLICE, in_slices, others
 
 log = structlog.get_logger(__name__)
 
@@ -222,7 +221,7 @@ async def _chunks(batch: Batch, max_bytes: int) -> AsyncIterator[list[SaveEntry]
             size += cost
             made += 1
             if made % SLICE == 0:
-                await anyio.lowlevel.checkpoint()
+                await others()
     if chunk:
         yield chunk
 

@@ -11,7 +11,8 @@ import anyio.lowlevel
 from adapter.model import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import meta_pb
 
-SLICE = 200  # entries converted before the event loop gets a turn: well under a millisecond
+SLICE = 200  # entries converted before others have their turns: well under a millisecond
+TURNS = 8  # grpc.aio brings one call in each turn of the loop: with one turn a slice, calls would pile up
 
 T = TypeVar("T")
 
@@ -20,8 +21,14 @@ async def in_slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
     """Slices of a long batch, with a turn for other tasks between them, so that a big flush does not stall commits."""
     for at in range(0, len(items), SLICE):
         if at:
-            await anyio.lowlevel.checkpoint()
+            await others()
         yield items[at : at + SLICE]
+
+
+async def others() -> None:
+    """Let others have their turns, after a slice of something long."""
+    for _ in range(TURNS):
+        await anyio.lowlevel.checkpoint()
 
 
 def namespace_of(namespace: str, tenant: str) -> str:
