@@ -5,12 +5,11 @@ acknowledged writes says so at open. Never knows of the Meta Service.
 """
 
 import contextlib
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 import anyio
 import structlog
@@ -21,25 +20,16 @@ from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
 from adapter.hot import Absent, Fields, Held, HotRecords
 from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
-from adapter.writing import STATE, State, Stored, Writing, decode_member, member_key
+from adapter.writing import LOSS, STATE, Loss, State, Stored, Writing, decode_member, member_key
 
 log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-_LOSS = b"\0loss"
-_LOSS_FORM = struct.Struct(">QQ")
 _FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
 
 
 SPACE_CHECK_S = 0.5  # while the disk is full
-
-
-class Loss(NamedTuple):
-    """Acknowledged writes that were missing at an open: about how many, at least 1, and when that was found (Unix ms)."""
-
-    writes: int
-    found_at_ms: int
 
 
 class OffsetCache:
@@ -57,8 +47,8 @@ class OffsetCache:
         self.wal_sync = wal_sync
         self.seq = self.synced_seq = state.seq
         self.flushed_seq = state.flushed_seq
-        loss = disk.get(_LOSS)
-        self.loss = Loss(*_LOSS_FORM.unpack(loss)) if loss else None
+        loss = disk.get(LOSS)
+        self.loss = Loss.decode(loss) if loss else None
         self.loss_at_open = False
 
     @classmethod
@@ -106,7 +96,7 @@ class OffsetCache:
         return held
 
     def held(self, group: tuple[str, str]) -> dict[str, Held]:
-        """What stands under those shards of a group that are in memory; for `write_forward`."""
+        """Those shards of a group that are in memory; for `write_forward`."""
         return self._hot.of(group)
 
     def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held | Absent]:
@@ -311,7 +301,7 @@ class OffsetCache:
         self.loss_at_open = True
         self.seq = self.synced_seq = max(self.seq, self._disk.watermark)
         batch = self._disk.batch()
-        batch.put(_LOSS, _LOSS_FORM.pack(*self.loss))
+        batch.put(LOSS, self.loss.encode())
         batch.put(STATE, State(self.seq, self.flushed_seq, self._keys, self._digest).encode())
         self._write(batch)
         self._disk.sync_now()

@@ -49,5 +49,5 @@ def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
     # A full collection takes 50 ms and more once a flush of many keys has filled the memory with objects, and every commit waits
     # for it. What is made here goes by its reference count; cycles are few, and may wait for the 10 millionth new object.
     gc.freeze()
-    gc.set_threshold(2_000, 50, 100)
+    gc.set_threshold(1_000, 10, 1_000)
     return anyio.run(guarded, backend_options={"use_uvloop": True})

@@ -13,9 +13,11 @@ from adapter.hot import Held
 from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
 
 STATE = b"\0state"
+LOSS = b"\0loss"
 _MEMBER = b"\0member"  # before the packed names of a group
 _MEMBER_FORM = struct.Struct(">Q")
 _STATE_FORM = struct.Struct(">QQQQ")
+_LOSS_FORM = struct.Struct(">QQ")
 
 
 class Stored(NamedTuple):
@@ -24,6 +26,22 @@ class Stored(NamedTuple):
     key: OffsetKey
     record: OffsetRecord
     seq: int
+
+
+class Loss(NamedTuple):
+    """Acknowledged writes that were missing at an open: about how many, at least 1, and when that was found (Unix ms)."""
+
+    writes: int
+    found_at_ms: int
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Loss":
+        """The stored form."""
+        return cls(*_LOSS_FORM.unpack(value))
+
+    def encode(self) -> bytes:
+        """The inverse of `decode`."""
+        return _LOSS_FORM.pack(*self)
 
 
 class State(NamedTuple):

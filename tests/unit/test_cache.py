@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from rocksdict import Rdict
 
 from adapter import rocks
-from adapter.cache import Loss, OffsetCache
+from adapter.cache import OffsetCache
 from adapter.codec import encode_key, encode_record, group_prefix
 from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
 from adapter.testing import eventually
 from adapter.watermark import Watermark
-from adapter.writing import Stored
+from adapter.writing import Loss, Stored
 from tests.unit.helpers import KEYS, RECORDS, WatchedCache, crash, key, record, rocks_of, tombstone
 
 A, B, C = key("a"), key("b"), key("c")
