@@ -30,8 +30,8 @@ META_MUTANTS = (
     Mutant(
         "meta-forgets-the-entry-before",
         "metaservice/rocksdb_engine.py",
-        "        standing = staged.get(key) or self._standing(key)\n",
-        "        standing = self._standing(key)\n",
+        "            standing = staged.get(key) or (None if value is None else decode_record(value))\n",
+        "            standing = None if value is None else decode_record(value)\n",
         "a save that carries a key twice goes backwards",
         ("contract/test_save_rules.py::test_the_entries_of_a_request_count_one_after_the_other",),
     ),
