@@ -58,7 +58,7 @@ def test_commit_get_and_rewind(shared: Pair) -> None:
 
 def test_commit_in_json(shared: Pair) -> None:
     """The reply, with numbers as numbers."""
-    assert shared("commit", "json", "s", str(U64_MAX), "--json").json == {"superseded": []}
+    assert shared("commit", "json", "s", str(U64_MAX), "--json").json == {"superseded": [], "written_through": []}
     lower = shared("commit", "json", "s", "1", "--json")
     row = {"namespace": "default", "group": "json", "shard": "s", "epoch": 1, "offset": U64_MAX, "deleted": False}
     assert (lower.code, lower.json) == (NO, {"superseded": [row]})
