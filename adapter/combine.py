@@ -1,6 +1,6 @@
 """Group commit: what concurrent callers submit while one call is under way is taken together by the next.
 
-Nothing waits for a timer: a lone submission is taken at once. Used for WriteBatches, fsyncs, write-through saves and group loads.
+Nothing waits for a timer: a lone submission is taken at once. Used for fsyncs, write-through saves and group loads.
 """
 
 import asyncio
