@@ -231,9 +231,9 @@ class _Deciding:
         for shard, offset, knows in zip(columns.shards, columns.offsets, columns.epochs or repeat(0), strict=False):
             fields, seq, encoded = held[shard]
             if fields is not None:
-                epoch, stands, live, when, _, _, _ = fields
+                epoch, stands, _, when, _, _, _ = fields
                 newer = offset > stands or (offset == stands and now_ms > when)
-                if newer and live and (not knows or knows == epoch):
+                if newer and (not knows or knows == epoch):
                     forward[shard] = ((epoch, offset, True, now_ms, "", "", 0), seq, encoded)
                     continue
             elif loaded and knows <= FIRST_EPOCH:

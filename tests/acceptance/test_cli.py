@@ -61,7 +61,7 @@ def test_commit_in_json(shared: Pair) -> None:
     assert shared("commit", "json", "s", str(U64_MAX), "--json").json == {"superseded": [], "written_through": []}
     lower = shared("commit", "json", "s", "1", "--json")
     row = {"namespace": "default", "group": "json", "shard": "s", "epoch": 1, "offset": U64_MAX, "deleted": False}
-    assert (lower.code, lower.json) == (NO, {"superseded": [row]})
+    assert (lower.code, lower.json) == (NO, {"superseded": [row], "written_through": []})
 
 
 @pytest.mark.parametrize("offset", ["x", "", str(U64_MAX + 1), "\u0663"])

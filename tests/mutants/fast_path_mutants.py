@@ -12,14 +12,6 @@ FAST_PATH_MUTANTS = (
         ("unit/test_columns.py::test_a_column_does_what_an_entry_does",),
     ),
     Mutant(
-        "forward-over-a-tombstone",
-        "committer.py",
-        "                if newer and live and (",
-        "                if newer and (",
-        "a commit below an expired offset is not stored, or stored in the old epoch",
-        ("unit/test_columns.py::test_a_tombstone_is_not_gone_over_on_the_short_way",),
-    ),
-    Mutant(
         "forward-in-any-epoch",
         "committer.py",
         " and (not knows or knows == epoch):\n",

@@ -14,7 +14,7 @@ from adapter.errors import AdapterError, DiskFullError, InvalidInputError
 from adapter.model import EPOCH_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta
-from tests.unit.helpers import core_over, key, record, tombstone, watched
+from tests.unit.helpers import core_over, key, record, watched
 
 G = GroupKey("default", "g")
 NOW_MS = 1_000
@@ -190,11 +190,3 @@ async def outcome(core: Core, commit: Commit, where: OffsetKey) -> object:
     except AdapterError as error:
         return type(error), str(error)
     return answer, core.cache.find(where), where in core.dirty
-
-
-async def test_a_tombstone_is_not_gone_over_on_the_short_way(tmp_path: Path) -> None:
-    """A commit over it is decided: below its offset it begins the next epoch."""
-    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        core.cache.write({key("a"): tombstone(4)})
-        await submit(core, columns({"a": 3}))
-        assert core.cache.get(key("a")) == record(3, 4, committed_at_ms=NOW_MS)
