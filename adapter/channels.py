@@ -11,12 +11,15 @@ from adapter.errors import ConfigError
 
 Options = Sequence[tuple[str, int]]
 
+# Else a new channel takes over the connection of another one in this process, with its pause after a failure.
+_ITS_OWN = ("grpc.use_local_subchannel_pool", 1)
+
 
 def open_channel(address: str, tls: ClientTls | None, options: Options, *, name: str = "tls") -> grpc.aio.Channel:
     """A channel that connects on first use; to a Unix socket without TLS. Raises ConfigError that names `name` for bad files."""
     if tls is None or address.startswith("unix:"):
-        return grpc.aio.insecure_channel(address, options)
-    return grpc.aio.secure_channel(address, _credentials(tls, name), options)
+        return grpc.aio.insecure_channel(address, [*options, _ITS_OWN])
+    return grpc.aio.secure_channel(address, _credentials(tls, name), [*options, _ITS_OWN])
 
 
 def _credentials(tls: ClientTls, name: str) -> grpc.ChannelCredentials:

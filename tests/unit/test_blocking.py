@@ -136,6 +136,7 @@ def test_what_an_interrupted_thread_waited_for_is_given_up() -> None:
     """Ctrl-C ends the call, not only the waiting for it; others go on."""
     begun, ended = threading.Event(), threading.Event()
     here = threading.get_ident()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
 
     async def never() -> None:
         begun.set()
@@ -146,8 +147,11 @@ def test_what_an_interrupted_thread_waited_for_is_given_up() -> None:
             ended.set()
 
     thread = _LoopThread()
-    with pytest.raises(KeyboardInterrupt):
-        thread.do(never)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            thread.do(never)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert begun.is_set()
     assert ended.wait(PATIENCE_S)
     thread.do(_nothing)

@@ -1,0 +1,26 @@
+"""A client that was there while its adapter was away, and one that comes after it."""
+
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from adapter.client import OffsetClient
+from adapter.testing import FakeMeta, adapter_config, running_sidecar
+
+AWAY_S = 0.5
+TRIES = 3
+
+
+async def test_a_new_client_does_not_wait_for_the_reconnect_of_an_old_one(tmp_path: Path) -> None:
+    """The old one has failed and pauses before its next attempt; the adapter is back, and the new one finds it at once."""
+    config, meta = adapter_config(tmp_path), FakeMeta()
+    address = f"unix:{config.server.unix_socket}"
+    async with OffsetClient.connect(address, AWAY_S, resend=False) as old:
+        async with running_sidecar(config, meta):
+            await old.commit("g", {"s": 1})
+        for _ in range(TRIES):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await old.commit("g", {"s": 2})
+        async with running_sidecar(config, meta), OffsetClient.connect(address, AWAY_S, resend=False) as new:
+            assert await new.commit("g", {"s": 3}) == []
