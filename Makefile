@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SPARK_STAMP := $(VENV)/.installed-spark
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tools lint format types proto proto-check mutants soak model bench lock clean
+.PHONY: help setup demo demo-pipeline test tools lint format types proto proto-check mutants soak model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -17,7 +18,11 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $(STAMP)
 
-$(BENCH_STAMP): $(STAMP) requirements-bench.lock
+$(SPARK_STAMP): $(STAMP) requirements-spark.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
+	@touch $(SPARK_STAMP)
+
+$(BENCH_STAMP): $(SPARK_STAMP) requirements-bench.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
 	@touch $(BENCH_STAMP)
 
@@ -26,8 +31,12 @@ setup: $(STAMP) ## Make the virtual environment with everything pinned
 demo: $(STAMP) ## Show the main job on real data, end to end, in under a minute
 	$(BIN)/python -m demo
 
-test: $(STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
-	$(BIN)/python -m pytest --cov --cov-report=term
+demo-pipeline: $(SPARK_STAMP) ## Show the Spark pipeline: a fleet under load, lag tables, a crash, reconcile, repair, the report
+	$(BIN)/python -m demo.pipeline
+
+test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
+	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),3) --dist=loadfile --ignore=tests/pipeline
+	$(BIN)/python -m pytest --cov --cov-append --cov-report=term tests/pipeline
 
 tools: ## Install the Debian packages that the fault tests use
 	@sh tests/install-tools.sh
@@ -40,7 +49,7 @@ format: $(STAMP) ## Format the code and apply safe fixes
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
 
-types: $(STAMP) ## Check types
+types: $(SPARK_STAMP) ## Check types
 	$(BIN)/mypy
 
 proto: $(STAMP) ## Generate the wire code from proto/
@@ -69,7 +78,9 @@ bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, 
 lock: ## Resolve the dependencies again (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements.lock
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements.lock -o requirements-dev.lock
-	uv pip compile pyproject.toml --group dev --group bench --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-dev.lock -o requirements-bench.lock
+	uv pip compile pyproject.toml --group dev --extra journal --extra spark --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-dev.lock -o requirements-spark.lock
+	uv pip compile pyproject.toml --extra journal --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-spark.lock -o requirements-journal.lock
+	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra spark --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-spark.lock -o requirements-bench.lock
 
 clean: ## Remove what the targets above made
 	rm -rf $(VENV) data .pytest_cache .mypy_cache .ruff_cache .coverage

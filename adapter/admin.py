@@ -4,6 +4,7 @@ No rule of its own about offsets: changes are planned and made by `resets`.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
 from itertools import islice
 
 from adapter.access import Access, audited
@@ -141,6 +142,24 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         commit = parse_groups(request.groups, CommitMode.INCREASE_ONLY).commit
         return change_reply(await self._core().resets.merge(commit, execute=request.execute))
+
+    @audited
+    async def SnapshotOffsets(  # noqa: D102
+        self, request: offsets_pb.SnapshotOffsetsRequest, context: Context
+    ) -> AsyncIterator[offsets_pb.SnapshotOffsetsReply]:
+        core = self._core()
+        with core.cache.snapshot() as snapshot:
+            yield offsets_pb.SnapshotOffsetsReply(
+                head=offsets_pb.SnapshotOffsetsReply.Head(
+                    taken_at_ms=core.clocks.now_ms(),
+                    records=snapshot.records,
+                    flushed_seq=snapshot.flushed_seq,
+                    broker=self._situation.config.journal.broker,
+                )
+            )
+            async with aclosing(snapshot.pages()) as pages:
+                async for keys, records in pages:
+                    yield offsets_pb.SnapshotOffsetsReply(keys=keys, records=records)
 
     @staticmethod
     async def _bounds(core: Core, group: GroupKey, shards: list[str], reply: offsets_pb.DescribeGroupReply) -> dict[str, Bounds]:

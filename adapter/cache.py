@@ -20,15 +20,13 @@ from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
 from adapter.hot import Absent, Fields, Held, HotRecords
 from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.snapshot import Snapshot, Snapshots
 from adapter.writing import LOSS, STATE, Loss, State, Stored, Writing, decode_member, member_key
 
 log = structlog.get_logger(__name__)
-
 R = TypeVar("R")
 
 _FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
-
-
 SPACE_CHECK_S = 0.5  # while the disk is full
 
 
@@ -38,6 +36,7 @@ class OffsetCache:
     def __init__(self, disk: Disk, wal_sync: WalSync) -> None:
         self._disk = disk
         self._hot = HotRecords()
+        self.snapshots = Snapshots()
         self.failure = ""
         self._disk_full = False
         self._batches = self._synced_batches = 0
@@ -240,6 +239,11 @@ class OffsetCache:
         """The first `count` records of such a scan, read away from the event loop."""
         return await self.apart(lambda: list(islice(self.scan(prefix, after), count)))
 
+    def snapshot(self) -> Snapshot:
+        """All records as they are now, to be read while commits go on. Raises StorageFailedError."""
+        self.check()
+        return self.snapshots.take(self._disk.scan(_FIRST_KEY, b""), self._keys, self.flushed_seq)
+
     @property
     def unsynced_writes(self) -> int:
         """Acknowledged writes that a power cut could lose now."""
@@ -265,6 +269,7 @@ class OffsetCache:
 
     def close(self) -> None:
         """Store the bookkeeping, sync, close. Never raises: what goes wrong here is found at the next open."""
+        self.snapshots.close(self.failure or "the store was closed")
         try:
             if not self.failure:
                 self.write({})

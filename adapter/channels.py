@@ -19,10 +19,11 @@ def open_channel(address: str, tls: ClientTls | None, options: Options, *, name:
     """A channel that connects on first use; to a Unix socket without TLS. Raises ConfigError that names `name` for bad files."""
     if tls is None or address.startswith("unix:"):
         return grpc.aio.insecure_channel(address, [*options, _ITS_OWN])
-    return grpc.aio.secure_channel(address, _credentials(tls, name), [*options, _ITS_OWN])
+    return grpc.aio.secure_channel(address, credentials(tls, name), [*options, _ITS_OWN])
 
 
-def _credentials(tls: ClientTls, name: str) -> grpc.ChannelCredentials:
+def credentials(tls: ClientTls, name: str) -> grpc.ChannelCredentials:
+    """What a client verifies by and shows. Raises ConfigError that names `name` for files that cannot be used."""
     try:
         ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))
         # gRPC would fail each call without saying why: let the standard library look first.

@@ -13,10 +13,11 @@ from adapter.combine import Combiner
 from adapter.committer import Commit, Committer, Reconcile, Standing
 from adapter.config import AdapterConfig
 from adapter.errors import AdapterError, RefusedError
+from adapter.journal import NO_JOURNAL, Journal, Moved
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
-from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
-from adapter.placing import place
+from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
+from adapter.placing import goes_back, place
 from adapter.reads import GroupLoader
 
 MAX_CALLERS = 1_024  # that share one save
@@ -43,11 +44,19 @@ class WriteBack:
 class WriteThrough:
     """Acknowledged when the Meta Service has it. Concurrent commits share one save call."""
 
-    def __init__(self, committer: Committer, cache: OffsetCache, meta: MetaClient, metrics: AdapterMetrics) -> None:
+    def __init__(
+        self,
+        committer: Committer,
+        cache: OffsetCache,
+        meta: MetaClient,
+        metrics: AdapterMetrics,
+        journal: Journal = NO_JOURNAL,
+    ) -> None:
         self._committer = committer
         self._cache = cache
         self._meta = meta
         self._metrics = metrics
+        self._journal = journal
         self._combiner: Combiner[Commit, list[Standing]] = Combiner(self._save, max_items=MAX_CALLERS)
         self.run = self._combiner.run
 
@@ -70,6 +79,8 @@ class WriteThrough:
         entries = [SaveEntry(key, record) for key, record in offers.items()]
         with self._metrics.save_call("write_through", len(entries)):
             outcomes = await epochless.save(self._meta, entries)
+        self._journal.moved("rewind", self._rewinds(entries, outcomes))
+        self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
         acknowledged = [(key, outcome.standing) for key, outcome in by_key.items() if outcome.status.acknowledged]
         await self._committer.submit(Reconcile(acknowledged))
@@ -84,6 +95,17 @@ class WriteThrough:
             return error
         offers.update(plan)
         return [Standing(key, record) for key, record in plan]
+
+    def _rewinds(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> list[Moved]:
+        """Those of a save that is not adopted here yet."""
+        return [
+            Moved(key, before, outcome.standing or record)
+            for (key, record, _), outcome in zip(entries, outcomes, strict=True)
+            if record.epoch > FIRST_EPOCH
+            and outcome.status is Status.APPLIED
+            and (before := self._cache.get(key))
+            and goes_back(before, record)
+        ]
 
     def _place(
         self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], mode: CommitMode

@@ -17,8 +17,9 @@ from adapter.combine import Combiner
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, NotReadyError
 from adapter.hot import Held
+from adapter.journal import NO_JOURNAL, Journal, Moved
 from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, as_seen, meet
-from adapter.placing import LoadedGroups, check_generation, place
+from adapter.placing import LoadedGroups, check_generation, goes_back, place
 
 Entry = tuple[OffsetKey, OffsetRecord]
 
@@ -104,10 +105,17 @@ class Standing(NamedTuple):
 class Committer:
     """Applies changes in the order in which they come: each is decided, written and marked dirty before the next is looked at."""
 
-    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cache: OffsetCache,
+        dirty: DirtyKeys,
+        clock: Callable[[], float] = time.monotonic,
+        journal: Journal = NO_JOURNAL,
+    ) -> None:
         self.loaded = LoadedGroups()
         self._cache = cache
         self._dirty = dirty
+        self._journal = journal
         self._clock = clock
         self.syncs_each = cache.wal_sync == "always"
         self._syncs: Combiner[None, None] = Combiner(self._sync, max_items=sys.maxsize)
@@ -141,6 +149,8 @@ class Committer:
         deciding = _Deciding(self._cache, self._dirty, self.loaded, self._clock)
         standing = deciding.decide(change)
         deciding.write()
+        if deciding.rewinds:
+            self._journal.moved("rewind", deciding.rewinds)
         return standing
 
     def check_members(self, members: Mapping[GroupKey, Member]) -> None:
@@ -156,7 +166,7 @@ class Committer:
 class _Deciding:
     """What one change does, and its write."""
 
-    __slots__ = ("_cache", "_clean", "_clock", "_dirty", "_forward", "_loaded", "_members", "_newly_loaded", "_staged")
+    __slots__ = ("_cache", "_clean", "_clock", "_dirty", "_forward", "_loaded", "_members", "_newly_loaded", "_staged", "rewinds")
 
     def __init__(self, cache: OffsetCache, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
         self._cache = cache
@@ -168,6 +178,7 @@ class _Deciding:
         self._forward: dict[GroupKey, dict[str, Held]] = {}
         self._clean: set[OffsetKey] = set()
         self._members: dict[GroupKey, Member | None] = {}
+        self.rewinds: list[Moved] = []
 
     def decide(self, change: Change) -> list[Standing]:
         """Decide the whole of it, or raise."""
@@ -216,6 +227,8 @@ class _Deciding:
             decided.append(Standing(key, after))
             if after != before:
                 self._stage(key, after, clean=False)
+                if before and goes_back(before, after):
+                    self.rewinds.append(Moved(key, before, after))
         return decided
 
     def _go_forward(self, columns: Columns) -> list[Entry]:

@@ -4,6 +4,7 @@ Every setting is explained in config/adapter.toml and config/meta.toml, with its
 """
 
 import ipaddress
+import socket
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -199,6 +200,22 @@ class ExpirySection(Section):
     interval_ms: int = Field(default=600_000, ge=10, le=86_400_000)
 
 
+class JournalSection(Section):
+    """A record of what changed, for the pipeline. Without a path: none."""
+
+    path: _Path | None = None
+    broker: Annotated[str, AfterValidator(_name)] = Field(default_factory=socket.gethostname)
+    segment_max_bytes: int = Field(default=16 * 2**20, ge=65_536, le=2**30)
+    segment_max_age_ms: int = Field(default=60_000, ge=100, le=86_400_000)
+    disk_max_bytes: int = Field(default=2**30, ge=2**20, le=2**50)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.disk_max_bytes < 2 * self.segment_max_bytes:
+            raise ValueError(f"disk_max_bytes = {self.disk_max_bytes} is less than two segments of segment_max_bytes")
+        return self
+
+
 class RecoverySection(Section):
     """The comparison with the Meta Service at start."""
 
@@ -251,6 +268,7 @@ class AdapterConfig(Section):
     expiry: ExpirySection = ExpirySection()
     broker_log: BrokerLogSection = BrokerLogSection()
     admin: AdminSection = AdminSection()
+    journal: JournalSection = JournalSection()
     stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
 

@@ -21,6 +21,7 @@ from adapter.dirty import DirtyKeys
 from adapter.expiry import Expiry
 from adapter.flusher import Flusher
 from adapter.groups import Groups
+from adapter.journal import NO_JOURNAL, Journal
 from adapter.lone import LoneCommits
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
@@ -74,6 +75,7 @@ async def running_core(
     metrics: AdapterMetrics,
     broker_log: BrokerLog,
     clocks: Clocks = REAL,
+    journal: Journal = NO_JOURNAL,
 ) -> AsyncIterator[Core]:
     """Run a core over an open cache, which is closed at the end.
 
@@ -81,10 +83,11 @@ async def running_core(
     """
     dirty = DirtyKeys()
     bounds = ReportedBounds()
-    committer = Committer(cache, dirty, clocks.monotonic)
+    journal.sees(bounds)
+    committer = Committer(cache, dirty, clocks.monotonic, journal)
     loader = GroupLoader(cache, committer, meta)
-    write_through = WriteThrough(committer, cache, meta, metrics)
-    flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks)
+    write_through = WriteThrough(committer, cache, meta, metrics, journal)
+    flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks, journal)
     groups = Groups(cache, dirty)
     commits = Router(config, loader, committer, write_through)
     try:
@@ -108,14 +111,18 @@ async def running_core(
                 meta=meta,
                 loader=loader,
                 groups=groups,
-                resets=Resets(cache, committer, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms),
+                resets=Resets(
+                    cache, committer, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms, journal
+                ),
                 reader=OffsetReader(cache, loader),
                 flusher=flusher,
                 ownership=Ownership(cache, dirty, committer, flusher),
                 recovery=Recovery(
                     cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic
                 ),
-                expiry=Expiry(config.expiry, cache, dirty, groups, committer, flusher, meta, metrics, clocks.now_ms),
+                expiry=Expiry(
+                    config.expiry, cache, dirty, groups, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
+                ),
                 clocks=clocks,
                 tasks=tasks,
             )

@@ -19,9 +19,10 @@ from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, TransientError
 from adapter.flusher import Flusher
 from adapter.groups import PAGE_KEYS, GroupRow, Groups
+from adapter.journal import NO_JOURNAL, Journal, Moved
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
-from adapter.model import GroupKey, OffsetKey
+from adapter.model import GroupKey, OffsetKey, expired
 from adapter.writing import Stored
 
 log = structlog.get_logger(__name__)
@@ -50,6 +51,7 @@ class Expiry:
         metrics: AdapterMetrics,
         now_ms: Callable[[], int],
         pause_s: float = PAUSE_S,
+        journal: Journal = NO_JOURNAL,
     ) -> None:
         self._retention_ms = section.retention_hours * HOUR_MS
         self._interval_s = section.interval_ms / 1000
@@ -62,6 +64,7 @@ class Expiry:
         self._metrics = metrics
         self._now_ms = now_ms
         self._pause_s = pause_s
+        self._journal = journal
         self._told = ""
         self._looked_at = 0
 
@@ -136,6 +139,8 @@ class Expiry:
             async for page, last in self._pages(row.group):
                 _check_old(page, before_ms)
                 await self._committer.submit(Forget([stored.key for stored in page], [row.group] if last else []))
+                now_ms = self._now_ms()
+                self._journal.moved("expire", [Moved(key, held, expired(held, now_ms)) for key, held, _ in page if held.live])
         except ContendedError:
             await self._put_back(row.group)
 

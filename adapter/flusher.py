@@ -20,6 +20,7 @@ from adapter.dirty import DirtyKeys
 from adapter.epochless import save
 from adapter.errors import AdapterError, RefusedError, TransientError
 from adapter.hot import Fields, Held
+from adapter.journal import NO_JOURNAL, Journal
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
@@ -54,6 +55,7 @@ class Flusher:
         meta: MetaClient,
         metrics: AdapterMetrics,
         clocks: Clocks = REAL,
+        journal: Journal = NO_JOURNAL,
     ) -> None:
         self._section = section
         self._cache = cache
@@ -61,6 +63,7 @@ class Flusher:
         self._committer = committer
         self._meta = meta
         self._metrics = metrics
+        self._journal = journal
         self._clock = clocks.monotonic
         self._now_ms = clocks.now_ms
         self._lock = anyio.Lock()
@@ -149,6 +152,7 @@ class Flusher:
                 for entry in chunk:
                     self._refuse(entry.key, str(error), outcome)
             else:
+                self._journal.flushed(chunk, results)
                 await self._take_in(chunk, results, outcome)
 
     async def _take_in(self, chunk: Sequence[SaveEntry], results: Sequence[SaveOutcome], outcome: _Outcome) -> None:

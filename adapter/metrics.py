@@ -145,6 +145,19 @@ class GaugesCollector(Collector):
             yield GaugeMetricFamily(f"{self._prefix}_{name}", text, value=value)
 
 
+class CountersCollector(Collector):
+    """Counters that are read when Prometheus asks."""
+
+    def __init__(self, prefix: str, read: Callable[[], dict[str, tuple[str, float]]]) -> None:
+        self._prefix = prefix
+        self._read = read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """What `read` gives: name -> (help, value)."""
+        for name, (text, value) in self._read().items():
+            yield CounterMetricFamily(f"{self._prefix}_{name}", text, value=value)
+
+
 @contextmanager
 def serving(section: MetricsSection, registry: CollectorRegistry) -> Iterator[None]:
     """Serve `/metrics` over HTTP meanwhile, unless the section says nowhere. Raises ListenError."""

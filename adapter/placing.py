@@ -29,6 +29,11 @@ def check_generation(group: GroupKey, member: Member, seen: Member | None) -> No
         )
 
 
+def goes_back(before: OffsetRecord, after: OffsetRecord) -> bool:
+    """True when a commit was a rewind of what stood."""
+    return after.epoch > before.epoch and before.live
+
+
 def place(
     key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
 ) -> OffsetRecord:

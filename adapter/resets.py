@@ -16,9 +16,10 @@ from adapter.commit import CommitPolicy
 from adapter.committer import Commit, Committer, Forget, Reconcile
 from adapter.errors import AdapterError, ContendedError, InvalidInputError, RefusedError, TransientError, UnknownBoundsError
 from adapter.flusher import Flusher
+from adapter.journal import NO_JOURNAL, Journal, Moved
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, as_seen, decide, is_deleted
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
 from adapter.plans import Change, Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
 from adapter.reads import GroupLoader, Wanted
 
@@ -57,6 +58,7 @@ class Resets:
         broker_log: BrokerLog,
         metrics: AdapterMetrics,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        journal: Journal = NO_JOURNAL,
     ) -> None:
         self._cache = cache
         self._committer = committer
@@ -68,6 +70,7 @@ class Resets:
         self._broker_log = broker_log
         self._metrics = metrics
         self._now_ms = now_ms
+        self._journal = journal
 
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
         """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
@@ -85,7 +88,7 @@ class Resets:
         def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
 
-        return await self._change(group, plan, warnings, execute=execute)
+        return await self._change("reset", group, plan, warnings, execute=execute)
 
     async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
         """Delete shards of a group; none named: all of it, and its generation."""
@@ -94,7 +97,7 @@ class Resets:
             keys = wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]
             return plan_delete(keys, Known(standing, now_ms=now_ms))
 
-        outcome = await self._change(wanted.group, plan, [], execute=execute)
+        outcome = await self._change("delete", wanted.group, plan, [], execute=execute)
         if execute and not wanted.shards:
             await self._committer.submit(Forget((), [wanted.group], gone=True))
         return outcome
@@ -140,7 +143,7 @@ class Resets:
         def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_clone(sources, keys, Known(standing, now_ms=now_ms))
 
-        return await self._change(target, plan, [], execute=execute)
+        return await self._change("clone", target, plan, [], execute=execute)
 
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
         """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
@@ -161,9 +164,11 @@ class Resets:
             kept = stood if same else stands
             warning = "" if stands.offset == offered.offset else f"{stands.offset} stands and is larger"
             changes.append(Change(key, stood, kept, warning))
+        if execute:
+            self._journal.moved("import", _moved(changes))
         return Outcome(changes, [], execute)
 
-    async def _change(self, group: GroupKey, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
+    async def _change(self, kind: str, group: GroupKey, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
         """Load, plan and, under the flusher's lock, write, adopt and read back."""
         now_ms = self._now_ms()
         if not execute:
@@ -173,44 +178,45 @@ class Resets:
             async with self._flusher.paused():
                 await self._loader.load_patiently(group)
                 changes = plan(self._standing(group), now_ms)
-                await self._execute(group, changes)
+                await self._execute(kind, group, changes)
         active = active_warning(changes, now_ms)
         return Outcome(changes, [*warnings, *([active] if active else [])], execute)
 
-    async def _execute(self, group: GroupKey, changes: Sequence[Change]) -> None:
-        writes = {change.key: change.after for change in changes if change.changes and change.after}
+    async def _execute(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
+        moved = _moved(changes)
+        writes = {key: after for key, _, after in moved}
         try:
-            await self._write(group, writes)
+            await self._write(kind, group, moved)
             await self._read_back(writes)
         except AdapterError as error:
             error.attempted = changes
             raise
 
-    async def _write(self, group: GroupKey, writes: Mapping[OffsetKey, OffsetRecord]) -> None:
-        entries = [SaveEntry(key, record) for key, record in writes.items()]
-        for at in range(0, len(entries), SAVE_ENTRIES):
-            part = entries[at : at + SAVE_ENTRIES]
+    async def _write(self, kind: str, group: GroupKey, writes: Sequence[Moved]) -> None:
+        for at in range(0, len(writes), SAVE_ENTRIES):
+            part = writes[at : at + SAVE_ENTRIES]
             try:
-                await self._write_part(group, part)
+                await self._write_part(kind, group, part)
             except TransientError as error:
-                done = f"{at} of {len(entries)} offsets are changed, of {len(part)} it is unknown: run it again: " if at else ""
+                done = f"{at} of {len(writes)} offsets are changed, of {len(part)} it is unknown: run it again: " if at else ""
                 raise type(error)(f"{done}{error}") from error
 
-    async def _write_part(self, group: GroupKey, part: Sequence[SaveEntry]) -> None:
-        dead = [entry.key for entry in part if not entry.record.live]
+    async def _write_part(self, kind: str, group: GroupKey, part: Sequence[Moved]) -> None:
+        dead = [key for key, _, after in part if not after.live]
         if dead and not self._meta.knows_epochs:
             # Such a server would take a tombstone for the offset 0.
             await self._meta.delete(group, [key.shard for key in dead])
+            self._journal.moved(kind, part)
             await self._committer.submit(Forget(dead, gone=True))
             return
         with self._metrics.save_call("admin", len(part)):
-            outcomes = await self._meta.save(part)
-        for entry, outcome in zip(part, outcomes, strict=True):
+            outcomes = await self._meta.save([SaveEntry(key, after) for key, _, after in part])
+        done = list(zip(part, outcomes, strict=True))
+        self._journal.moved(kind, [moved for moved, outcome in done if outcome.status is Status.APPLIED])
+        for moved, outcome in done:
             if not outcome.status.acknowledged:
-                raise RefusedError(f"{'/'.join(entry.key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}")
-        await self._committer.submit(
-            Reconcile([(entry.key, outcome.standing) for entry, outcome in zip(part, outcomes, strict=True)])
-        )
+                raise RefusedError(f"{'/'.join(moved.key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}")
+        await self._committer.submit(Reconcile([(moved.key, outcome.standing) for moved, outcome in done]))
 
     async def _read_back(self, written: Mapping[OffsetKey, OffsetRecord], *, at_least: bool = False) -> None:
         """Compare what the Meta Service holds now. Raises ContendedError when it is something else (or less, `at_least`)."""
@@ -262,6 +268,10 @@ class Resets:
             oldest = min(bounds.seen_at_ms for bounds in found.values())
             warnings.append(f"bounds as commits told them, up to {(self._now_ms() - oldest) / 1000:.0f} s ago")
         return found, warnings
+
+
+def _moved(changes: Sequence[Change]) -> list[Moved]:
+    return [Moved(change.key, change.before, change.after) for change in changes if change.changes and change.after]
 
 
 def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool) -> bool:

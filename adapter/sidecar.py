@@ -20,9 +20,10 @@ from adapter.clocks import REAL, Clocks
 from adapter.config import AdapterConfig
 from adapter.core import Core, Opening, open_cache, running_core
 from adapter.errors import AdapterError, NotReadyError, StorageFailedError, leaves
+from adapter.journal import journal_of
 from adapter.listen import GrpcServer, listening
 from adapter.meta_client import GrpcMetaClient, MetaClient
-from adapter.metrics import AdapterMetrics, GaugesCollector
+from adapter.metrics import AdapterMetrics, CountersCollector, GaugesCollector
 from adapter.process import Until
 from adapter.retry import Attempts, retrying
 from adapter.rpc import offsets_grpc, offsets_pb
@@ -60,8 +61,9 @@ class Sidecar:
         self._opening = opening
         self._clocks = clocks
         self._metrics = metrics or AdapterMetrics()
+        self._journal = journal_of(config.journal, clocks)
         self._stop = anyio.Event()
-        self.situation = Situation(config, meta, self._metrics)
+        self.situation = Situation(config, meta, self._metrics, self._journal)
         self.store = OffsetStore(self.core, self._metrics)
         self.ready = anyio.Event()
         self.addresses: list[str] = []
@@ -83,7 +85,7 @@ class Sidecar:
 
         Raises what listening raises, and what opening the store raises at the first attempt.
         """
-        async with self._listening() as server:
+        async with self._listening() as server, self._journal.running():
             cache: OffsetCache | None = await self._opening(self._config, create=True)
             while cache:
                 left = await self._serve(cache, server)
@@ -96,7 +98,8 @@ class Sidecar:
         """Serve until `stop` and return what stayed dirty; None when the store failed before."""
         reason = ""
         try:
-            async with running_core(self._config, cache, self._meta, self._metrics, self._broker_log, self._clocks) as core:
+            parts = (self._config, cache, self._meta, self._metrics, self._broker_log, self._clocks, self._journal)
+            async with running_core(*parts) as core:
                 try:
                     return await self._run_core(core, server)
                 finally:
@@ -220,6 +223,7 @@ class Sidecar:
             offsets_grpc.add_OffsetAdminServicer_to_server(OffsetAdmin(self.situation, self.core, self._access), server)
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.situation.gauges))
+        self._metrics.registry.register(CountersCollector("offset_adapter", self.situation.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         with metrics_http.serving(self._config.metrics, self._metrics.registry):
             async with listening(self._config.server, SERVICES, add, options=options) as server:

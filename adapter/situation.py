@@ -5,6 +5,7 @@ import time
 from adapter import __version__
 from adapter.config import AdapterConfig
 from adapter.core import Core
+from adapter.journal import NO_JOURNAL, Journal
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.rpc import offsets_pb
@@ -19,8 +20,9 @@ AT_RISK = {
 class Situation:
     """Where the sidecar is between start and stop; what Status and the metrics read."""
 
-    def __init__(self, config: AdapterConfig, meta: MetaClient, metrics: AdapterMetrics) -> None:
+    def __init__(self, config: AdapterConfig, meta: MetaClient, metrics: AdapterMetrics, journal: Journal = NO_JOURNAL) -> None:
         self.config = config
+        self.journal = journal
         self.meta = meta
         self.metrics = metrics
         self.state: offsets_pb.StatusReply.State.ValueType = offsets_pb.StatusReply.RECOVERING
@@ -54,7 +56,30 @@ class Situation:
         )
         if self.core:
             _fill(reply, self.core)
+        if counts := self.journal.counts:
+            reply.journal.path = counts.path
+            reply.journal.rows = counts.rows
+            reply.journal.dropped_rows = counts.dropped
+            reply.journal.segments = counts.segments
+            reply.journal.bytes = counts.bytes
+            reply.journal.deleted_segments = counts.deleted_segments
+            reply.journal.last_error = counts.last_error
         return reply
+
+    def counters(self) -> dict[str, tuple[str, float]]:
+        """Counters for the metrics. Called from the metrics thread."""
+        counts = self.journal.counts
+        if counts is None:
+            return {}
+        return {
+            "journal_rows": ("Rows that the journal handed to the kernel.", counts.rows),
+            "journal_dropped_rows": ("Rows that are left out of the journal: its disk was too slow, or failed.", counts.dropped),
+            "journal_failures": ("Attempts to write the journal that failed.", counts.failures),
+            "journal_deleted_segments": (
+                "Segments that were deleted to stay in journal.disk_max_bytes.",
+                counts.deleted_segments,
+            ),
+        }
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Gauges for the metrics. Called from the metrics thread."""
@@ -65,6 +90,12 @@ class Situation:
             "0 when the Meta Service knows only offsets, as RobustMQ does.",
             float(self.meta.knows_epochs),
         )
+        if counts := self.journal.counts:
+            values |= {
+                "journal_queued_rows": ("Rows that wait to be written to the journal.", counts.queued),
+                "journal_segments": ("Finished segments of the journal on this disk.", counts.segments),
+                "journal_bytes": ("Their size.", counts.bytes),
+            }
         if core is None:
             return values
         loss = core.cache.loss

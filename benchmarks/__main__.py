@@ -24,6 +24,7 @@ from benchmarks import (
     fast_path_sync,
     flush,
     machine,
+    meta_bulk,
     modes,
     plot,
     rates,
@@ -46,6 +47,7 @@ ALL: dict[str, Benchmark] = {
     "batches": fast_path_batches.run,
     "wal_sync": fast_path_sync.run,
     "during_flush": during_flush.run,
+    "meta_bulk": meta_bulk.run,
     "peers": peers.run,
 }
 FOREIGN = {"peers"}  # they start other people's servers: only a short run that names them does

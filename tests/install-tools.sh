@@ -1,8 +1,9 @@
 #!/bin/sh
-# What the fault tests use, from Debian's packages. Without root, or elsewhere, those tests say by name that they did not run.
+# What the fault tests and the test of the report's page use, from Debian's packages. Without root, or elsewhere, those tests say by name
+# that they did not run.
 set -eu
 missing=""
-for pair in strace:strace faketime:faketime mkfs.ext4:e2fsprogs mount:mount losetup:mount; do
+for pair in strace:strace faketime:faketime mkfs.ext4:e2fsprogs mount:mount losetup:mount chromium:chromium; do
   command -v "${pair%%:*}" >/dev/null 2>&1 || PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -n "$missing" ] || exit 0

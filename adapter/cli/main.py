@@ -8,6 +8,7 @@ import click
 
 from adapter import __version__, logs, repairing, sidecar
 from adapter.cli import offsets, options, tools
+from adapter.cli.snapshot import snapshot
 from adapter.config import AdapterConfig, MetaConfig, load
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.metaservice import process as meta_process
@@ -149,6 +150,7 @@ def repair(config: Path | None, *, start_from_meta: bool, yes: bool) -> None:
 
 cli.add_command(offsets.groups)
 cli.add_command(offsets.offsets)
+cli.add_command(snapshot)
 
 
 def main() -> None:

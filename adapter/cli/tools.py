@@ -229,6 +229,8 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
         ("last flush", flush_text + (f"; {reply.last_flush_error}" if reply.last_flush_error else "")),
         ("recovery", f"{'done' if recovery.done else 'not done'} in {recovery.seconds:.1f} s: {counts}"),
     ]
+    if reply.HasField("journal"):
+        rows.append(("journal", _journal_text(reply.journal)))
     if reply.HasField("loss"):
         rows.append(
             ("LOSS", f"up to {reply.loss.writes:,} acknowledged writes were missing, found {when(reply.loss.found_at_ms)}")
@@ -236,6 +238,16 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
     for row in rows:
         table.add_row(*row)
     Console().print(table, markup=False)
+
+
+def _journal_text(journal: offsets_pb.JournalStatus) -> str:
+    size = f"{journal.segments:,} segments of {journal.bytes / 2**20:,.1f} MiB"
+    text = f"{journal.path}, {journal.rows:,} rows since the start, {size}"
+    if journal.deleted_segments:
+        text += f", {journal.deleted_segments:,} old ones deleted"
+    if journal.dropped_rows:
+        text += f", {journal.dropped_rows:,} rows dropped"
+    return f"{text}; {journal.last_error}" if journal.last_error else text
 
 
 def when(unix_ms: int) -> str:

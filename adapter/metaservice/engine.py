@@ -20,6 +20,28 @@ class Expiry(NamedTuple):
     newest_ms: int = 0
 
 
+class RawPage(NamedTuple):
+    """A page of a listing as `codec` packs keys (without the cluster) and records; `after` as in `Page`."""
+
+    keys: list[bytes]
+    records: list[bytes]
+    after: bytes
+
+
+class Parts(NamedTuple):
+    """The page tokens that cut a listing in parts, and how many records are in all of it."""
+
+    tokens: list[bytes]
+    records: int
+
+
+class MergeCounts(NamedTuple):
+    """What became of merged entries: how many stand now, and above how many a larger value stands."""
+
+    applied: int
+    superseded: int
+
+
 class Engine(Protocol):
     """Offsets of clusters. What a method acknowledged survives a power cut; reads see every acknowledged save.
 
@@ -46,6 +68,15 @@ class Engine(Protocol):
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
         """A page of what is below `names` (none, a namespace, or a namespace and a group), in key order, tombstones included."""
+
+    async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
+        """As `list_page`, packed, and up to the token `until`, included, unless that is empty. May end before `size`."""
+
+    async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
+        """Where to cut what is below `names` in so many parts of about the same number of records."""
+
+    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+        """As `save`, of checked entries in packed form, without the cluster. What it did before it failed stays."""
 
 
 def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:

@@ -4,7 +4,7 @@ A save is one WriteBatch, synced before the reply; concurrent saves share the sy
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Self, cast
@@ -19,8 +19,10 @@ from adapter import rocks
 from adapter.codec import decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError, StoreDamagedError
-from adapter.metaservice.engine import Expiry, Page, settle
+from adapter.metaservice.bulk import Cuts, Merge
+from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
+from adapter.wire import others
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +34,7 @@ ADVICE = (
 )
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop gets a turn
+PAGE_BYTES = 16 * 2**20  # of the records of a scanned page; its keys are less than 16 MiB: both fit in a reply
 
 
 class RocksDbEngine:
@@ -157,6 +160,48 @@ class RocksDbEngine:
         await self._settle()
         return Page([_entry(key, value) for key, value in rows], rows[-1][0] if len(rows) == size else b"")
 
+    async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
+        """A bounded scan, in slices. Ends before `size` when its records are large."""
+        prefix = pack_names(cluster, *names)
+        rows = rocks.scan(self._data, after + b"\0" if after else prefix, until + b"\0" if until else prefix_end(prefix))
+        cut = len(pack_names(cluster))
+        keys: list[bytes] = []
+        records: list[bytes] = []
+        last, room = b"", PAGE_BYTES
+        while room > 0 and (found := list(islice(rows, min(SLICE, size - len(keys))))):
+            keys += [key[cut:] for key, _ in found]
+            records += [value for _, value in found]
+            last = found[-1][0]
+            room -= sum(map(len, records[-len(found) :]))
+            await others()
+        await self._settle()
+        full = room <= 0 or len(keys) == size
+        return RawPage(keys, records, last if full and last != until else b"")
+
+    async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
+        """A walk over everything, in slices."""
+        prefix = pack_names(cluster, *names)
+        rows = rocks.scan(self._data, prefix, prefix_end(prefix))
+        cuts = Cuts(parts)
+        while found := [key for key, _ in islice(rows, SLICE)]:
+            cuts.add(found)
+            await others()
+        await self._settle()
+        return cuts.parts()
+
+    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+        """One WriteBatch for each slice, so that saves have their turns between them; synced at the end."""
+        prefix = pack_names(cluster)
+        merge = Merge()
+        for at in range(0, len(keys), SLICE):
+            where = [prefix + key for key in keys[at : at + SLICE]]
+            async with self._saving:
+                values = cast("list[bytes | None]", rocks.guarded(self._data.get, where))
+                self._put(merge.changes(where, records[at : at + SLICE], values))
+            await others()
+        await self._syncs.submit(None)
+        return merge.counts
+
     def gauges(self) -> dict[str, tuple[str, float]]:
         """RocksDB's own numbers for the metrics. Thread-safe."""
         return {
@@ -206,12 +251,16 @@ class RocksDbEngine:
         return None if value is None else decode_record(value)
 
     def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
+        self._put({key: encode_record(record) for key, record in staged.items()})
+
+    def _put(self, changes: Mapping[bytes, bytes]) -> None:
         self._check()
-        if not staged:
+        if not changes:
             return
         batch = WriteBatch(raw_mode=True)
-        for key, record in staged.items():
-            batch.put(key, encode_record(record), self._handle)
+        put, family = batch.put, self._handle
+        for key, value in changes.items():
+            put(key, value, family)
         self._write_batch(batch)
 
     def _write_batch(self, batch: WriteBatch) -> None:

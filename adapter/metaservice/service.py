@@ -10,10 +10,19 @@ from collections.abc import Sequence
 
 from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
+from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import Engine
 from adapter.metrics import MetaMetrics
 from adapter.model import EPOCH_MAX, OffsetKey, SaveEntry, SaveOutcome, Status, check_metadata, check_name, check_topic
-from adapter.requests import DEFAULT_PAGE, parse_page, parse_page_token
+from adapter.requests import (
+    DEFAULT_PAGE,
+    DEFAULT_SCAN_PAGE,
+    MAX_SCAN_PAGE,
+    parse_listed,
+    parse_page,
+    parse_page_token,
+    parse_parts,
+)
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.statuses import Context, answering
 from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save_entries
@@ -109,6 +118,40 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             if record.live:
                 reply.entries.add(group=key.group, offset=reply_offset(key, record))
         return reply
+
+    @answering
+    async def SplitOffsetData(self, request: meta_pb.SplitOffsetDataRequest, context: Context) -> meta_pb.SplitOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("SplitOffsetData").inc()
+        names = parse_listed(request.namespace, request.group)
+        found = await self._engine.split(_cluster(request.cluster_name), names, parse_parts(request.parts))
+        return meta_pb.SplitOffsetDataReply(tokens=found.tokens, records=found.records)
+
+    @answering
+    async def ScanOffsetData(self, request: meta_pb.ScanOffsetDataRequest, context: Context) -> meta_pb.ScanOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("ScanOffsetData").inc()
+        names = parse_page(request.namespace, request.group, request.page_size, MAX_SCAN_PAGE)
+        cluster = _cluster(request.cluster_name)
+        prefix, fields = pack_names(cluster, *names), 1 + len(OffsetKey._fields)
+        after = parse_page_token(request.page_token, prefix, fields)
+        until = parse_page_token(request.until_token, prefix, fields, "until_token")
+        page = await self._engine.scan_page(cluster, names, request.page_size or DEFAULT_SCAN_PAGE, after, until)
+        return meta_pb.ScanOffsetDataReply(keys=page.keys, records=page.records, next_page_token=page.after)
+
+    @answering
+    async def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Context) -> meta_pb.MergeOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("MergeOffsetData").inc()
+        cluster = _cluster(request.cluster_name)
+        checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
+        with self._metrics.save_seconds.time():
+            counts = await self._engine.merge(cluster, checked.keys, checked.records)
+        for status, count in (
+            (Status.APPLIED, counts.applied),
+            (Status.SUPERSEDED, counts.superseded),
+            (Status.INVALID, len(checked.rejected)),
+        ):
+            self._metrics.results[status].inc(count)
+        rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in checked.rejected]
+        return meta_pb.MergeOffsetDataReply(applied=counts.applied, superseded=counts.superseded, rejected=rejected)
 
     async def _save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         problems = [_problem(at, entry) for at, entry in enumerate(entries)]

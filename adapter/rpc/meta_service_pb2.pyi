@@ -599,3 +599,212 @@ class ListOffsetDataReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListOffsetDataReply: _TypeAlias = ListOffsetDataReply  # noqa: Y015
+
+@_typing.final
+class SplitOffsetDataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    cluster_name: _builtins.str
+    namespace: _builtins.str
+    """As in ListOffsetDataRequest."""
+    group: _builtins.str
+    parts: _builtins.int
+    """1 to 1,000."""
+    def __init__(
+        self,
+        *,
+        cluster_name: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        parts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "group", b"group", "namespace", b"namespace", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitOffsetDataRequest: _TypeAlias = SplitOffsetDataRequest  # noqa: Y015
+
+@_typing.final
+class SplitOffsetDataReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    records: _builtins.int
+    """Records in all parts, tombstones included."""
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Ascending; at most `parts` - 1. Each ends one part and begins the next."""
+
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[_builtins.bytes] | None = ...,
+        records: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SplitOffsetDataReply: _TypeAlias = SplitOffsetDataReply  # noqa: Y015
+
+@_typing.final
+class ScanOffsetDataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    UNTIL_TOKEN_FIELD_NUMBER: _builtins.int
+    cluster_name: _builtins.str
+    namespace: _builtins.str
+    """As in ListOffsetDataRequest."""
+    group: _builtins.str
+    page_size: _builtins.int
+    """At most 20,000; 0 means 10,000."""
+    page_token: _builtins.bytes
+    """Behind which the page begins: `next_page_token` of the page before, or the
+    token of a split. Empty: at the beginning.
+    """
+    until_token: _builtins.bytes
+    """The token of a split up to which (included) to read. Empty: to the end."""
+    def __init__(
+        self,
+        *,
+        cluster_name: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.bytes = ...,
+        until_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "group", b"group", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token", "until_token", b"until_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanOffsetDataRequest: _TypeAlias = ScanOffsetDataRequest  # noqa: Y015
+
+@_typing.final
+class ScanOffsetDataReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEYS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.bytes
+    """Empty: this was the last page."""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """(namespace, group, shard) as `codec.encode_key` has it, in key order."""
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """In the same places, as `codec.encode_record` has it."""
+
+    def __init__(
+        self,
+        *,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        records: _abc.Iterable[_builtins.bytes] | None = ...,
+        next_page_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "next_page_token", b"next_page_token", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanOffsetDataReply: _TypeAlias = ScanOffsetDataReply  # noqa: Y015
+
+@_typing.final
+class MergeOffsetDataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    cluster_name: _builtins.str
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """As in ScanOffsetDataReply; the write counter in a record is ignored. An
+        epoch of 0 and a time of 0 mean what they mean in SaveOffsetData.
+        """
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    def __init__(
+        self,
+        *,
+        cluster_name: _builtins.str = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        records: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeOffsetDataRequest: _TypeAlias = MergeOffsetDataRequest  # noqa: Y015
+
+@_typing.final
+class MergeOffsetDataReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Rejected(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        INDEX_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        index: _builtins.int
+        """The place in the request."""
+        message: _builtins.str
+        """Why; nothing was written for this entry."""
+        def __init__(
+            self,
+            *,
+            index: _builtins.int = ...,
+            message: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "message", b"message"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    APPLIED_FIELD_NUMBER: _builtins.int
+    SUPERSEDED_FIELD_NUMBER: _builtins.int
+    REJECTED_FIELD_NUMBER: _builtins.int
+    applied: _builtins.int
+    """Entries whose value stands now; also those that stood already."""
+    superseded: _builtins.int
+    """Entries above which a larger value stands."""
+    @_builtins.property
+    def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergeOffsetDataReply.Rejected]: ...
+    def __init__(
+        self,
+        *,
+        applied: _builtins.int = ...,
+        superseded: _builtins.int = ...,
+        rejected: _abc.Iterable[Global___MergeOffsetDataReply.Rejected] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "rejected", b"rejected", "superseded", b"superseded"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MergeOffsetDataReply: _TypeAlias = MergeOffsetDataReply  # noqa: Y015

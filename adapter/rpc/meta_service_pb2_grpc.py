@@ -64,6 +64,21 @@ class MetaServiceServiceStub:
                 request_serializer=adapter_dot_rpc_dot_meta__service__pb2.ListOffsetDataRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ListOffsetDataReply.FromString,
                 _registered_method=True)
+        self.SplitOffsetData = channel.unary_unary(
+                '/meta.service.common.MetaServiceService/SplitOffsetData',
+                request_serializer=adapter_dot_rpc_dot_meta__service__pb2.SplitOffsetDataRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.SplitOffsetDataReply.FromString,
+                _registered_method=True)
+        self.ScanOffsetData = channel.unary_unary(
+                '/meta.service.common.MetaServiceService/ScanOffsetData',
+                request_serializer=adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataReply.FromString,
+                _registered_method=True)
+        self.MergeOffsetData = channel.unary_unary(
+                '/meta.service.common.MetaServiceService/MergeOffsetData',
+                request_serializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataReply.FromString,
+                _registered_method=True)
 
 
 class MetaServiceServiceServicer:
@@ -116,6 +131,30 @@ class MetaServiceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SplitOffsetData(self, request, context):
+        """For bulk readers: the page tokens at which several of them share a listing
+        in parts of about the same size.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScanOffsetData(self, request, context):
+        """For bulk readers: a page in the store's own form (adapter/codec.py),
+        tombstones included. Costs the server a fraction of ListOffsetData.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MergeOffsetData(self, request, context):
+        """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
+        the store's form, and the reply has a row only for what was refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetaServiceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -148,6 +187,21 @@ def add_MetaServiceServiceServicer_to_server(servicer, server):
                     servicer.ListOffsetData,
                     request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ListOffsetDataRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_meta__service__pb2.ListOffsetDataReply.SerializeToString,
+            ),
+            'SplitOffsetData': grpc.unary_unary_rpc_method_handler(
+                    servicer.SplitOffsetData,
+                    request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.SplitOffsetDataRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_meta__service__pb2.SplitOffsetDataReply.SerializeToString,
+            ),
+            'ScanOffsetData': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScanOffsetData,
+                    request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataReply.SerializeToString,
+            ),
+            'MergeOffsetData': grpc.unary_unary_rpc_method_handler(
+                    servicer.MergeOffsetData,
+                    request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -312,6 +366,87 @@ class MetaServiceService:
             '/meta.service.common.MetaServiceService/ListOffsetData',
             adapter_dot_rpc_dot_meta__service__pb2.ListOffsetDataRequest.SerializeToString,
             adapter_dot_rpc_dot_meta__service__pb2.ListOffsetDataReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SplitOffsetData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/meta.service.common.MetaServiceService/SplitOffsetData',
+            adapter_dot_rpc_dot_meta__service__pb2.SplitOffsetDataRequest.SerializeToString,
+            adapter_dot_rpc_dot_meta__service__pb2.SplitOffsetDataReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScanOffsetData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/meta.service.common.MetaServiceService/ScanOffsetData',
+            adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataRequest.SerializeToString,
+            adapter_dot_rpc_dot_meta__service__pb2.ScanOffsetDataReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MergeOffsetData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/meta.service.common.MetaServiceService/MergeOffsetData',
+            adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataRequest.SerializeToString,
+            adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataReply.FromString,
             options,
             channel_credentials,
             insecure,

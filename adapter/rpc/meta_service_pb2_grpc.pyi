@@ -58,6 +58,18 @@ class MetaServiceServiceStub:
     """
     ListOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ListOffsetDataRequest, _meta_service_pb2.ListOffsetDataReply]
     """Everything of a cluster, in key order, a page at a time."""
+    SplitOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.SplitOffsetDataRequest, _meta_service_pb2.SplitOffsetDataReply]
+    """For bulk readers: the page tokens at which several of them share a listing
+    in parts of about the same size.
+    """
+    ScanOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]
+    """For bulk readers: a page in the store's own form (adapter/codec.py),
+    tombstones included. Costs the server a fraction of ListOffsetData.
+    """
+    MergeOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]
+    """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
+    the store's form, and the reply has a row only for what was refused.
+    """
 
 @_typing.type_check_only
 class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
@@ -83,6 +95,18 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     """
     ListOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ListOffsetDataRequest, _meta_service_pb2.ListOffsetDataReply]  # type: ignore[assignment]
     """Everything of a cluster, in key order, a page at a time."""
+    SplitOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.SplitOffsetDataRequest, _meta_service_pb2.SplitOffsetDataReply]  # type: ignore[assignment]
+    """For bulk readers: the page tokens at which several of them share a listing
+    in parts of about the same size.
+    """
+    ScanOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]  # type: ignore[assignment]
+    """For bulk readers: a page in the store's own form (adapter/codec.py),
+    tombstones included. Costs the server a fraction of ListOffsetData.
+    """
+    MergeOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]  # type: ignore[assignment]
+    """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
+    the store's form, and the reply has a row only for what was refused.
+    """
 
 class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -141,5 +165,35 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.ListOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ListOffsetDataReply]]:
         """Everything of a cluster, in key order, a page at a time."""
+
+    @_abc_1.abstractmethod
+    def SplitOffsetData(
+        self,
+        request: _meta_service_pb2.SplitOffsetDataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_service_pb2.SplitOffsetDataReply, _abc.Awaitable[_meta_service_pb2.SplitOffsetDataReply]]:
+        """For bulk readers: the page tokens at which several of them share a listing
+        in parts of about the same size.
+        """
+
+    @_abc_1.abstractmethod
+    def ScanOffsetData(
+        self,
+        request: _meta_service_pb2.ScanOffsetDataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_service_pb2.ScanOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ScanOffsetDataReply]]:
+        """For bulk readers: a page in the store's own form (adapter/codec.py),
+        tombstones included. Costs the server a fraction of ListOffsetData.
+        """
+
+    @_abc_1.abstractmethod
+    def MergeOffsetData(
+        self,
+        request: _meta_service_pb2.MergeOffsetDataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_service_pb2.MergeOffsetDataReply, _abc.Awaitable[_meta_service_pb2.MergeOffsetDataReply]]:
+        """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
+        the store's form, and the reply has a row only for what was refused.
+        """
 
 def add_MetaServiceServiceServicer_to_server(servicer: MetaServiceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

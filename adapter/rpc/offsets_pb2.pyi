@@ -1447,6 +1447,7 @@ class StatusReply(_message.Message):
     COMMITS_FIELD_NUMBER: _builtins.int
     SAVE_CALLS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
     state: Global___StatusReply.State.ValueType
     version: _builtins.str
     uptime_seconds: _builtins.float
@@ -1482,6 +1483,10 @@ class StatusReply(_message.Message):
     def loss(self) -> Global___LossStatus:
         """Absent unless acknowledged writes were ever found missing."""
 
+    @_builtins.property
+    def journal(self) -> Global___JournalStatus:
+        """Absent when the journal is off."""
+
     def __init__(
         self,
         *,
@@ -1509,13 +1514,143 @@ class StatusReply(_message.Message):
         commits: _builtins.int = ...,
         save_calls: _builtins.int = ...,
         reason: _builtins.str = ...,
+        journal: Global___JournalStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss", "recovery", b"recovery"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "journal", b"journal", "loss", b"loss", "recovery", b"recovery"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "at_risk", b"at_risk", "cache_path", b"cache_path", "commits", b"commits", "dirty_keys", b"dirty_keys", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "at_risk", b"at_risk", "cache_path", b"cache_path", "commits", b"commits", "dirty_keys", b"dirty_keys", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__journal: _TypeAlias = _typing.Literal["journal"]  # noqa: Y015
+    _WhichOneofArgType__journal: _TypeAlias = _typing.Literal["_journal", b"_journal"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__journal) -> _WhichOneofReturnType__journal | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class JournalStatus(_message.Message):
+    """The journal never holds up a commit: what it cannot take is counted here."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    DROPPED_ROWS_FIELD_NUMBER: _builtins.int
+    SEGMENTS_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    DELETED_SEGMENTS_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    rows: _builtins.int
+    """Since the start."""
+    dropped_rows: _builtins.int
+    """Rows that were lost: the disk did not keep up or failed."""
+    segments: _builtins.int
+    """Finished segments of this broker that are on disk now, and their size."""
+    bytes: _builtins.int
+    deleted_segments: _builtins.int
+    """Segments that were deleted to stay under `journal.disk_max_bytes`, since the start."""
+    last_error: _builtins.str
+    """Empty while all is well."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        rows: _builtins.int = ...,
+        dropped_rows: _builtins.int = ...,
+        segments: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+        deleted_segments: _builtins.int = ...,
+        last_error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "deleted_segments", b"deleted_segments", "dropped_rows", b"dropped_rows", "last_error", b"last_error", "path", b"path", "rows", b"rows", "segments", b"segments"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JournalStatus: _TypeAlias = JournalStatus  # noqa: Y015
+
+@_typing.final
+class SnapshotOffsetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotOffsetsRequest: _TypeAlias = SnapshotOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class SnapshotOffsetsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Head(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TAKEN_AT_MS_FIELD_NUMBER: _builtins.int
+        RECORDS_FIELD_NUMBER: _builtins.int
+        FLUSHED_SEQ_FIELD_NUMBER: _builtins.int
+        BROKER_FIELD_NUMBER: _builtins.int
+        taken_at_ms: _builtins.int
+        """Unix time in milliseconds."""
+        records: _builtins.int
+        flushed_seq: _builtins.int
+        """Records whose write counter is not above this one were in the Meta
+        Service when the snapshot was taken. A later one may have been.
+        """
+        broker: _builtins.str
+        """`journal.broker` of the adapter's configuration."""
+        def __init__(
+            self,
+            *,
+            taken_at_ms: _builtins.int = ...,
+            records: _builtins.int = ...,
+            flushed_seq: _builtins.int = ...,
+            broker: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "flushed_seq", b"flushed_seq", "records", b"records", "taken_at_ms", b"taken_at_ms"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def head(self) -> Global___SnapshotOffsetsReply.Head:
+        """In the first reply, and only there."""
+
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """(namespace, group, shard) as `codec.encode_key` has it, in key order."""
+
+    @_builtins.property
+    def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """In the same places, as `codec.encode_record` has it, tombstones included."""
+
+    def __init__(
+        self,
+        *,
+        head: Global___SnapshotOffsetsReply.Head | None = ...,
+        keys: _abc.Iterable[_builtins.bytes] | None = ...,
+        records: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "keys", b"keys", "records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SnapshotOffsetsReply: _TypeAlias = SnapshotOffsetsReply  # noqa: Y015

@@ -337,6 +337,11 @@ class OffsetAdminStub:
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.ImportOffsetsRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
                 _registered_method=True)
+        self.SnapshotOffsets = channel.unary_stream(
+                '/offsets.v1.OffsetAdmin/SnapshotOffsets',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsReply.FromString,
+                _registered_method=True)
 
 
 class OffsetAdminServicer:
@@ -416,6 +421,13 @@ class OffsetAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SnapshotOffsets(self, request, context):
+        """All local records as they were at one instant, while commits go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OffsetAdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -468,6 +480,11 @@ def add_OffsetAdminServicer_to_server(servicer, server):
                     servicer.ImportOffsets,
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ImportOffsetsRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.ChangeReply.SerializeToString,
+            ),
+            'SnapshotOffsets': grpc.unary_stream_rpc_method_handler(
+                    servicer.SnapshotOffsets,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -741,6 +758,33 @@ class OffsetAdmin:
             '/offsets.v1.OffsetAdmin/ImportOffsets',
             adapter_dot_rpc_dot_offsets__pb2.ImportOffsetsRequest.SerializeToString,
             adapter_dot_rpc_dot_offsets__pb2.ChangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SnapshotOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/offsets.v1.OffsetAdmin/SnapshotOffsets',
+            adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.SnapshotOffsetsReply.FromString,
             options,
             channel_credentials,
             insecure,

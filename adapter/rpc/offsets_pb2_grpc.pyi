@@ -149,6 +149,8 @@ class OffsetAdminStub:
     """
     ImportOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ImportOffsetsRequest, _offsets_pb2.ChangeReply]
     """Merges offsets: only what is larger than what stands changes anything."""
+    SnapshotOffsets: _grpc.UnaryStreamMultiCallable[_offsets_pb2.SnapshotOffsetsRequest, _offsets_pb2.SnapshotOffsetsReply]
+    """All local records as they were at one instant, while commits go on."""
 
 @_typing.type_check_only
 class OffsetAdminAsyncStub(OffsetAdminStub):
@@ -181,6 +183,8 @@ class OffsetAdminAsyncStub(OffsetAdminStub):
     """
     ImportOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ImportOffsetsRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
     """Merges offsets: only what is larger than what stands changes anything."""
+    SnapshotOffsets: _aio.UnaryStreamMultiCallable[_offsets_pb2.SnapshotOffsetsRequest, _offsets_pb2.SnapshotOffsetsReply]  # type: ignore[assignment]
+    """All local records as they were at one instant, while commits go on."""
 
 class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
     """On the Unix socket open to its owner; on TCP only with a token or mTLS."""
@@ -270,6 +274,14 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offsets_pb2.ChangeReply, _abc.Awaitable[_offsets_pb2.ChangeReply]]:
         """Merges offsets: only what is larger than what stands changes anything."""
+
+    @_abc_1.abstractmethod
+    def SnapshotOffsets(
+        self,
+        request: _offsets_pb2.SnapshotOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_offsets_pb2.SnapshotOffsetsReply], _abc.AsyncIterator[_offsets_pb2.SnapshotOffsetsReply]]:
+        """All local records as they were at one instant, while commits go on."""
 
 def add_OffsetAdminServicer_to_server(servicer: OffsetAdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

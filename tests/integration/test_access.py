@@ -49,11 +49,14 @@ async def answers(channel: grpc.aio.Channel, metadata: Metadata = ()) -> dict[st
     found = {}
     for method in SERVICE.methods:
         kind = channel.unary_stream if method.server_streaming else channel.unary_unary
-        call = kind(
+        call: Any = kind(
             f"/{SERVICE.full_name}/{method.name}",
             request_serializer=GetMessageClass(method.input_type).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )(GetMessageClass(method.input_type)(), metadata=metadata, timeout=PATIENCE_S)
+        if method.server_streaming:  # its status comes behind what it sends
+            with suppress(grpc.aio.AioRpcError):
+                _ = [reply async for reply in call]
         found[method.name] = await call.code()
     return found
 

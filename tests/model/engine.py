@@ -1,11 +1,13 @@
 """The Meta Service's store in memory: the production rules over two dictionaries, of which a crash leaves the synced one."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 
-from adapter.codec import pack_names, prefix_end, unpack_names
-from adapter.metaservice.engine import Expiry, Page, settle
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
+from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
+from adapter.metaservice.bulk import Cuts
+from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, expired, is_deleted
 
 Records = dict[bytes, OffsetRecord]
 
@@ -92,6 +94,33 @@ class MemoryEngine:
         rows = self._below(pack_names(cluster, *names), after)[:size]
         await self._sync()
         return Page(rows, pack_names(cluster, *rows[-1][0]) if len(rows) == size else b"")
+
+    async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
+        """See `Engine`."""
+        rows = [
+            row for row in self._below(pack_names(cluster, *names), after) if not until or pack_names(cluster, *row[0]) <= until
+        ]
+        page = rows[:size]
+        await self._sync()
+        last = pack_names(cluster, *page[-1][0]) if page else b""
+        return RawPage(
+            [encode_key(key) for key, _ in page],
+            [encode_record(record) for _, record in page],
+            last if len(page) == size and last != until else b"",
+        )
+
+    async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
+        """See `Engine`."""
+        cuts = Cuts(parts)
+        cuts.add([pack_names(cluster, *key) for key, _ in self._below(pack_names(cluster, *names))])
+        await self._sync()
+        return cuts.parts()
+
+    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+        """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
+        entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
+        statuses = Counter(outcome.status for outcome in await self.save(cluster, entries))
+        return MergeCounts(statuses[Status.APPLIED], statuses[Status.SUPERSEDED])
 
     def _below(self, prefix: bytes, after: bytes = b"") -> list[tuple[OffsetKey, OffsetRecord]]:
         end = prefix_end(prefix)

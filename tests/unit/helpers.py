@@ -15,6 +15,7 @@ from adapter.config import WalSync
 from adapter.core import Core, running_core
 from adapter.disk import RocksDisk
 from adapter.errors import AdapterError
+from adapter.journal import NO_JOURNAL, Journal
 from adapter.metrics import AdapterMetrics
 from adapter.model import U64_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.testing import FakeMeta, adapter_config
@@ -67,6 +68,7 @@ async def core_over(
     tracks_all: bool = True,
     knows: Sequence[str] = (),
     broker_log: BrokerLog | None = None,
+    journal: Journal = NO_JOURNAL,
     **sections: Any,
 ) -> AsyncIterator[Core]:
     """Everything that works on a store, without gRPC and without the flush loop: a test flushes when it wants to.
@@ -75,7 +77,7 @@ async def core_over(
     """
     config = adapter_config(directory, **sections)
     opened = cache or OffsetCache.open(config.cache.path, config.cache.wal_sync)
-    async with running_core(config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog()) as core:
+    async with running_core(config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), journal=journal) as core:
         core.flusher.tracks_all = tracks_all
         core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)
         yield core

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter.codec import pack_names
-from adapter.metaservice.engine import Expiry
+from adapter.codec import encode_key, encode_record, pack_names
+from adapter.metaservice.engine import Expiry, MergeCounts
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.model import SaveEntry, SaveOutcome, Status
 from adapter.testing import eventually
@@ -25,6 +25,10 @@ CHANGES: dict[str, tuple[Change, object]] = {
     "a save that changes nothing": (
         lambda engine: engine.save(CLUSTER, [SaveEntry(key(), STORED)]),
         [SaveOutcome(Status.APPLIED, STORED)],
+    ),
+    "merge": (
+        lambda engine: engine.merge(CLUSTER, [encode_key(key())], [encode_record(record(9))]),
+        MergeCounts(1, 0),
     ),
     "delete": (lambda engine: engine.delete(CLUSTER, "default", "g", []), None),
     "expire": (lambda engine: engine.expire(CLUSTER, "default", "g", 2, 3), Expiry(1)),
@@ -55,6 +59,8 @@ READS: dict[str, Change] = {
     "get": lambda engine: engine.get(CLUSTER, [key()]),
     "get_group": lambda engine: engine.get_group(CLUSTER, "default", "g"),
     "list_page": lambda engine: engine.list_page(CLUSTER, (), 10, b""),
+    "scan_page": lambda engine: engine.scan_page(CLUSTER, (), 10, b"", b""),
+    "split": lambda engine: engine.split(CLUSTER, (), 2),
 }
 
 
@@ -68,7 +74,7 @@ async def test_a_read_waits_for_the_sync_of_what_it_shows(tmp_path: Path, name: 
         await asyncio.sleep(0)
     assert not read.done()
     syncing = asyncio.create_task(engine.run())
-    assert "offset=5" in str(await read)
+    assert await read == await READS[name](engine)
     syncing.cancel()
     await asyncio.wait([syncing])
     engine.close()

@@ -1,0 +1,133 @@
+"""The command `snapshot`: all local records of an adapter in a Parquet file, as `offset-adapter-spark reconcile` reads it.
+
+The file is there whole or not at all: written beside its place, synced, and renamed once every record has come.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+from urllib.parse import quote
+
+import anyio
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from adapter import files
+from adapter.cli import options
+from adapter.cli.tools import CallError, Target, connected, print_json, tell
+from adapter.cli.tools_offsets import warn
+from adapter.errors import ConfigError, InvalidInputError
+from adapter.rpc import offsets_pb
+
+if TYPE_CHECKING:
+    from adapter.cli.snapshot_file import SnapshotFile
+
+TIMEOUT_S = 30.0  # between two replies, each of which takes the adapter milliseconds
+
+Reply = offsets_pb.SnapshotOffsetsReply
+
+
+@click.command()
+@click.option(
+    "--output",
+    required=True,
+    metavar="FILE|DIRECTORY",
+    help="The Parquet file to write, or a directory that gets BROKER-TIME.parquet.",
+)
+@options.target
+@options.as_json
+def snapshot(output: str, target: Target, *, as_json: bool) -> None:
+    """Write all local offsets as they are at one instant to a Parquet file, tombstones included, while the adapter serves."""
+    if output == files.STDIO:
+        raise InvalidInputError("--output: Parquet cannot go to standard output; name a file or a directory")
+    anyio.run(take, target, output, as_json)
+
+
+async def take(target: Target, output: str, as_json: bool) -> None:
+    """Take a snapshot and tell what is in it. Raises CallError, InvalidInputError for the file, ConfigError without pyarrow."""
+    kind = _file_kind()
+    async with connected(target) as client:
+        replies = aiter(client.admin.SnapshotOffsets(offsets_pb.SnapshotOffsetsRequest()))
+        first = await _next(replies, target)
+        if first is None or not first.HasField("head"):
+            raise CallError(f"{target.address}: did not begin with the snapshot's head")
+        head = first.head
+        path = _path(output, head)
+        with _replacing(path) as raw, _progress(head.records) as advance, kind(raw, head) as file:
+            while page := await _next(replies, target):
+                file.add(page.keys, page.records)
+                advance(len(page.keys))
+            if file.records != head.records:
+                raise CallError(f"{target.address}: sent {file.records:,} of {head.records:,} records; nothing was written")
+    _tell(path, file, head, as_json=as_json)
+
+
+def _file_kind() -> "type[SnapshotFile]":
+    try:
+        from adapter.cli.snapshot_file import SnapshotFile  # noqa: PLC0415 - no other command needs the extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"snapshots need {error.name}, which is not installed: pip install 'offset-adapter[journal]'"
+        ) from error
+    return SnapshotFile
+
+
+async def _next(replies: AsyncIterator[Reply], target: Target) -> Reply | None:
+    """The next reply; None behind the last one, when the call has ended with OK."""
+    try:
+        with anyio.fail_after(TIMEOUT_S):
+            return await anext(replies, None)
+    except TimeoutError as error:
+        raise CallError(f"{target.address}: sent nothing for {TIMEOUT_S:g} s; nothing was written") from error
+
+
+def _path(output: str, head: Reply.Head) -> Path:
+    path = Path(output)
+    return path / f"{quote(head.broker, safe='')}-{head.taken_at_ms}.parquet" if path.is_dir() else path
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path` once it is whole and synced. Raises InvalidInputError; all is then as it was."""
+    whole = path.resolve()
+    if whole.exists() and not whole.is_file():
+        raise InvalidInputError(f"{path}: is neither a regular file nor a directory")
+    fresh = whole.with_name(f".{whole.name}.{os.getpid()}")
+    try:
+        with fresh.open("xb") as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                fresh.rename(whole)
+            finally:
+                fresh.unlink(missing_ok=True)
+        files.sync_directory(whole.parent)
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _progress(records: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, if a person looks at it."""
+    console = Console(stderr=True)
+    columns = TextColumn("records"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("records", total=records)
+        yield lambda count: bar.advance(task, count)
+
+
+def _tell(path: Path, file: "SnapshotFile", head: Reply.Head, *, as_json: bool) -> None:
+    counts = {"records": file.records, "tombstones": file.tombstones, "dirty": file.dirty, "problems": file.problems}
+    if as_json:
+        print_json({"path": str(path), "broker": head.broker, "taken_at_ms": head.taken_at_ms, **counts})
+        return
+    tell(
+        f"{path}: {file.records:,} records of {head.broker}, of which {file.tombstones:,} are tombstones; "
+        f"{file.dirty:,} may not be in the Meta Service yet"
+    )
+    if file.problems:
+        warn(f"{file.problems:,} records have a value that Spark's numbers cannot hold; the column `problem` names it")

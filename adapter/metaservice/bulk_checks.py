@@ -1,0 +1,204 @@
+"""Checks the packed entries of a merge: what is no key or no record is never stored, its neighbours are (invariant 10).
+
+A slice of plain entries is checked as a whole, and other good ones by their bytes; the rest by the rules of SaveOffsetData. All
+ways find the same.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from adapter.codec import decode_record, encode_plain, encode_record, unpack_names
+from adapter.errors import InvalidInputError, StoreDamagedError
+from adapter.metaservice.bulk import EPOCH, LIVE, TIME
+from adapter.model import EPOCH_MAX, METADATA_MAX_BYTES, OffsetRecord, check_metadata, check_name, check_topic, name_problem
+from adapter.wire import others
+
+MAX_ENTRIES = 20_000  # of a merge
+SLICE = 500  # entries checked before others have their turns
+NO_KEY = "key: is not a namespace, a group and a shard, each in UTF-8 behind its length in one byte"
+NO_RECORD = "record: is cut off, longer than its lengths say, not UTF-8, or neither live nor a tombstone"
+
+_SIZE = len(encode_plain(0, 0, 0, 0))  # of a record that has neither topic nor metadata
+_LENGTHS = range(_SIZE - 3, _SIZE)  # where the sizes of topic and metadata are
+_EPOCH_MAX_BYTE = 0x7F  # EPOCH_MAX is the largest number without the first bit: its other bytes may be anything
+_SEQ = range(8)
+_NEVER_ZERO = TIME.start + 2  # the byte of a time that is not 0 from 2004 (2**40 ms) on
+_NO_SEQ = bytes(len(_SEQ))
+_NO_TIME = bytes(8)
+
+
+class Rejected(NamedTuple):
+    """An entry that breaks a rule: its place in the request, and which."""
+
+    at: int
+    message: str
+
+
+class Checked(NamedTuple):
+    """The entries that may be merged, with the write counter 0 and a time; and the others."""
+
+    keys: list[bytes]
+    records: list[bytes]
+    rejected: list[Rejected]
+
+
+async def check(keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) -> Checked:
+    """Check a merge. An entry that does not say when it was committed was so at `now_ms` (Unix ms).
+
+    Raises InvalidInputError for a request that is bad as a whole.
+    """
+    if len(keys) != len(records):
+        raise InvalidInputError(f"records: are {len(records)}, for {len(keys)} keys")
+    if len(keys) > MAX_ENTRIES:
+        raise InvalidInputError(f"keys: are {len(keys)}, over {MAX_ENTRIES}; send several requests")
+    checked = Checked([], [], [])
+    for at in range(0, len(keys), SLICE):
+        check_slice(checked, at, keys[at : at + SLICE], records[at : at + SLICE], now_ms)
+        await others()
+    return checked
+
+
+def check_slice(checked: Checked, at: int, keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) -> None:
+    """Check the entries from the place `at` on, and add them to what is checked."""
+    good_keys = are_plain_keys(keys)
+    if good_keys and are_plain_records(records):
+        checked.keys.extend(keys)
+        checked.records.extend(_completed(records, now_ms))
+        return
+    now = now_ms.to_bytes(8, "big")
+    for index, (key, data) in enumerate(zip(keys, records, strict=True), at):
+        try:
+            record = _with_time(data, now) if good_keys and is_simple(key, data) else _good_record(data, _shard_of(key), now_ms)
+        except InvalidInputError as error:
+            checked.rejected.append(Rejected(index, str(error)))
+        else:
+            checked.keys.append(key)
+            checked.records.append(record)
+
+
+def are_plain_keys(keys: Sequence[bytes]) -> bool:
+    """True only if all keys are good."""
+    shards = []
+    group, end = b"", 0  # what the last key has before its shard: the next one often has the same
+    for key in keys:
+        try:
+            if not group or not key.startswith(group):
+                end = key[0] + 1
+                end += key[end] + 1
+                group = key[:end]
+                if not _is_good_group(group):
+                    return False
+            shard = key[end + 1 :]
+            if not shard or len(shard) != key[end]:
+                return False
+        except IndexError:
+            return False
+        shards.append(shard)
+    try:
+        # With an ASCII character between them, all of them decode only if each does. What is printable has no control characters.
+        return b"/".join(shards).decode().isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def are_plain_records(records: Sequence[bytes]) -> bool:
+    """True only if all records are good, live, and have neither topic nor metadata."""
+    if {_SIZE} != {*map(len, records)}:
+        return False
+    joined = b"".join(records)
+    return (
+        joined[LIVE::_SIZE].count(1) == len(records)
+        and _are_zero(joined, _LENGTHS)
+        and max(joined[EPOCH.start :: _SIZE]) <= _EPOCH_MAX_BYTE
+    )
+
+
+def is_simple(key: bytes, data: bytes) -> bool:
+    """True only if the record is good, and its topic is not the name of the shard."""
+    if len(data) < _SIZE or data[LIVE] > 1 or data[EPOCH.start] > _EPOCH_MAX_BYTE:
+        return False
+    labels = _SIZE + data[_SIZE - 3]
+    metadata_size = data[_SIZE - 2] << 8 | data[_SIZE - 1]
+    if len(data) != labels + metadata_size or metadata_size > METADATA_MAX_BYTES:
+        return False
+    if metadata_size and not _is_text(data[labels:]):
+        return False
+    topic = data[_SIZE:labels]
+    return not topic or (not key.endswith(topic) and _is_good_topic(topic))
+
+
+def _completed(records: Sequence[bytes], now_ms: int) -> Sequence[bytes]:
+    """Plain records with the write counter 0 and a time."""
+    joined = b"".join(records)
+    if _are_zero(joined, _SEQ) and 0 not in joined[_NEVER_ZERO::_SIZE]:
+        return records
+    now = now_ms.to_bytes(8, "big")
+    return [_with_time(data, now) for data in records]
+
+
+def _with_time(data: bytes, now: bytes) -> bytes:
+    """A good record with the write counter 0 and a time."""
+    return _NO_SEQ + data[8:24] + (data[TIME] if data[TIME] != _NO_TIME else now) + data[LIVE:]
+
+
+def _are_zero(joined: bytes, places: range) -> bool:
+    """Whether these bytes are 0 in all records."""
+    return all(joined[place::_SIZE].count(0) * _SIZE == len(joined) for place in places)
+
+
+@lru_cache(maxsize=65536)
+def _is_good_group(head: bytes) -> bool:
+    """Whether the part of a key before the shard is a namespace and a group."""
+    try:
+        for name in unpack_names(head):
+            check_name(name, "")
+    except (InvalidInputError, StoreDamagedError, UnicodeDecodeError):
+        return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _is_good_topic(topic: bytes) -> bool:
+    return _is_text(topic) and name_problem(topic.decode()) is None
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _shard_of(key: bytes) -> str:
+    """The shard of a key. Raises InvalidInputError for what is no key."""
+    try:
+        namespace, group, shard = unpack_names(key)
+    except (StoreDamagedError, ValueError):
+        raise InvalidInputError(NO_KEY) from None
+    check_name(namespace, "namespace")
+    check_name(group, "group")
+    return check_name(shard, "shard")
+
+
+def _good_record(data: bytes, shard: str, now_ms: int) -> bytes:
+    """A record as it is merged. Raises InvalidInputError for what is none."""
+    record = _decoded(data)
+    check_topic(record.topic, "topic")
+    check_metadata(record.metadata, "metadata")
+    if record.epoch > EPOCH_MAX:
+        raise InvalidInputError(f"epoch {record.epoch} is over {EPOCH_MAX}")
+    # As in SaveOffsetData: a topic that is only the shard's name says nothing.
+    topic = "" if record.topic == shard else record.topic
+    return encode_record(record._replace(topic=topic, committed_at_ms=record.committed_at_ms or now_ms))
+
+
+def _decoded(data: bytes) -> OffsetRecord:
+    sizes = data[_LENGTHS.start : _LENGTHS.stop]
+    if len(sizes) != len(_LENGTHS) or data[LIVE] > 1 or len(data) != _SIZE + sizes[0] + int.from_bytes(sizes[1:], "big"):
+        raise InvalidInputError(NO_RECORD)
+    try:
+        return decode_record(data)
+    except UnicodeDecodeError:
+        raise InvalidInputError(NO_RECORD) from None

@@ -1,0 +1,145 @@
+"""The command `offset-adapter-spark`: one subcommand for each job. What is typed is checked before Spark starts."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from adapter import __version__, logs
+from adapter.config import load
+from adapter.errors import AdapterError, InvalidInputError
+from adapter.pipeline import jobs
+from adapter.pipeline.config import JobConfig
+
+ENTRY = Path(__file__).with_name("__main__.py")
+_SPARK_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+_config = click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A TOML file, see config/job.toml; without it every setting has its default.",
+)
+_master = click.option(
+    "--master",
+    metavar="URL",
+    help="Where Spark runs: local[4], spark://HOST:7077, yarn... [default: local[*], or what spark-submit was told]",
+)
+_dry_run = click.option("--dry-run", is_flag=True, help="Read, count and show: no table, file or offset is written.")
+_apply = click.option(
+    "--apply", is_flag=True, help="Merge into the Meta Service, then read back. Without it only tables are made."
+)
+_available_now = click.option(
+    "--available-now", is_flag=True, help="Take what the journals hold now, then end. Without it the job runs on."
+)
+
+
+def _show(text: Callable[[], object]) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def show(context: click.Context, _: click.Parameter, given: bool) -> None:  # noqa: FBT001 - as click calls it
+        if given:
+            click.echo(text())
+            context.exit()
+
+    return show
+
+
+def _java_home() -> Path:
+    return Path(jobs.spark_part("adapter.pipeline.java").java_home(os.environ))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="offset-adapter-spark")
+@click.option(
+    "--where",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show(lambda: ENTRY),
+    help="Print the file for spark-submit.",
+)
+@click.option(
+    "--java-home",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show(_java_home),
+    help="Print the JAVA_HOME that the jobs use: for spark-submit on a machine without Java.",
+)
+def cli() -> None:
+    """Jobs over the offsets of a whole fleet, on Spark.
+
+    Exit codes: 0 done; 1 done, but something is not as it was asked for; 2 an error, and what was not said to be done
+    is not done; 3 done, but there are rows that cannot be read, see the table `rejects`.
+
+    On a cluster: spark-submit [OPTIONS] $(offset-adapter-spark --where) JOB [OPTIONS]
+    """
+
+
+@cli.command()
+@_config
+@_master
+@_dry_run
+@_available_now
+def lag(config: Path | None, master: str | None, *, dry_run: bool, available_now: bool) -> None:
+    """Lag, rates, evaluation and rewinds of every group, as tables: from the journals of all adapters, as they grow."""
+    _run("lag", config, master, jobs.Switches(dry_run=dry_run, available_now=available_now))
+
+
+@cli.command()
+@_config
+@_master
+@_dry_run
+@_apply
+def reconcile(config: Path | None, master: str | None, *, dry_run: bool, apply: bool) -> None:
+    """Compare snapshots of all adapters with the Meta Service, and repair it with --apply."""
+    _run("reconcile", config, master, jobs.Switches(dry_run=dry_run, apply=apply))
+
+
+@cli.command("import")
+@_config
+@_master
+@_dry_run
+@_apply
+def import_command(config: Path | None, master: str | None, *, dry_run: bool, apply: bool) -> None:
+    """Take offsets over from files of RocketMQ or Kafka. They are merged: no offset is lowered."""
+    _run("import", config, master, jobs.Switches(dry_run=dry_run, apply=apply))
+
+
+@cli.command()
+@_config
+@_master
+@_dry_run
+def export(config: Path | None, master: str | None, *, dry_run: bool) -> None:
+    """Write the Meta Service's offsets as files of RocketMQ or Kafka."""
+    _run("export", config, master, jobs.Switches(dry_run=dry_run))
+
+
+@cli.command()
+@_config
+@_master
+@_dry_run
+def report(config: Path | None, master: str | None, *, dry_run: bool) -> None:
+    """Make an HTML page and plots of the tables of `lag`."""
+    _run("report", config, master, jobs.Switches(dry_run=dry_run))
+
+
+def _run(name: str, path: Path | None, master: str | None, switches: jobs.Switches) -> None:
+    if switches.dry_run and switches.apply:
+        raise InvalidInputError("--apply writes and --dry-run does not: give one of them")
+    config = load(path, JobConfig) if path else JobConfig()
+    logs.setup(config.log)
+    # Read by Spark's launcher. A JVM that spark-submit started has its own.
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", shlex.quote(f"-Dlog4j2.configurationFile={_SPARK_LOGGING}"))
+    sys.exit(jobs.run_job(name, config, switches, master))
+
+
+def main() -> None:
+    """The console script. Errors that were raised on purpose are one line each, and exit code 2."""
+    try:
+        cli()
+    except AdapterError as error:
+        for line in str(error).splitlines():
+            click.secho(f"error: {line}", err=True, fg="red")
+        sys.exit(2)

@@ -1,0 +1,189 @@
+"""What the jobs are told: job.toml, see config/job.toml. A bad value is rejected by its name; nothing is corrected or guessed."""
+
+from pathlib import Path
+from string import Formatter
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
+
+from adapter.config import Address, ClientTls, LogSection, Section
+from adapter.errors import InvalidInputError
+from adapter.model import DEFAULT_NAMESPACE, check_name
+
+OffsetFormat = Literal["rocketmq", "rocketmq-client", "kafka-csv"]
+
+SHARD_FIELDS = ("topic", "partition", "broker")
+GROUP_FIELDS = ("group", "client")
+
+
+def fields_of(pattern: str) -> list[str]:
+    """The fields of a pattern like `{topic}/{partition}`, in their order. Raises ValueError for what is not a pattern."""
+    parts = list(Formatter().parse(pattern))
+    if any(spec or conversion for _, _, spec, conversion in parts):
+        raise ValueError("a field is only its name in braces")
+    return [name for _, name, _, _ in parts if name is not None]
+
+
+def _check_fields(pattern: str, known: tuple[str, ...]) -> list[str]:
+    names = fields_of(pattern)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{{{name}}} is not a field; there are {', '.join(known)}")
+    if len(names) != len(set(names)):
+        raise ValueError("has a field twice")
+    return names
+
+
+def _shard_pattern(pattern: str) -> str:
+    if not {"topic", "partition"} <= set(_check_fields(pattern, SHARD_FIELDS)):
+        raise ValueError("needs {topic} and {partition}: else two queues would share one offset")
+    return pattern
+
+
+def _group_pattern(pattern: str) -> str:
+    names = _check_fields(pattern, GROUP_FIELDS)
+    if "client" in names and "group" not in names:
+        raise ValueError("has {client} without {group}")
+    if not names:
+        return _name(pattern)
+    return pattern
+
+
+def _name(value: str) -> str:
+    try:
+        return check_name(value, "the name")
+    except InvalidInputError as error:
+        raise ValueError(str(error)) from error
+
+
+def _optional_name(value: str) -> str:
+    return _name(value) if value else value
+
+
+def _some(values: tuple[object, ...]) -> tuple[object, ...]:
+    if not values:
+        raise ValueError("is empty; name at least one")
+    return values
+
+
+def _no_url(value: object) -> object:
+    if isinstance(value, str) and "://" in value:
+        raise ValueError("is a URL; name a path: on a cluster, one that every machine sees")
+    return value
+
+
+# A file or directory of this machine; on a cluster, one that every machine sees.
+Place = Annotated[Path, Strict(strict=False), BeforeValidator(_no_url)]
+Places = Annotated[tuple[Place, ...], Strict(strict=False), AfterValidator(_some)]
+# The same as text, for what hands it on to Spark.
+Location = Annotated[str, Field(min_length=1), BeforeValidator(_no_url)]
+Locations = Annotated[tuple[Location, ...], Strict(strict=False), AfterValidator(_some)]
+
+Name = Annotated[str, AfterValidator(_name)]
+Broker = Annotated[str, AfterValidator(_optional_name)]
+ShardPattern = Annotated[str, AfterValidator(_shard_pattern)]
+GroupPattern = Annotated[str, AfterValidator(_group_pattern)]
+
+
+class MetaSection(Section):
+    """The Meta Service as jobs see it: calls are large, and worth waiting for."""
+
+    cluster: Name = "default"
+    endpoints: Annotated[tuple[Address, ...], Strict(strict=False), AfterValidator(_some)] = ("127.0.0.1:9530",)
+    timeout_ms: int = Field(default=30_000, ge=10, le=600_000)
+    retry_ms: int = Field(default=30_000, ge=0, le=3_600_000)
+    tls: ClientTls | None = None
+
+    def options(self) -> dict[str, str]:
+        """As the data source `offsets` takes them, for reading and writing."""
+        tls = {f"tls{name.title()}": str(path) for name, path in (self.tls or ()) if path}
+        numbers = {"timeoutMs": str(self.timeout_ms), "retryMs": str(self.retry_ms)}
+        return {"endpoints": ",".join(self.endpoints), "cluster": self.cluster, **numbers, **tls}
+
+
+class LagSection(Section):
+    """Lag, rates and evaluation, from the journals of the fleet."""
+
+    journals: Locations = ("data/journal",)
+    output: Place = Path("data/lag")
+    trigger_ms: int = Field(default=10_000, ge=100, le=3_600_000)
+    max_files: int = Field(default=1_000, ge=1, le=1_000_000)
+    window_points: int = Field(default=10, ge=3, le=60)
+    minimum_points: int = Field(default=3, ge=2, le=60)
+    point_distance_ms: int = Field(default=1_000, ge=1, le=3_600_000)
+    allowed_lag: int = Field(default=0, ge=0, le=2**53)
+    head_points: int = Field(default=60, ge=2, le=1_000)
+    head_distance_ms: int = Field(default=30_000, ge=1, le=3_600_000)
+
+    @model_validator(mode="after")
+    def _window_has_the_minimum(self) -> Self:
+        if self.minimum_points > self.window_points:
+            raise ValueError(f"minimum_points = {self.minimum_points} is more than window_points = {self.window_points}")
+        return self
+
+
+class ReconcileSection(Section):
+    """All local snapshots against the Meta Service."""
+
+    snapshots: Locations = ("data/snapshots",)
+    output: Place = Path("data/reconcile")
+
+
+class ImportSection(Section):
+    """Offsets of RocketMQ or Kafka into the Meta Service."""
+
+    files: Places = (Path("store/config/consumerOffset.json"),)
+    format: OffsetFormat = "rocketmq"
+    output: Place = Path("data/import")
+    namespace: Name = DEFAULT_NAMESPACE
+    shard: ShardPattern = "{topic}/{partition}"
+    group: GroupPattern = "{group}"
+    broker: Broker = ""
+
+    @model_validator(mode="after")
+    def _names_can_be_known(self) -> Self:
+        if "broker" in fields_of(self.shard) and not self.broker and self.format != "rocketmq-client":
+            raise ValueError(f"shard = {self.shard!r}: a {self.format} file does not tell the broker; name it in broker")
+        if "client" in fields_of(self.group) and self.format != "rocketmq-client":
+            raise ValueError(f"group = {self.group!r}: only rocketmq-client files have a client")
+        return self
+
+
+class ExportSection(Section):
+    """Offsets of the Meta Service as files of RocketMQ or Kafka."""
+
+    format: OffsetFormat = "rocketmq"
+    output: Place = Path("data/export")
+    namespace: Name = DEFAULT_NAMESPACE
+    shard: ShardPattern = "{topic}/{partition}"
+    group: GroupPattern = "{group}"
+    broker: Broker = ""
+
+    @model_validator(mode="after")
+    def _names_can_be_told(self) -> Self:
+        if self.format == "rocketmq-client" and not self.broker and "broker" not in fields_of(self.shard):
+            raise ValueError("rocketmq-client files name a broker: give broker, or a shard pattern with {broker}")
+        if "client" in fields_of(self.group) and self.format != "rocketmq-client":
+            raise ValueError(f"group = {self.group!r}: only rocketmq-client files have a client")
+        return self
+
+
+class ReportSection(Section):
+    """A page and plots of the lag tables."""
+
+    tables: Place = Path("data/lag")
+    output: Place = Path("data/report")
+    worst: int = Field(default=20, ge=1, le=500)
+
+
+class JobConfig(Section):
+    """job.toml: the Meta Service, and a section for each job."""
+
+    meta: MetaSection = MetaSection()
+    lag: LagSection = LagSection()
+    reconcile: ReconcileSection = ReconcileSection()
+    # `import` is a word of Python.
+    import_: ImportSection = Field(default=ImportSection(), alias="import")
+    export: ExportSection = ExportSection()
+    report: ReportSection = ReportSection()
+    log: LogSection = LogSection()

@@ -1,0 +1,75 @@
+"""The job `export`: the Meta Service's offsets -> files of RocketMQ or Kafka, and the table rejects.
+
+A file is written as a whole or not at all, and then replaces the one before.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+
+from adapter import files
+from adapter.errors import ConfigError
+from adapter.pipeline import exports
+from adapter.pipeline.config import JobConfig, fields_of
+from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
+from adapter.pipeline.source_options import FORMAT
+from adapter.pipeline.summary import show_counts, show_rejects
+
+FILES = "files"  # below `output`, beside the table `rejects`
+
+
+def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
+    """Do it; returns the exit code, NOT_AS_ASKED when there is nothing to write. Raises ConfigError, MetaUnavailableError."""
+    section = config.export
+    reader = spark.read.format(FORMAT).options(**config.meta.options()).option("namespace", section.namespace)
+    if not fields_of(section.group):
+        reader = reader.option("group", section.group)
+    rows = exports.named(reader.load(), section).persist()
+    try:
+        with switches.step("reading the Meta Service"):
+            rejected = exports.rejects(rows)
+            if not switches.dry_run:
+                rejected.write.mode("overwrite").parquet(str(section.output / "rejects"))
+        show_counts(exports.counts(rows), ("written", "rejects"), switches)
+        refused = show_rejects(rejected, F.concat_ws(" ", "group", "shard"), switches)
+        table = exports.lines(rows, section).toArrow()
+        for name, data in contents(table):
+            if not switches.dry_run:
+                _write(section.output / FILES / name, data)
+        if not table.num_rows:
+            switches.tell("there is nothing to write")
+            return NOT_AS_ASKED
+        return WITH_REJECTS if refused else DONE
+    finally:
+        rows.unpersist()
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path.parent}: cannot be made: {error.strerror}") from error
+    files.write(str(path), data)
+
+
+def contents(lines: pa.Table) -> Iterator[tuple[str, bytes]]:
+    """The files by their names, of exports.LINE in order."""
+    rows = zip(*(lines.column(column).to_pylist() for column in exports.LINE), strict=True)
+    for name, found in groupby(rows, itemgetter(0)):
+        yield name, (_csv if name == exports.CSV_FILE else _json)(found)
+
+
+def _csv(rows: Iterator[Sequence[str]]) -> bytes:
+    return "".join(f"{line}\n" for _, _, line in rows).encode()
+
+
+def _json(rows: Iterator[Sequence[str]]) -> bytes:
+    """As fastjson lays it out, with all keys but objects in quotes."""
+    tables = {exports.OFFSETS: ""}
+    tables |= {name: ",\n".join(f"\t\t{line}" for _, _, line in found) for name, found in groupby(rows, itemgetter(1))}
+    return ("{\n" + ",\n".join(f'\t"{name}":{{\n{text}\n\t}}' for name, text in tables.items()) + "\n}\n").encode()

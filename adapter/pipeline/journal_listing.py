@@ -1,0 +1,218 @@
+"""Finds the segments of journals, in directories of this machine or behind a URL that pyarrow knows. It never opens one.
+
+Open segments, temporary files and whatever else lies there do not match. What cannot be listed is told; the rest is found.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import structlog
+from pyarrow import fs
+
+from adapter.errors import ConfigError
+
+log = structlog.get_logger(__name__)
+
+_DATE = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
+_BROKER = re.compile(r"broker=(.+)")
+_NAME = re.compile(r"(\d{13})-(\d{8})\.parquet")
+
+# A directory that was listed so long after its last change cannot change again without another time of change: file systems count
+# in milliseconds, and the clock of a server may be off by seconds.
+_SETTLED_NS = 60 * 10**9
+
+_ABSENT = "does not exist (yet): is the path right?"
+_NO_DIRECTORY = "is no directory: name the one that has the date=... directories"
+_EMPTY = "has no segments (yet): is it the [journal] path of an adapter, or where its segments are copied to?"
+
+# Hadoop's names for S3, which pyarrow calls s3.
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+
+class Segment(NamedTuple):
+    """One file of a journal. `size` in bytes."""
+
+    root: str
+    date: str
+    broker: str
+    run: int
+    number: int
+    size: int
+
+    @property
+    def key(self) -> str:
+        """Names the run in a stream's offset."""
+        return run_key(self.broker, self.run)
+
+    @property
+    def relative(self) -> str:
+        """Its path below the root."""
+        return f"date={self.date}/broker={quote(self.broker, safe='')}/{self.run:013}-{self.number:08}.parquet"
+
+    @property
+    def path(self) -> str:
+        """Its path, or URL, as the column `segment` has it."""
+        return f"{self.root}/{self.relative}"
+
+
+def run_key(broker: str, run: int) -> str:
+    """`broker/run`, the broker's name quoted as in a path."""
+    return f"{quote(broker, safe='')}/{run}"
+
+
+def parse_run_key(key: str) -> tuple[str, int]:
+    """The broker's name and the run of such a key."""
+    broker, _, run = key.rpartition("/")
+    return unquote(broker), int(run)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All segments that are there, by run and number, and what went wrong, by path or URL."""
+
+    runs: Mapping[str, Mapping[int, Segment]]
+    troubles: Mapping[str, str]
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """The troubles that may hide segments: all but that nothing is there yet."""
+        return {path: trouble for path, trouble in self.troubles.items() if trouble not in {_ABSENT, _EMPTY}}
+
+    @property
+    def newest_date(self) -> str:
+        """The largest date that a segment has; empty without any."""
+        return max((segment.date for run in self.runs.values() for segment in run.values()), default="")
+
+
+def roots_of(paths: Sequence[str]) -> list[str]:
+    """The directories, absolute, each one once."""
+    return list(dict.fromkeys(path.rstrip("/") if "://" in path else str(Path(path).absolute()) for path in paths))
+
+
+def open_root(root: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a root, and its path there. Raises ConfigError for a URL that pyarrow cannot open."""
+    scheme, separator, rest = root.partition("://")
+    if not separator:
+        return fs.LocalFileSystem(), root
+    try:
+        opened: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ConfigError(f"{root!r}: cannot be opened: {error}") from error
+    return opened
+
+
+class Lister:
+    """Lists the roots again and again. Local directories that did not change are not read again.
+
+    Raises ConfigError for no root at all, and for a URL that cannot be opened.
+    """
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        if not roots:
+            raise ConfigError(
+                "offset-journal: no path; name a directory of journals by load(path), or several by the option `paths`"
+            )
+        self._roots = [(root, *open_root(root)) for root in roots]
+        self._settled: dict[tuple[str, str], tuple[int, list[Segment]]] = {}
+        self._told: Mapping[str, str] = {}
+        self._first = True
+
+    def list(self) -> Listing:
+        """What is there now. Troubles are logged when they begin.
+
+        Raises ConfigError when none of the roots is there at the first time.
+        """
+        troubles: dict[str, str] = {}
+        runs: dict[str, dict[int, Segment]] = {}
+        for root, files, base in self._roots:
+            found = 0
+            for segment in self._segments(root, files, base, troubles):
+                found += 1
+                # Found again, in another root or under another date, it is the same one: identity is broker, run, number.
+                runs.setdefault(segment.key, {}).setdefault(segment.number, segment)
+            if not found:
+                troubles.setdefault(root, _EMPTY)
+        self._check(troubles)
+        return Listing(runs, troubles)
+
+    def _check(self, troubles: Mapping[str, str]) -> None:
+        if self._first and all(troubles.get(root, _EMPTY) != _EMPTY for root, _, _ in self._roots):
+            told = "; ".join(f"{path}: {trouble}" for path, trouble in troubles.items())
+            raise ConfigError(f"offset-journal: none of the paths is a directory of journals: {told}")
+        self._first = False
+        for path, trouble in troubles.items():
+            if self._told.get(path) != trouble:
+                log.warning("journal.not_listed", path=path, trouble=trouble)
+        self._told = troubles
+
+    def _segments(self, root: str, files: fs.FileSystem, base: str, troubles: dict[str, str]) -> Iterator[Segment]:
+        try:
+            kind = files.get_file_info(base).type
+        except OSError as error:
+            troubles[root] = _cannot(error)
+            return
+        if kind != fs.FileType.Directory:
+            troubles[root] = _ABSENT if kind == fs.FileType.NotFound else _NO_DIRECTORY
+            return
+        for day, told in _folders(files, base, _DATE, troubles):
+            for folder, quoted in _folders(files, day.path, _BROKER, troubles):
+                broker = unquote(quoted)
+                if _is_date(told) and quote(broker, safe="") == quoted:
+                    yield from self._of_broker(files, folder, Segment(root, told, broker, 0, 0, 0), troubles)
+
+    def _of_broker(self, files: fs.FileSystem, folder: fs.FileInfo, like: Segment, troubles: dict[str, str]) -> Sequence[Segment]:
+        changed: int | None = folder.mtime_ns  # None where there is no such thing, as in S3
+        place = (like.root, folder.path)
+        known = self._settled.get(place)
+        if known and known[0] == changed:
+            return known[1]
+        began = time.time_ns()
+        found = []
+        for info in _entries(files, folder.path, troubles):
+            name = _NAME.fullmatch(info.base_name)
+            if name and info.type == fs.FileType.File:
+                found.append(like._replace(run=int(name[1]), number=int(name[2]), size=info.size))
+        if changed is not None and changed + _SETTLED_NS < began and folder.path not in troubles:
+            self._settled[place] = (changed, found)
+        else:
+            self._settled.pop(place, None)
+        return found
+
+
+def _folders(
+    files: fs.FileSystem, path: str, name: re.Pattern[str], troubles: dict[str, str]
+) -> Iterator[tuple[fs.FileInfo, str]]:
+    """The directories of such a name, in order, with what the name tells."""
+    for info in sorted(_entries(files, path, troubles), key=lambda info: str(info.path)):
+        found = name.fullmatch(info.base_name)
+        if found and info.type == fs.FileType.Directory:
+            yield info, found[1]
+
+
+def _entries(files: fs.FileSystem, path: str, troubles: dict[str, str]) -> Sequence[fs.FileInfo]:
+    try:
+        # What is gone since its parent was listed has nothing: the adapter removes empty directories.
+        found: Sequence[fs.FileInfo] = files.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    except OSError as error:
+        troubles[path] = _cannot(error)
+        return []
+    return found
+
+
+def _is_date(told: str) -> bool:
+    try:
+        date.fromisoformat(told)
+    except ValueError:
+        return False
+    return True
+
+
+def _cannot(error: OSError) -> str:
+    return f"cannot be listed: {error}"

@@ -1,0 +1,137 @@
+"""What a row of a journal counts for: a commit, a head, a move, or a problem; and the first reduction of a batch of them.
+
+No row is dropped: one that cannot be used, or whose clocks contradict each other, is kept with its `problem`. Nothing here depends
+on the order of rows, nor on what else is in the batch. Times are microseconds, as longs, from here on to the tables.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from adapter.tables import KINDS
+
+KEY = ("namespace", "group", "shard")
+# The column that rows of a stream need beside those of the journal: when the batch was planned. Spark keeps it with the batch.
+PLANNED_AT = "planned_at"
+
+COMMITS = ("flush", "rewind", "reset", "clone", "import", "delete", "expire")
+MOVES = ("rewind", "reset", "clone", "import")
+
+US_OF_MS = 1_000
+US_OF_SECOND = 1_000_000
+# Clocks of one machine that differ by more than this are told. They are set in steps, and a commit takes a moment to be flushed.
+SKEW_US = 60 * US_OF_SECOND
+# A row from further ahead than this counts for nothing: one broker whose clock is years ahead would make every group look silent.
+FUTURE_US = 3_600 * US_OF_SECOND
+_MOVED = ("from_epoch", "from_offset", "epoch", "offset")
+
+
+def slot(time: Column, distance_ms: int) -> Column:
+    """The slot of a time in microseconds: the multiple of the distance at or before it."""
+    return time - sf.pmod(time, sf.lit(distance_ms * US_OF_MS).cast("long"))
+
+
+def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
+    """Each row as what it counts for.
+
+    `line`: of every row; its fields are null when the row does not count for them. The slot, epoch, offset, live and time of a
+    commit or tombstone, and the lag at that time; the head (seen_at, high); the time of the row and its broker. Of two lines of
+    the same offset and time the one with the older head is the larger: it tells the lag when it was committed.
+    `top`: of commits and tombstones. `odd`: of moves and of rows with a problem.
+    """
+    at, run_us = sf.unix_micros("at"), sf.col("run") * US_OF_MS
+    t = sf.least(sf.coalesce(sf.unix_micros("committed_at"), at), at)
+    kind, offset, high = sf.col("kind"), sf.col("offset"), sf.col("high_watermark")
+    trusted = kind.isin(*KINDS) & (at <= sf.unix_micros(PLANNED_AT) + FUTURE_US)
+    named = (sf.col("namespace") != "") & (sf.col("group") != "") & (sf.col("shard") != "")
+    whole = sf.coalesce((offset >= 0) & (sf.col("epoch") >= 0), sf.lit(col=False))
+    problem = _problem(at, run_us, whole, named)
+    facts = rows.select(
+        "*",
+        (trusted & named & whole & kind.isin(*COMMITS)).alias("is_point"),
+        sf.when(trusted & (sf.col("shard") != "") & (high >= 0), -sf.least(sf.unix_micros("watermark_at"), at)).alias("nearness"),
+        problem.alias("trouble"),
+        sf.when(trusted, at).alias("row_at"),
+        t.alias("t"),
+    )
+    is_point, nearness = sf.col("is_point"), sf.col("nearness")
+    line = sf.struct(
+        sf.when(is_point, slot(sf.col("t"), point_distance_ms)).alias("slot"),
+        *(sf.when(is_point, sf.col(name)).alias(name) for name in ("epoch", "offset", "live", "t")),
+        nearness.alias("nearness"),
+        sf.when(nearness.isNotNull(), sf.greatest(high - offset, sf.lit(0).cast("long"))).alias("lag"),
+        sf.when(nearness.isNotNull(), high).alias("high"),
+        sf.col("row_at").alias("at"),
+        "broker",
+    )
+    odd = sf.struct("at", "broker", "run", "seq", "segment", "kind", *_MOVED, sf.col("trouble").alias("problem"), "is_point")
+    is_odd = sf.col("trouble").isNotNull() | (is_point & kind.isin(*MOVES))
+    return facts.select(
+        *KEY,
+        line.alias("line"),
+        sf.when(is_point, sf.struct("epoch", "offset", "live", "t", "topic", "partition", "broker")).alias("top"),
+        sf.when(is_odd, odd).alias("odd"),
+    )
+
+
+def reduced(rows: DataFrame) -> DataFrame:
+    """Checked rows by key: all `lines`, the largest `top`, all `odds`. The one shuffle of a batch."""
+    return rows.groupBy(*KEY).agg(
+        sf.collect_list("line").alias("lines"), sf.max("top").alias("top"), sf.collect_list("odd").alias("odds")
+    )
+
+
+def brokers(batch: DataFrame) -> DataFrame:
+    """For each broker of a reduced batch: the newest time (`at`, microseconds, null when there is none), rows, and odd rows."""
+    lines = batch.select(sf.explode("lines").alias("line"), sf.size("odds").alias("odds"), sf.size("lines").alias("lines"))
+    share = sf.col("odds") / sf.col("lines")
+    return lines.groupBy("line.broker").agg(
+        sf.max("line.at").alias("at"), sf.count(sf.lit(1)).alias("rows"), sf.sum(share).alias("odds")
+    )
+
+
+def _problem(at: Column, run_us: Column, whole: Column, named: Column) -> Column:
+    """Why a row is, in part or altogether, not taken as it stands; null for nearly all."""
+    kind, committed = sf.col("kind"), sf.unix_micros("committed_at")
+    ahead = at - sf.unix_micros(PLANNED_AT)
+    late = committed - at
+    return sf.coalesce(
+        "problem",
+        sf.when(
+            ~kind.isin(*KINDS),
+            sf.concat(
+                sf.lit("kind '"), kind, sf.lit("' is not known here: use the pipeline of the adapter's version; not counted")
+            ),
+        ),
+        sf.when(
+            ahead > FUTURE_US,
+            sf.concat(
+                sf.lit("the broker's clock is "), _seconds(ahead), sf.lit(" s ahead of this machine: set the clocks; not counted")
+            ),
+        ),
+        sf.when(kind == "heartbeat", sf.lit(None)).otherwise(
+            sf.coalesce(
+                sf.when(~named, sf.lit("namespace, group or shard is empty; not counted")),
+                sf.when(~whole, sf.lit("offset or epoch is missing or negative; not counted")),
+                sf.when(
+                    late > SKEW_US,
+                    sf.concat(
+                        sf.lit("was committed "),
+                        _seconds(late),
+                        sf.lit(" s after it was journaled: set the clocks; the earlier time is taken"),
+                    ),
+                ),
+            )
+        ),
+        sf.when(
+            at < run_us - SKEW_US,
+            sf.concat(
+                sf.lit("the adapter's clock went back "),
+                _seconds(run_us - at),
+                sf.lit(" s behind its start; counted as it stands"),
+            ),
+        ),
+    )
+
+
+def _seconds(micros: Column) -> Column:
+    return sf.floor(micros / US_OF_SECOND).cast("string")

@@ -1,0 +1,205 @@
+"""The tables of the lag job: the state of keys and heads, and what is told from it. Pure: DataFrame in, DataFrame out.
+
+The state is a semilattice, so that late, repeated and reordered rows, cut into any batches, end in the same tables. A key keeps the
+newest `window_points` slots of time, in each the largest (epoch, offset, live, time), and the largest of all; a shard keeps the newest
+`head_points` slots, in each the newest head. Merging is: all of both, the largest in each slot, the newest slots.
+
+A key whose largest record is a tombstone is in no table; its state stays for a week, as long as Meta Services keep tombstones, so that
+rows that come late do not bring it back. A head that nobody told for a week is forgotten too.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from adapter.pipeline import burrow as rules
+from adapter.pipeline import rates
+from adapter.pipeline.config import LagSection
+from adapter.pipeline.journal_rows import KEY, MOVES, US_OF_MS, US_OF_SECOND, slot
+from adapter.tables import LONG_MAX
+
+DAY_US = 24 * 3_600 * US_OF_SECOND
+KEPT_DAYS = 7
+_SHARD = ("namespace", "shard")
+_IDENTITY = ("broker", "run", "seq")
+_POINT = ("slot", "epoch", "offset", "live", "t", "nearness", "lag")
+# Bits of an epoch below the era: see DESIGN.md, Epochs.
+_ERA_BITS = 32
+
+
+def merged_keys(state: DataFrame | None, batch: DataFrame, window_points: int) -> DataFrame:
+    """The state of keys after a reduced batch: the key, `points` and `top`."""
+    points = sf.transform(
+        sf.filter("lines", lambda line: line["slot"].isNotNull()),
+        lambda line: sf.struct(*(line[name].alias(name) for name in _POINT)),
+    )
+    added = batch.where(sf.col("top").isNotNull()).select(*KEY, points.alias("added"), sf.col("top").alias("added_top"))
+    if state is None:
+        alone = added.withColumn("all", sf.sort_array("added"))
+        return alone.select(*KEY, _newest(sf.col("all"), window_points).alias("points"), sf.col("added_top").alias("top"))
+    both = state.join(added, [*KEY], "full_outer").withColumn("all", _union("points", "added"))
+    merged = sf.when(sf.col("added").isNull(), sf.col("points")).otherwise(_newest(sf.col("all"), window_points))
+    return both.select(*KEY, merged.alias("points"), sf.greatest("top", "added_top").alias("top"))
+
+
+def merged_heads(state: DataFrame | None, batch: DataFrame, head_points: int, head_distance_ms: int) -> DataFrame:
+    """The state of shards after a reduced batch: namespace, shard and `heads`."""
+    told = sf.transform(
+        sf.filter("lines", lambda line: line["nearness"].isNotNull()),
+        lambda line: sf.struct(slot(-line["nearness"], head_distance_ms).alias("slot"), (-line["nearness"]).alias("t"), line["high"]),
+    )
+    of_keys = batch.select(*_SHARD, sf.sort_array(told).alias("told")).select(*_SHARD, _newest(sf.col("told"), head_points).alias("heads"))
+    every = of_keys.where(sf.size("heads") > 0)
+    every = every if state is None else every.unionByName(state)
+    together = every.groupBy(*_SHARD).agg(sf.sort_array(sf.flatten(sf.collect_list("heads"))).alias("all"))
+    return together.select(*_SHARD, _newest(sf.col("all"), head_points).alias("heads"))
+
+
+def kept_since(now: int) -> int:
+    """What is older is forgotten. By whole days: Spark compiles its code anew for each other number."""
+    return now - now % DAY_US - KEPT_DAYS * DAY_US
+
+
+def kept_keys(keys: DataFrame, now: int) -> DataFrame:
+    """Without tombstones that are a week old."""
+    return keys.where(sf.col("top.live") | (sf.col("top.t") >= kept_since(now)))
+
+
+def kept_heads(heads: DataFrame, now: int) -> DataFrame:
+    """Without shards whose newest head is a week old."""
+    return heads.where(rules.last(sf.col("heads"))["t"] >= kept_since(now))
+
+
+def moves(batch: DataFrame, seen: DataFrame | None) -> DataFrame:
+    """What moved on purpose in a reduced batch, each once; nothing that a former batch had."""
+    once = odd_rows(batch).where(sf.col("is_point") & sf.col("kind").isin(*MOVES)).dropDuplicates([*_IDENTITY])
+    return once if seen is None else once.join(seen, [*_IDENTITY], "left_anti")
+
+
+def odd_rows(batch: DataFrame) -> DataFrame:
+    """The moves of a reduced batch, and its rows with a problem."""
+    return batch.where(sf.size("odds") > 0).select(*KEY, sf.explode("odds").alias("odd")).select(*KEY, "odd.*")
+
+
+def seen_moves(seen: DataFrame | None, new: DataFrame, now: int) -> DataFrame:
+    """The identities of all moves of the last week."""
+    identities = new.select(*_IDENTITY, sf.unix_micros("at").alias("t"))
+    both = identities if seen is None else seen.unionByName(identities)
+    return both.where(sf.col("t") >= kept_since(now))
+
+
+def rewinds(new: DataFrame) -> DataFrame:
+    """The table of moves. `duplicates`: messages that will be read again; `skipped`: never; null when nothing stood there before."""
+    back = sf.col("from_offset") - sf.col("offset")
+    zero = sf.lit(0).cast("long")
+    return new.select(
+        *("at", *KEY, "broker", "kind", "from_epoch", "from_offset", "epoch", "offset"),
+        sf.when(back.isNotNull(), sf.greatest(back, zero)).alias("duplicates"),
+        sf.when(back.isNotNull(), sf.greatest(-back, zero)).alias("skipped"),
+    )
+
+
+def rejects(batch: DataFrame) -> DataFrame:
+    """The rows of a reduced batch that were not taken as they stand, and why; each of a segment once."""
+    names = ("at", "broker", "run", "seq", "segment", "kind", *KEY, "epoch", "offset", "problem")
+    return odd_rows(batch).where(sf.col("problem").isNotNull()).select(*names).distinct()
+
+
+def shards(keys: DataFrame, heads: DataFrame, clock: DataFrame, section: LagSection) -> DataFrame:
+    """One row for each live key. `lag`: newest head - offset, not below 0; null when no head is known.
+
+    `clock`: one row of `now`, the largest time in the journals, and `settled`, up to which those of all live brokers are read
+    (microseconds). A table, since with literals Spark would compile its code anew in each batch.
+    """
+    now, settled = sf.col("now"), sf.col("settled")
+    allowed, minimum = section.allowed_lag, section.minimum_points
+    least_us = section.window_points * section.point_distance_ms * US_OF_MS
+    facts = _head_facts(heads, section.window_points)
+    known = keys.where("top.live").join(facts, [*_SHARD], "left").crossJoin(sf.broadcast(clock)).withColumns(_of_era())
+    offsets, times, lags = sf.col("offsets"), sf.col("times"), sf.col("lags")
+    top, newest, lookup = sf.col("top"), sf.col("newest"), sf.col("lookup")
+    lag, window_lag = _lag(top["offset"]), _lag(rules.last(offsets))
+    unread = rates.unread_since(lookup, rules.last(offsets), rules.last(times), allowed)
+    judged = known.select(
+        *KEY,
+        *("now", "top", "newest", lag.alias("lag"), "produce_rate"),
+        rates.lag_seconds(lookup, top["offset"], lag, now).alias("lag_seconds"),
+        rates.consume_rate(offsets, times).alias("consumed"),
+        rules.status(offsets, times, lags, lag, unread, settled, minimum, allowed, least_us).alias("status"),
+        rules.burrow(offsets, times, lags, window_lag, sf.col("lowest_recent_head"), now, minimum, allowed).alias("burrow"),
+        sf.size(offsets).alias("points"),
+    )
+    # One that stopped drains nothing, whatever it did before.
+    consume = sf.when((sf.col("status") == "STOP") & sf.col("consumed").isNotNull(), sf.lit(0.0)).otherwise(sf.col("consumed"))
+    return judged.select(
+        sf.timestamp_micros(now).alias("evaluated_at"),
+        *KEY,
+        *(top[name].alias(name) for name in ("topic", "partition", "broker", "epoch", "offset")),
+        sf.timestamp_micros(top["t"]).alias("committed_at"),
+        newest["high"].alias("head"),
+        sf.timestamp_micros(newest["t"]).alias("head_at"),
+        *("lag", "lag_seconds", consume.alias("consume_rate"), "produce_rate"),
+        rates.drain_seconds(sf.col("lag"), consume, sf.col("produce_rate")).alias("drain_seconds"),
+        *("status", "burrow", "points"),
+    )
+
+
+def groups(shards: DataFrame) -> DataFrame:
+    """One row for each group: the worst of its shards, and sums over those whose lag is known.
+
+    Worst is OK < WARN < REWIND < STALL < STOP; `burrow` is OK, WARN or ERR, as Burrow has it. A group is drained when the last
+    of its shards is; null when one never will be, or is unknown.
+    """
+    level = rules.severity(sf.col("status"))
+    lag = sf.col("lag")
+    total = sf.least(sf.sum(lag.cast("decimal(20,0)")), sf.lit(LONG_MAX)).cast("long")
+    worst = sf.min(sf.struct((-level).alias("level"), (-sf.coalesce(lag, sf.lit(-1))).alias("lag"), "shard"))["shard"]
+    return shards.groupBy("evaluated_at", "namespace", "group").agg(
+        rules.severity_name(sf.max(level)).alias("status"),
+        rules.burrow_group_name(sf.max(rules.severity(sf.col("burrow")))).alias("burrow"),
+        sf.count(sf.lit(1)).cast("int").alias("shards"),
+        sf.count_if(lag.isNull()).cast("int").alias("unknown_lag_shards"),
+        total.alias("total_lag"),
+        sf.max("lag_seconds").alias("max_lag_seconds"),
+        sf.when(sf.count("drain_seconds") == sf.count(sf.lit(1)), sf.max("drain_seconds")).alias("drain_seconds"),
+        worst.alias("worst_shard"),
+    )
+
+
+def _union(old: str, new: str) -> Column:
+    return sf.sort_array(sf.concat(sf.coalesce(old, sf.array()), sf.coalesce(new, sf.array())))
+
+
+def _newest(values: Column, count: int) -> Column:
+    """Of sorted structs that begin with a slot: the largest in each slot, of these the newest ones."""
+    slots = values["slot"]
+    largest = sf.filter(values, lambda value, i: ~sf.get(slots, i + 1).eqNullSafe(value["slot"]))
+    return sf.reverse(sf.slice(sf.reverse(largest), 1, count))
+
+
+def _head_facts(heads: DataFrame, recent: int) -> DataFrame:
+    """For each shard what its keys are compared with: the newest head, Burrow's recent ones, the lookup table, the rate."""
+    every = sf.col("heads")
+    count = sf.size(every)
+    tables = heads.withColumn("rising", rates.rising(every)).withColumn("table", rates.without_flat_runs(sf.col("rising")))
+    return tables.select(
+        *_SHARD,
+        rules.last(every).alias("newest"),
+        sf.array_min(sf.slice(every["high"], sf.greatest(count - recent, sf.lit(0)) + 1, recent)).alias("lowest_recent_head"),
+        sf.struct(sf.col("table.high").alias("high"), sf.col("table.t").alias("t")).alias("lookup"),
+        rates.produce_rate(sf.col("table")).alias("produce_rate"),
+    )
+
+
+def _of_era() -> dict[str, Column]:
+    """The commits of the era that stands, as arrays; nearly always all points are."""
+    points, top = sf.col("points"), sf.col("top")
+    begin = sf.shiftleft(sf.shiftright(top["epoch"], _ERA_BITS), _ERA_BITS)
+    all_of_it = (sf.array_min(points["epoch"]) >= begin) & ~sf.array_contains(points["live"], value=False)
+    some = sf.filter(points, lambda point: point["live"] & (point["epoch"] >= begin))
+    commits = {"offsets": "offset", "times": "t", "lags": "lag"}
+    return {name: sf.when(all_of_it, points[field]).otherwise(some[field]) for name, field in commits.items()}
+
+
+def _lag(offset: Column) -> Column:
+    difference = sf.col("newest.high") - offset
+    return sf.when(difference.isNotNull(), sf.greatest(difference, sf.lit(0).cast("long")))

@@ -1,0 +1,274 @@
+"""What the report shows, taken from the tables of the lag job. Reads the newest batch, and 24 hours back from it.
+
+Everything is put together in Spark; only rows that are shown are collected, however large the fleet is. What is not known stays
+None. Never changes a table.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
+
+HISTORY_MS = 24 * 3_600_000  # how far lag over time, rewinds and rejects go back from the newest data
+LAG_STEPS = 240  # points of a line: about two pixels each
+REWIND_STEPS = 48  # bars
+
+# The columns that are read; the lag job writes more.
+_SCHEMAS = {
+    "groups": "batch LONG, evaluated_at TIMESTAMP, namespace STRING, `group` STRING, status STRING, burrow STRING, shards INT, "
+    "unknown_lag_shards INT, total_lag LONG, max_lag_seconds DOUBLE, drain_seconds DOUBLE, worst_shard STRING",
+    "shards": "batch LONG, namespace STRING, `group` STRING, shard STRING, status STRING, lag LONG",
+    "rewinds": "batch LONG, at TIMESTAMP, namespace STRING, `group` STRING, shard STRING, broker STRING, kind STRING, "
+    "from_offset LONG, offset LONG, duplicates LONG, skipped LONG",
+    "rejects": "batch LONG, at TIMESTAMP, broker STRING, segment STRING, namespace STRING, `group` STRING, shard STRING, "
+    "kind STRING, problem STRING",
+}
+
+# Burrow's levels: a group with one of the first three is in error.
+SEVERITY = {"STOP": 2, "STALL": 2, "REWIND": 2, "WARN": 1, "OK": 0}
+
+
+class Count(NamedTuple):
+    """How many groups and shards have a status."""
+
+    status: str
+    groups: int
+    shards: int
+
+
+class Group(NamedTuple):
+    """A group at the newest batch. `total_lag` is over the shards whose lag is known; None when there is none."""
+
+    namespace: str
+    group: str
+    status: str
+    burrow: str
+    shards: int
+    unknown_lag_shards: int
+    total_lag: int | None
+    max_lag_seconds: float | None
+    drain_seconds: float | None
+    worst_shard: str | None
+
+
+class Point(NamedTuple):
+    """A group's lag at one time."""
+
+    namespace: str
+    group: str
+    at_ms: int
+    total_lag: int | None
+    lag_seconds: float | None
+
+
+class Rewind(NamedTuple):
+    """An offset that went where it was not expected. `duplicates`: messages that are read again; `skipped`: never read."""
+
+    at_ms: int
+    namespace: str
+    group: str
+    shard: str
+    broker: str
+    kind: str
+    from_offset: int | None
+    offset: int | None
+    duplicates: int | None
+    skipped: int | None
+
+
+class Bar(NamedTuple):
+    """The messages read again because of the rewinds within one step of time."""
+
+    at_ms: int
+    duplicates: int
+
+
+class Reject(NamedTuple):
+    """A row or segment of a journal that was not counted, and why. None: not known."""
+
+    at_ms: int | None
+    broker: str | None
+    segment: str | None
+    namespace: str | None
+    group: str | None
+    shard: str | None
+    problem: str
+
+
+class RewindTotals(NamedTuple):
+    """All rewinds within the history. `unknown`: those whose messages cannot be counted."""
+
+    rewinds: int = 0
+    duplicates: int = 0
+    skipped: int = 0
+    unknown: int = 0
+
+
+NO_REWINDS = RewindTotals()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one page shows. Times are Unix milliseconds; `at_ms` None: the lag job has evaluated nothing yet."""
+
+    at_ms: int | None = None
+    from_ms: int = 0
+    groups: int = 0
+    shards: int = 0
+    unknown_lag_shards: int = 0
+    counts: tuple[Count, ...] = ()
+    worst: tuple[Group, ...] = ()
+    lag: tuple[Point, ...] = ()
+    lag_step_ms: int = 1
+    rewinds: tuple[Rewind, ...] = ()
+    rewind_totals: RewindTotals = NO_REWINDS
+    bars: tuple[Bar, ...] = ()
+    bar_ms: int = 1
+    rejects: tuple[Reject, ...] = ()
+    reject_count: int = 0
+
+
+def gather(spark: SparkSession, tables: Path, worst: int) -> Report:
+    """The report of the tables in a directory, with so many rows in each list. A table that is not there is empty."""
+    groups, shards, rewinds, rejects = (_table(spark, tables, name) for name in _SCHEMAS)
+    rejected, reject_count = _rejects(rejects, worst)
+    newest = _newest(groups, shards)
+    if newest is None:
+        return Report(rejects=rejected, reject_count=reject_count)
+    batch, at_ms = newest
+    now = groups.where(sf.col("batch") == batch)
+    counts = _counts(now, shards.where(sf.col("batch") == batch))
+    worst_now = worst_first(now).limit(worst)
+    recent = groups.where(_millis("evaluated_at").between(at_ms - HISTORY_MS, at_ms))
+    from_ms, unknown_lag_shards = _only(
+        recent.agg(
+            sf.min(_millis("evaluated_at")),
+            sf.coalesce(sf.sum(sf.when(sf.col("batch") == batch, sf.col("unknown_lag_shards"))), sf.lit(0)),
+        )
+    )
+    lag_step_ms = _step(from_ms, at_ms, LAG_STEPS)
+    lag = over_time(recent.join(sf.broadcast(worst_now.select("namespace", "group")), ["namespace", "group"]), lag_step_ms)
+    back = rewinds.where(_millis("at") >= at_ms - HISTORY_MS)
+    bar_ms = _step(from_ms, at_ms, REWIND_STEPS)
+    return Report(
+        at_ms,
+        from_ms,
+        groups=sum(count.groups for count in counts),
+        shards=sum(count.shards for count in counts),
+        unknown_lag_shards=unknown_lag_shards,
+        counts=counts,
+        worst=tuple(Group(*row) for row in worst_now.select(*Group._fields).collect()),
+        lag=tuple(Point(*row) for row in lag.select(*Point._fields).collect()),
+        lag_step_ms=lag_step_ms,
+        rewinds=tuple(Rewind(*row) for row in most_duplicates(back).select(*Rewind._fields).limit(worst).collect()),
+        rewind_totals=RewindTotals(*(value or 0 for value in _only(_totals(back)))),
+        bars=tuple(Bar(*row) for row in duplicates_over_time(back, bar_ms).select(*Bar._fields).collect()),
+        bar_ms=bar_ms,
+        rejects=rejected,
+        reject_count=reject_count,
+    )
+
+
+def worst_first(groups: DataFrame) -> DataFrame:
+    """Groups in error, then those that warn; in these the largest lag, unknown lag, no lag. Names make it a total order."""
+    lag = sf.col("total_lag")
+    known = sf.when(lag > 0, 2).when(lag.isNull(), 1).otherwise(0)
+    return groups.orderBy(
+        severity().desc(), known.desc(), lag.desc(), sf.col("max_lag_seconds").desc_nulls_last(), "namespace", "group"
+    )
+
+
+def severity() -> Column:
+    """The level of `status`: 2 error, 1 warning, 0 fine. A status that is not known here counts as an error."""
+    levels = sf.create_map(*(sf.lit(item) for pair in SEVERITY.items() for item in pair))
+    return sf.coalesce(sf.try_element_at(levels, sf.col("status")), sf.lit(2))
+
+
+def over_time(groups: DataFrame, step_ms: int) -> DataFrame:
+    """For each group and step of time the largest lag in it, in messages and in seconds; null where it was never known."""
+    at = _millis("evaluated_at")
+    return (
+        groups.groupBy("namespace", "group", _floor(at, step_ms).alias("step"))
+        .agg(sf.max(at).alias("at_ms"), sf.max("total_lag").alias("total_lag"), sf.max("max_lag_seconds").alias("lag_seconds"))
+        .orderBy("namespace", "group", "at_ms")
+    )
+
+
+def most_duplicates(rewinds: DataFrame) -> DataFrame:
+    """The rewinds that cost most first, the newest of equal ones first."""
+    return rewinds.withColumn("at_ms", _millis("at")).orderBy(
+        sf.col("duplicates").desc_nulls_last(), sf.col("at_ms").desc(), "namespace", "group", "shard", "broker"
+    )
+
+
+def duplicates_over_time(rewinds: DataFrame, step_ms: int) -> DataFrame:
+    """The messages that are read again, by steps of time; only steps that have some."""
+    return (
+        rewinds.where(sf.col("duplicates") > 0)
+        .groupBy(_floor(_millis("at"), step_ms).alias("at_ms"))
+        .agg(sf.sum("duplicates").alias("duplicates"))
+        .orderBy("at_ms")
+    )
+
+
+def _table(spark: SparkSession, tables: Path, name: str) -> DataFrame:
+    path = tables / name
+    if not path.is_dir():
+        return spark.createDataFrame([], _SCHEMAS[name])
+    # A batch that the lag job takes away meanwhile is no longer of interest.
+    return spark.read.schema(_SCHEMAS[name]).option("ignoreMissingFiles", value=True).parquet(path.as_uri())
+
+
+def _newest(groups: DataFrame, shards: DataFrame) -> tuple[int, int] | None:
+    """The newest batch that is in both tables, and its time. The lag job may be writing the next one."""
+    last_of_both = sf.least(groups.agg(sf.max("batch")).scalar(), shards.agg(sf.max("batch")).scalar())
+    batch, at_ms = _only(groups.where(sf.col("batch") == last_of_both).agg(sf.max("batch"), sf.max(_millis("evaluated_at"))))
+    return None if batch is None else (batch, at_ms)
+
+
+def _counts(groups: DataFrame, shards: DataFrame) -> tuple[Count, ...]:
+    """By status, the worst first; also those that nobody has."""
+    rows = (
+        groups.select("status", sf.lit(1).alias("groups"), sf.lit(0).alias("shards"))
+        .unionAll(shards.select("status", sf.lit(0).alias("groups"), sf.lit(1).alias("shards")))
+        .groupBy("status")
+        .agg(sf.sum("groups"), sf.sum("shards"))
+        .collect()
+    )
+    found = {row[0]: Count(*row) for row in rows}
+    others = sorted(found.keys() - SEVERITY.keys())
+    return tuple(found.get(status, Count(status, 0, 0)) for status in (*others, *SEVERITY))
+
+
+def _totals(rewinds: DataFrame) -> DataFrame:
+    unknown = sf.col("duplicates").isNull() | sf.col("skipped").isNull()
+    return rewinds.agg(sf.count("*"), sf.sum("duplicates"), sf.sum("skipped"), sf.count_if(unknown))
+
+
+def _rejects(rejects: DataFrame, worst: int) -> tuple[tuple[Reject, ...], int]:
+    """The newest, and how many there are. A segment that cannot be read has no time: 0."""
+    at = _millis("at")
+    rows = rejects.withColumn("at_ms", sf.when(at > 0, at))
+    shown = rows.orderBy(sf.col("at_ms").desc_nulls_first(), "segment", "broker", "problem").select(*Reject._fields).limit(worst)
+    return tuple(Reject(*row) for row in shown.collect()), rejects.count()
+
+
+def _only(aggregate: DataFrame) -> Row:
+    """The row that an aggregate of all rows has."""
+    (row,) = aggregate.collect()
+    return row
+
+
+def _millis(column: str) -> Column:
+    """Unix milliseconds: a Python datetime would be in the driver's own time zone."""
+    return sf.unix_millis(sf.col(column))
+
+
+def _floor(at_ms: Column, step_ms: int) -> Column:
+    return (sf.floor(at_ms / step_ms) * step_ms).cast("long")
+
+
+def _step(from_ms: int, to_ms: int, steps: int) -> int:
+    return max((to_ms - from_ms) // steps, 1)

@@ -1,0 +1,54 @@
+"""The job `report`: a page and pictures of the lag tables, in one directory.
+
+Each file is written under another name and renamed; the page last, when all that it shows is there.
+"""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from adapter.clocks import wall_ms
+from adapter.errors import ConfigError
+from adapter.files import write as write_file
+from adapter.pipeline.config import JobConfig
+from adapter.pipeline.jobs import DONE, Switches
+from adapter.pipeline.plots import lag_plot, lag_seconds_plot, rewinds_plot
+from adapter.pipeline.report import Report, gather
+from adapter.pipeline.report_page import render
+
+PAGE = "index.html"
+PICTURES = {"lag.png": lag_plot, "lag-seconds.png": lag_seconds_plot, "rewinds.png": rewinds_plot}
+
+
+def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
+    """Make the report; returns 0. Raises ConfigError when the tables are not there, or the directory cannot be written."""
+    section = config.report
+    if not section.tables.is_dir():
+        raise ConfigError(
+            f"[report] tables = '{section.tables}': is no directory; it is `output` of [lag], run the job `lag` first"
+        )
+    with switches.step(f"reading the tables in {section.tables}"):
+        report = gather(spark, section.tables, section.worst)
+    if switches.dry_run:
+        switches.tell(f"{report.groups:,} groups, {report.shards:,} shards; nothing was written")
+        return DONE
+    with switches.step("drawing"):
+        page = write(report, section.tables, section.output, wall_ms())
+    switches.tell(f"report: {page.resolve()}")
+    return DONE
+
+
+def write(report: Report, tables: Path, output: Path, made_ms: int) -> Path:
+    """Write the page and its pictures, and remove those of an earlier page that it does not show; returns the page's path."""
+    drawn = {name: png for name, draw in PICTURES.items() if (png := draw(report)) is not None}
+    page = render(report, drawn, tables, made_ms)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"[report] output = '{output}': cannot be made: {error.strerror}") from error
+    for name, png in drawn.items():
+        write_file(str(output / name), png)
+    write_file(str(output / PAGE), page.encode())
+    for name in PICTURES.keys() - drawn.keys():
+        (output / name).unlink(missing_ok=True)
+    return output / PAGE

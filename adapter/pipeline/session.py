@@ -1,0 +1,53 @@
+"""Spark sessions: with a Java, this Python on both sides, times in UTC, and both data sources known."""
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from adapter.pipeline.java import java_home
+from adapter.pipeline.journal_source import JournalDataSource
+from adapter.pipeline.source import OffsetsDataSource
+
+LOCAL = "local[*]"
+
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # `offsets` takes filters; Spark refuses a reader that does, unless this is on.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.ui.showConsoleProgress": "true",
+}
+_LOCAL_SETTINGS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.memory": "2g",
+}
+
+
+def spark_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session, or the one that spark-submit has begun. `master` None: what spark-submit says, else `local[*]`.
+
+    Raises ConfigError when no Java can be had.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started a JVM, with a master
+    if master or not submitted:
+        builder = builder.master(master or LOCAL)
+    if not submitted:
+        os.environ["JAVA_HOME"] = str(java_home(os.environ))
+    values = dict(SETTINGS)
+    if not submitted and (master or LOCAL).startswith("local"):
+        values |= _LOCAL_SETTINGS
+    for key, value in {**values, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    for source in (OffsetsDataSource, JournalDataSource):
+        session.dataSource.register(source)
+    return session

@@ -1,0 +1,167 @@
+"""The data source `offsets`: the Meta Service's records as a table, read in parallel parts, written by merge."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceWriter,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from adapter.arrow_codec import decode_records
+from adapter.errors import ConfigError
+from adapter.model import name_problem
+from adapter.pipeline.meta_calls import MetaCalls
+from adapter.pipeline.source_options import FORMAT, ReadOptions, WriteOptions, parse_options
+from adapter.pipeline.source_rows import check_columns
+from adapter.pipeline.source_writer import OffsetsWriter
+from adapter.rpc import meta_pb
+from adapter.tables import RECORDS
+
+# Without the option `partitions`: a part for so many records, and at most so many parts.
+PART_RECORDS = 100_000
+AUTO_PARTS = 64
+
+_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class OffsetsDataSource(DataSource):
+    """`spark.read.format("offsets")` and `df.write.format("offsets").mode("append")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of tables.RECORDS."""
+        return from_arrow_schema(RECORDS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Raises ConfigError for bad options."""
+        if schema.names != RECORDS.names:
+            raise ConfigError(f"{FORMAT}: has its own columns; read without .schema(), then select what you need")
+        options = parse_options(ReadOptions, self.options)
+        kind = FilteringReader if _filters_are_offered() else OffsetsReader
+        return kind(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
+        """Raises ConfigError for bad options and for mode("overwrite"), InvalidInputError for bad columns."""
+        options = parse_options(WriteOptions, self.options)
+        if overwrite:
+            raise ConfigError(
+                f"{FORMAT}: mode('overwrite') would take away the offsets that are not in the rows, and there is no such thing: "
+                "use mode('append'), which merges; to move offsets back or delete them, use `offset-adapter offsets`"
+            )
+        check_columns(schema)
+        return OffsetsWriter(options)
+
+
+@dataclass
+class Part(InputPartition):
+    """What is behind the token `after` up to the token `until`."""
+
+    after: bytes
+    until: bytes
+
+
+class OffsetsReader(DataSourceReader):
+    """Reads what the options select. Made on the driver; `read` runs in each task."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    def partitions(self) -> list[InputPartition]:
+        """Parts of about the same size. Raises MetaUnavailableError or RefusedError."""
+        options = self._options
+        with closing(self._calls()) as calls:
+            reply = calls.split(options.namespace or "", options.group or "", options.partitions or AUTO_PARTS)
+        tokens = list(reply.tokens)
+        if options.partitions is None:
+            parts = max(-(-reply.records // PART_RECORDS), 1)
+            tokens = _thinned(tokens, parts)
+        return [Part(after, until) for after, until in zip([b"", *tokens], [*tokens, b""], strict=True)]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Spark says InputPartition
+        """The records of a part, a page in a batch. The next page comes while one is used."""
+        with closing(self._calls()) as calls, ThreadPoolExecutor(1, "scan") as ahead:
+            scan = partial(self._scan, calls, partition.until)
+            coming: Future[meta_pb.ScanOffsetDataReply] | None = ahead.submit(scan, partition.after)
+            while coming:
+                page = coming.result()
+                coming = ahead.submit(scan, page.next_page_token) if page.next_page_token else None
+                yield self._rows(page)
+
+    def _rows(self, page: meta_pb.ScanOffsetDataReply) -> pa.RecordBatch:
+        batch = decode_records(page.keys, page.records)
+        if not self._options.tombstones:
+            batch = batch.filter(batch.column("live"))
+        return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+
+    def _scan(self, calls: MetaCalls, until: bytes, after: bytes) -> meta_pb.ScanOffsetDataReply:
+        options = self._options
+        return calls.scan(options.namespace or "", options.group or "", options.page_size, after, until)
+
+    def _calls(self) -> MetaCalls:
+        return MetaCalls(self._options.meta, self._options.retry_ms / 1000)
+
+
+class FilteringReader(OffsetsReader):
+    """A reader that takes equality of namespace and group away from Spark: only what is asked for is read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Returns what Spark has to do itself. A group alone is no place in the order of the keys."""
+        namespaces, groups = _equalities(filters, "namespace"), _equalities(filters, "group")
+        taken: list[Filter] = []
+        namespace, group = self._options.namespace, self._options.group
+        if namespace is None and namespaces:
+            taken.append(namespaces[0])
+            namespace = namespaces[0].value
+        if namespace is not None and group is None and groups:
+            taken.append(groups[0])
+            group = groups[0].value
+        self._options = self._options.model_copy(update={"namespace": namespace, "group": group})
+        return [found for found in filters if not any(found is one for one in taken)]
+
+
+def _equalities(filters: list[Filter], column: str) -> list[EqualTo | EqualNullSafe]:
+    """Of a column with a value that can be a name; with any other one Spark finds nothing by itself."""
+    return [
+        found
+        for found in filters
+        if isinstance(found, EqualTo | EqualNullSafe)
+        and found.attribute == (column,)
+        and isinstance(found.value, str)
+        and not name_problem(found.value)
+    ]
+
+
+def _filters_are_offered() -> bool:
+    """Whether this process asks readers to take filters.
+
+    Spark has a worker of its own for that, and refuses a reader that could take them in every other one while
+    spark.sql.python.filterPushdown.enabled is off.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or (main is not None and main.name == _PUSHDOWN_WORKER)
+
+
+def _thinned(tokens: list[bytes], parts: int) -> list[bytes]:
+    """At most `parts` - 1 of the tokens, evenly."""
+    if len(tokens) < parts:
+        return tokens
+    return [tokens[(len(tokens) + 1) * part // parts - 1] for part in range(1, parts)]

@@ -1,0 +1,128 @@
+"""The options of the data source `offsets`. What is not known, or belongs to the other direction, is refused by its name."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from adapter.config import Address, ClientTls, MetaSection
+from adapter.errors import ConfigError
+from adapter.model import name_problem
+
+FORMAT = "offsets"
+MAX_PAGE = 20_000  # of the Meta Service
+MAX_PARTS = 1_000
+
+
+def _named(value: str) -> str:
+    problem = name_problem(value)
+    if problem:
+        raise ValueError(problem)
+    return value
+
+
+def _listed(value: str) -> tuple[str, ...]:
+    found = tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
+    if not found:
+        raise ValueError("is empty; give host:port of the Meta Service")
+    return found
+
+
+Name = Annotated[str, AfterValidator(_named)]
+
+
+class Connection(BaseModel):
+    """How the Meta Service is reached. Files are read where Spark's workers run."""
+
+    # Spark gives the names of options in small letters.
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", ""))
+
+    endpoints: Annotated[tuple[Address, ...], BeforeValidator(_listed)]
+    cluster: Name = "default"
+    # Milliseconds for one call to one endpoint, and for how long calls are repeated while no endpoint answers.
+    timeout_ms: int = Field(default=30_000, ge=10, le=600_000)
+    retry_ms: int = Field(default=30_000, ge=0, le=3_600_000)
+    # PEM files; cert and key are shown to a server that asks for them.
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tlsCert and tlsKey belong together: give both or none")
+        if self.tls_cert and not self.tls_ca:
+            raise ValueError("tlsCert needs tlsCa, by which the Meta Service is verified")
+        return self
+
+    @property
+    def meta(self) -> MetaSection:
+        """As the adapter's configuration has it."""
+        tls = ClientTls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key) if self.tls_ca else None
+        return MetaSection(cluster=self.cluster, endpoints=self.endpoints, timeout_ms=self.timeout_ms, tls=tls)
+
+
+class ReadOptions(Connection):
+    """What is read, and how."""
+
+    namespace: Name | None = None
+    # Needs a namespace.
+    group: Name | None = None
+    # Parts that are read in parallel; without it as many as suit the number of records.
+    partitions: int | None = Field(default=None, ge=1, le=MAX_PARTS)
+    # Records in one call, and in one Arrow batch.
+    page_size: int = Field(default=10_000, ge=1, le=MAX_PAGE)
+    # Whether deleted and expired offsets are shown as well (live = false).
+    tombstones: bool = False
+
+    @model_validator(mode="after")
+    def _group_has_a_namespace(self) -> Self:
+        if self.group and not self.namespace:
+            raise ValueError("group needs the option namespace as well (mostly 'default'); or filter the column `group`")
+        return self
+
+
+class WriteOptions(Connection):
+    """How rows are written."""
+
+    # What to do with rows that cannot be offsets: fail before anything of their batch is sent, or leave them out and count them.
+    bad_rows: Literal["fail", "skip"] = "fail"
+    # A JSON file on the driver's machine that tells at the end what was written.
+    report: Path | None = None
+
+
+O = TypeVar("O", bound=Connection)  # noqa: E741 - options
+
+
+def parse_options(kind: type[O], options: Mapping[str, str]) -> O:
+    """Options as Spark gives them. Raises ConfigError that names every bad one."""
+    if "path" in options:
+        raise ConfigError(
+            f"{FORMAT}: there is no path ({options['path']!r}): call load() or save() without an argument, "
+            "and name the Meta Service by .option('endpoints', 'host:port')"
+        )
+    try:
+        return kind.model_validate({name.lower(): value for name, value in options.items()})
+    except ValidationError as error:
+        problems = [_problem(kind, detail["loc"], detail["msg"], detail["type"], detail["input"]) for detail in error.errors()]
+        raise ConfigError("; ".join(f"{FORMAT}: {problem}" for problem in problems)) from error
+
+
+def _problem(kind: type[Connection], loc: tuple[int | str, ...], message: str, what: str, value: object) -> str:
+    names = {name.replace("_", ""): to_camel(name) for name in kind.model_fields}
+    others = {name.replace("_", ""): to_camel(name) for name in (*ReadOptions.model_fields, *WriteOptions.model_fields)}
+    text = message.removeprefix("Value error, ")
+    if not loc:
+        return text
+    name = str(loc[0])
+    if what == "extra_forbidden":
+        return f"{others.get(name, name)}: is no option of {_direction(kind)}; there are {', '.join(names.values())}"
+    if what == "missing":
+        return f"option {names[name]}: is missing; give host:port of the Meta Service, several separated by commas"
+    return f"option {names[name]}: {text} (got {value!r})"
+
+
+def _direction(kind: type[Connection]) -> str:
+    return "reading" if kind is ReadOptions else "writing"

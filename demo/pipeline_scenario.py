@@ -1,0 +1,204 @@
+"""What happens in the pipeline's demo, phase by phase."""
+
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import pyarrow.parquet as pq
+
+from adapter.model import OffsetKey
+from demo.cluster import DemoError
+from demo.pipeline_checks import Check, equal, every, key_of, newest, offsets_and_lag, rewinds, statuses, survived
+from demo.pipeline_fleet import Broker, Fleet, journaled
+from demo.pipeline_load import TICK_S, Load, Way
+from demo.pipeline_story import Story, lag_table, rewind_table
+from demo.table import QueueOffset
+
+LOAD_TICKS = 200
+OUTAGE_TICKS = 40
+WAIT_S = 30.0
+POINT_DISTANCE_MS = 400  # Burrow's window of 10 commits is then 4 s
+
+
+class Scenario:
+    """The phases, and what they hand on to each other. `files`: RocketMQ's, as `table` has them."""
+
+    def __init__(self, fleet: Fleet, table: Sequence[QueueOffset], files: Sequence[Path], report: Path, story: Story) -> None:
+        self._fleet = fleet
+        self._table = table
+        self._files = files
+        self._report = report.resolve()
+        self._story = story
+        self._load = Load(starts(table), len(fleet.brokers))
+        self._checks: list[Check] = []
+        self._below = fleet.directory / "collected"
+        self._lost = fleet.brokers[-1]
+
+    async def play(self) -> list[Check]:
+        """Run all phases; returns the comparisons. Raises DemoError, and what starting a process raises."""
+        phases = {
+            "1 Start, and take over RocketMQ's offsets": self._import,
+            "2 Load on all adapters": self._run_load,
+            "3 Lag, rates and evaluation from the journals": self._lag,
+            "4 The Meta Service goes away, and an adapter is killed": self._crash,
+            "5 What did the Meta Service not get? Repair it": self._reconcile,
+            "6 The report": self._make_report,
+        }
+        for name, run in phases.items():
+            with self._story.busy(name):
+                await run()
+        return self._checks
+
+    async def _import(self) -> None:
+        await self._fleet.start()
+        write_config(self._fleet, self._below, self._report, self._files)
+        self._story.tell(f"a Meta Service and {len(self._fleet.brokers)} adapters with journals serve")
+        self._story.output(await self._fleet.job("import", "--apply"))
+        wanted = {entry.key: entry.offset for entry in self._table}
+        self._checks.append(equal("import: RocketMQ's offsets in the Meta Service", await self._fleet.remote_offsets(), wanted))
+
+    async def _run_load(self) -> None:
+        for group, way in self._load.ways.items():
+            self._story.tell(f"{group} {way.value}")
+        await self._load.run([broker.client for broker in self._fleet.brokers], LOAD_TICKS)
+        async with anyio.create_task_group() as tasks:
+            for number in range(len(self._fleet.brokers)):
+                tasks.start_soon(collect, self._fleet, self._load, number, self._below)
+        self._story.tell(
+            f"{self._load.commits:,} commits in {LOAD_TICKS * TICK_S:g} s; the journals are collected in one directory"
+        )
+
+    async def _lag(self) -> None:
+        await self._fleet.job("lag", "--available-now")
+        tables = self._below / "lag"
+        groups, rewound = newest(tables / "groups"), every(tables / "rewinds")
+        self._story.show(lag_table(groups, self._load))
+        self._story.show(rewind_table(rewound))
+        self._checks += [
+            offsets_and_lag(newest(tables / "shards"), self._load),
+            statuses(groups, self._load),
+            rewinds(rewound, self._load),
+        ]
+
+    async def _crash(self) -> None:
+        fleet, story = self._fleet, self._story
+        fleet.meta.kill()
+        story.tell("kill -9 of the Meta Service; commits go on")
+        before = self._load.commits
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._load.run, [broker.client for broker in fleet.brokers], OUTAGE_TICKS)
+            await anyio.sleep(OUTAGE_TICKS * TICK_S / 2)
+            self._lost.adapter.kill()
+            story.tell(f"kill -9 of the adapter of {self._lost.name}, under load")
+        story.tell(f"{self._load.commits - before:,} commits were acknowledged without a Meta Service")
+        await anyio.to_thread.run_sync(self._lost.adapter.start)
+        story.tell(f"{self._lost.name} is back, degraded: it serves what it has")
+        snapshots = self._below / "snapshots"
+        snapshots.mkdir()
+        for broker in fleet.brokers:
+            story.output(await fleet.snapshot(broker, snapshots))
+        self._lost.adapter.kill()
+        story.tell(f"the machine of {self._lost.name} is lost: only its snapshot is left")
+        self._checks.append(survived(held(snapshots, self._lost), self._load, self._lost_keys))
+
+    async def _reconcile(self) -> None:
+        fleet = self._fleet
+        await anyio.to_thread.run_sync(fleet.meta.start)
+        for broker in fleet.brokers:
+            if broker is not self._lost:
+                await clean(broker)
+        self._story.tell("the Meta Service is back; the other adapters have flushed")
+        remote = await fleet.remote_offsets()
+        behind = {
+            key: offset for key, offset in held(self._below / "snapshots", self._lost).items() if remote.get(key, -1) < offset
+        }
+        self._story.output(await fleet.job("reconcile", accepted=(0, 1)))
+        found = {key_of(row): row["local_offset"] for row in every(self._below / "reconcile" / "differences")}
+        self._checks.append(equal("reconcile: the keys that are behind, and no other", found, behind))
+        self._story.output(await fleet.job("reconcile", "--apply"))
+        wanted = {**remote, **behind}
+        self._checks.append(equal("after the repair: every key of the Meta Service", await fleet.remote_offsets(), wanted))
+        self._checks.append(survived(await fleet.remote_offsets(), self._load, set(self._load.acknowledged)))
+
+    async def _make_report(self) -> None:
+        await self._fleet.job("report")
+        names = ("index.html", "lag.png", "lag-seconds.png", "rewinds.png")
+        there = {name: (self._report / name).is_file() for name in names}
+        self._checks.append(Check("the report and its pictures", len(names), tuple(name for name in names if not there[name])))
+
+    @property
+    def _lost_keys(self) -> set[OffsetKey]:
+        return self._load.keys_of(len(self._fleet.brokers) - 1)
+
+
+def starts(table: Sequence[QueueOffset]) -> list[tuple[QueueOffset, Way]]:
+    """Where groups begin: RocketMQ's own keep up; others read the same queues from where these are, each in its way."""
+    own = [entry for entry in table if not entry.is_retry]
+    added: list[tuple[QueueOffset, Way]] = []
+    for topic, ways in (("TopicTest", (Way.SLOW, Way.STOPS)), ("lsqTopic1", (Way.REWINDS,))):
+        furthest = {
+            entry.queue_id: max(other.offset for other in own if other.key.shard == entry.key.shard)
+            for entry in own
+            if entry.topic == topic
+        }
+        for way in ways:
+            added += [(QueueOffset(f"demo-{way.name.lower()}", topic, queue, offset), way) for queue, offset in furthest.items()]
+    return [*((entry, Way.STEADY) for entry in own), *added]
+
+
+async def clean(broker: Broker) -> None:
+    """Wait until the Meta Service has all that a broker's adapter has. Raises TimeoutError."""
+    with anyio.fail_after(WAIT_S):
+        while await broker.dirty():
+            await anyio.sleep(0.02)
+
+
+async def collect(fleet: Fleet, load: Load, number: int, below: Path) -> None:
+    """Copy a broker's journal, once all that was acknowledged there is in finished segments. Raises TimeoutError."""
+    broker = fleet.brokers[number]
+    await clean(broker)
+    wanted = {key: load.acknowledged[key] for key in load.keys_of(number)}
+    with anyio.fail_after(WAIT_S):
+        while not wanted.items() <= (await anyio.to_thread.run_sync(journaled, broker.journal)).items():
+            await anyio.sleep(0.05)
+    copy = partial(
+        shutil.copytree, broker.journal, below / "journals", ignore=shutil.ignore_patterns(".open"), dirs_exist_ok=True
+    )
+    await anyio.to_thread.run_sync(copy)
+
+
+def held(snapshots: Path, broker: Broker) -> dict[OffsetKey, int]:
+    """What a broker's snapshot has. Raises DemoError when there is not exactly one."""
+    found = list(snapshots.glob(f"{broker.name}-*.parquet"))
+    if len(found) != 1:
+        raise DemoError(f"{len(found)} snapshots of {broker.name} instead of one")
+    return {key_of(row): row["offset"] for row in pq.ParquetFile(found[0]).read().to_pylist()}
+
+
+def write_config(fleet: Fleet, below: Path, report: Path, files: Sequence[Path] = ()) -> None:
+    """Write job.toml for all jobs."""
+    (fleet.directory / "job.toml").write_text(f"""
+[meta]
+endpoints = ['{fleet.meta.address}']
+[lag]
+journals = ['{below / "journals"}']
+output = '{below / "lag"}'
+max_files = 6
+point_distance_ms = {POINT_DISTANCE_MS}
+head_distance_ms = {POINT_DISTANCE_MS}
+[reconcile]
+snapshots = ['{below / "snapshots"}']
+output = '{below / "reconcile"}'
+[import]
+files = {[str(path) for path in files] or ["none"]}
+output = '{below / "import"}'
+[report]
+tables = '{below / "lag"}'
+output = '{report}'
+[log]
+level = 'warning'
+""")

@@ -1,0 +1,193 @@
+"""The bulk methods of every engine: a merge is a save, a scan is a listing, and the parts of a split are all of it."""
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names
+from adapter.metaservice.engine import Engine, MergeCounts, Parts
+from adapter.model import OffsetKey, OffsetRecord, Status
+from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
+from tests.contract.test_engine import ENGINES, TRICKY, Opened, everything, standing
+from tests.unit.helpers import key, record, tombstone
+
+A, B, C = key("a"), key("b"), key("c")
+Rows = list[tuple[OffsetKey, OffsetRecord]]
+NONE_EXPECTED = [case for case in CASES if case.expected_offset is None]
+NONE_EXPECTED_TWICE = [case for case in REQUESTS if all(expected is None for _, expected in case.entries)]
+
+
+@pytest.fixture(params=ENGINES)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """Opens the engine, as often as a test wants, over the same data."""
+    return lambda: ENGINES[request.param](tmp_path)
+
+
+async def merge(engine: Engine, *entries: tuple[OffsetKey, OffsetRecord], cluster: str = CLUSTER) -> MergeCounts:
+    """Merge records in one request."""
+    return await engine.merge(
+        cluster, [encode_key(where) for where, _ in entries], [encode_record(found) for _, found in entries]
+    )
+
+
+async def scanned(
+    engine: Engine, *names: str, size: int = 1000, after: bytes = b"", until: bytes = b"", cluster: str = CLUSTER
+) -> Rows:
+    """All pages of a scan."""
+    rows: Rows = []
+    while True:
+        page = await engine.scan_page(cluster, names, size, after, until)
+        assert len(page.keys) == len(page.records) <= size
+        rows += zip(map(decode_key, page.keys), map(decode_record, page.records), strict=True)
+        after = page.after
+        if not after:
+            return rows
+
+
+@pytest.mark.parametrize("case", NONE_EXPECTED, ids=lambda case: case.name)
+async def test_a_merge_ends_as_a_save_does(opened: Opened, case: Case) -> None:
+    """What stands, and how it is counted (2); another key of the request is not disturbed."""
+    async with opened() as engine:
+        if case.before:
+            await save(engine, (A, case.before))
+        counts = await merge(engine, (B, record(1)), (A, case.offered))
+        assert counts == (MergeCounts(2, 0) if case.status is Status.APPLIED else MergeCounts(1, 1))
+        assert await standing(engine, A, B) == [case.after, record(1)]
+        assert await merge(engine, (A, case.offered)) in {MergeCounts(1, 0), MergeCounts(0, 1)}
+        assert await standing(engine, A) == [case.after]
+
+
+@pytest.mark.parametrize("request_case", NONE_EXPECTED_TWICE, ids=lambda case: case.name)
+async def test_the_entries_of_a_merge_count_one_after_the_other(opened: Opened, request_case: Request) -> None:
+    """Also when they name the same key."""
+    async with opened() as engine:
+        if request_case.before:
+            await save(engine, (A, request_case.before))
+        counts = await merge(engine, *((A, offered) for offered, _ in request_case.entries))
+        applied = sum(outcome.status is Status.APPLIED for outcome in request_case.outcomes)
+        assert counts == MergeCounts(applied, len(request_case.outcomes) - applied)
+        assert await standing(engine, A) == [request_case.after]
+
+
+async def test_a_long_merge_is_one_whole_and_can_be_repeated(opened: Opened) -> None:
+    """The same key in its first and its last slice too; a retry after a lost answer finds all of it there."""
+    entries = [(A, record(1)), *((key(str(at)), record(at)) for at in range(1_200)), (A, record(2, 0)), (A, record(1))]
+    wanted = {**dict(entries), A: record(2)}
+    async with opened() as engine:
+        assert await merge(engine, *entries) == MergeCounts(1_202, 1)
+        assert dict(await everything(engine)) == wanted
+        # Of the key that came several times only the largest stands now.
+        assert await merge(engine, *entries) == MergeCounts(1_201, 2)
+        assert dict(await everything(engine)) == wanted
+    async with opened() as engine:
+        assert dict(await everything(engine)) == wanted
+
+
+async def test_an_empty_merge_does_nothing(opened: Opened) -> None:
+    """And waits for nobody."""
+    async with opened() as engine:
+        assert await merge(engine) == MergeCounts(0, 0)
+        assert await everything(engine) == []
+
+
+async def test_merges_saves_and_deletes_at_the_same_time_end_with_the_largest(opened: Opened) -> None:
+    """None decides on a value that another is about to replace (2, 7)."""
+    async with opened() as engine:
+        keys = [key(str(at)) for at in range(1_100)]
+        await merge(engine, *((where, record(1)) for where in keys))
+        await asyncio.gather(
+            save(engine, *((where, record(30)) for where in keys)),
+            merge(engine, *((where, record(40)) for where in keys)),
+            merge(engine, *((where, record(20)) for where in reversed(keys))),
+            *(save(engine, (where, record(25))) for where in keys[::100]),
+        )
+        assert await standing(engine, *keys) == [record(40)] * len(keys)
+        await asyncio.gather(merge(engine, *((where, record(90)) for where in keys)), engine.delete(CLUSTER, "default", "g", []))
+        assert {found.live for found in await standing(engine, *keys) if found} == {False}
+
+
+async def test_a_merge_in_the_middle_of_a_long_save_is_not_undone(opened: Opened) -> None:
+    """The save is written when all of it is decided: what the merge does meanwhile must not be below that (2)."""
+    keys = [key(str(at)) for at in range(6_000)]
+    async with opened() as engine:
+        await asyncio.gather(
+            save(engine, *((where, record(30)) for where in keys)), merge(engine, *((where, record(40)) for where in keys))
+        )
+        assert await standing(engine, *keys) == [record(40)] * len(keys)
+
+
+async def test_a_merge_does_not_leave_its_cluster(opened: Opened) -> None:
+    """The same key in another one is another key."""
+    async with opened() as engine:
+        await merge(engine, (A, record(5)))
+        await merge(engine, (A, record(9)), cluster="other")
+        assert await scanned(engine) == [(A, record(5))]
+        assert await scanned(engine, cluster="other") == [(A, record(9))]
+        assert await scanned(engine, cluster="clu") == []
+
+
+async def filled(engine: Engine) -> None:
+    """Several namespaces and groups, tombstones, and names that look like each other."""
+    names = [key(name, group, namespace) for name in TRICKY for group in ("g", "gg") for namespace in ("default", "g")]
+    await merge(engine, *((where, record(at)) for at, where in enumerate(names)))
+    await merge(engine, (key("dead"), tombstone(2)), (key("whole"), record(1, 2, metadata="m", topic="t", partition=4)))
+    await merge(engine, (A, record(1)), cluster="other")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize("names", [(), ("default",), ("g",), ("default", "g"), ("default", "nobody")])
+async def test_a_scan_shows_what_a_listing_shows(opened: Opened, names: tuple[str, ...], size: int) -> None:
+    """In the same order, tombstones included, whatever the size of the pages."""
+    async with opened() as engine:
+        await filled(engine)
+        rows = await everything(engine, *names)
+        assert await scanned(engine, *names, size=size) == rows
+        assert rows == sorted(rows, key=lambda row: pack_names(CLUSTER, *row[0]))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 20, 1000])
+@pytest.mark.parametrize("names", [(), ("default",), ("default", "g"), ("default", "nobody")])
+async def test_the_parts_of_a_split_are_all_of_the_listing(opened: Opened, names: tuple[str, ...], parts: int) -> None:
+    """Each row in one of them; none is empty, unless there is nothing."""
+    async with opened() as engine:
+        await filled(engine)
+        rows = await everything(engine, *names)
+        found = await engine.split(CLUSTER, names, parts)
+        assert found.records == len(rows)
+        assert len(found.tokens) == max(0, min(parts, len(rows)) - 1)
+        read = [
+            await scanned(engine, *names, size=size, after=begin, until=end)
+            for (begin, end), size in zip(pairwise([b"", *found.tokens, b""]), [1, 2, 3, 1000] * parts, strict=False)
+        ]
+        assert [row for part in read for row in part] == rows
+        assert all(read) or not rows
+
+
+async def test_a_scan_ends_with_its_last_key_without_an_empty_page(opened: Opened) -> None:
+    """When that is the one up to which to read; behind it there is nothing."""
+    async with opened() as engine:
+        await merge(engine, (A, record(1)), (B, record(2)), (C, record(3)))
+        until = pack_names(CLUSTER, *B)
+        page = await engine.scan_page(CLUSTER, (), 2, b"", until)
+        assert (page.keys, page.after) == ([encode_key(A), encode_key(B)], b"")
+        assert await scanned(engine, after=until, until=until) == []
+        assert await scanned(engine, after=pack_names(CLUSTER, *C), until=until) == []
+
+
+async def test_rows_that_come_between_two_pages_do_not_move_the_others(opened: Opened) -> None:
+    """A page goes on behind the last key, whether it still stands or not."""
+    async with opened() as engine:
+        await merge(engine, (A, record(1)), (C, tombstone(1)), (key("d"), record(4)))
+        page = await engine.scan_page(CLUSTER, (), 2, b"", b"")
+        await merge(engine, (B, record(2)), (key("e"), record(5)))
+        await engine.drop_tombstones(1)
+        assert await scanned(engine, after=page.after) == [(key("d"), record(4)), (key("e"), record(5))]
+
+
+async def test_an_empty_store_has_no_parts(opened: Opened) -> None:
+    """Nothing to read is no error."""
+    async with opened() as engine:
+        assert await engine.split(CLUSTER, (), 8) == Parts([], 0)
+        assert await scanned(engine) == []

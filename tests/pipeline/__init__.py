@@ -1,0 +1,1 @@
+"""Tests of the Spark pipeline. They share one session."""

@@ -1,0 +1,133 @@
+"""A Meta Service for bulk calls, in memory and in this process, with the rules of the real one and faults that a test chooses."""
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import psutil
+
+from adapter.codec import decode_key, decode_record, encode_key, encode_record
+from adapter.metaservice.engine import settle
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status
+from adapter.rpc import meta_pb
+
+# Gets what merges the request; may merge it or not, then raise, or end the call by the context.
+Fault = Callable[[Callable[[], None], grpc.ServicerContext], None]
+
+
+class BulkMeta:
+    """Counts calls; each waiting fault has one merge."""
+
+    def __init__(self) -> None:
+        self.records: dict[OffsetKey, OffsetRecord] = {}
+        self.merges: list[int] = []
+        self.bytes: list[int] = []
+        self.faults: deque[Fault] = deque()
+        self.refuses: set[str] = set()  # shards
+        self.down = False
+        self.scans = 0
+        self._lock = threading.Lock()
+
+    def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Any) -> meta_pb.MergeOffsetDataReply:
+        """Merge as the real one does."""
+        reply = meta_pb.MergeOffsetDataReply()
+        with self._lock:
+            self._check(context)
+            self.merges.append(len(request.keys))
+            self.bytes.append(request.ByteSize())
+            if self.faults:
+                self.faults.popleft()(lambda: self._merge(request, meta_pb.MergeOffsetDataReply()), context)
+            self._merge(request, reply)
+        return reply
+
+    def ScanOffsetData(self, request: meta_pb.ScanOffsetDataRequest, context: Any) -> meta_pb.ScanOffsetDataReply:
+        """A page."""
+        self._check(context)
+        self.scans += 1
+        rows = sorted((encode_key(key), encode_record(record)) for key, record in self.records.items())
+        rows = [row for row in rows if row[0] > request.page_token and (not request.until_token or row[0] <= request.until_token)]
+        page, rest = rows[: request.page_size], rows[request.page_size :]
+        return meta_pb.ScanOffsetDataReply(
+            keys=[key for key, _ in page], records=[value for _, value in page], next_page_token=page[-1][0] if rest else b""
+        )
+
+    def SplitOffsetData(self, request: meta_pb.SplitOffsetDataRequest, context: Any) -> meta_pb.SplitOffsetDataReply:
+        """Every key ends a part, if there may be so many."""
+        self._check(context)
+        keys = sorted(encode_key(key) for key in self.records)
+        return meta_pb.SplitOffsetDataReply(tokens=keys[: request.parts - 1], records=len(keys))
+
+    def _check(self, context: Any) -> None:
+        if self.down:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "down by the test")
+
+    def _merge(self, request: meta_pb.MergeOffsetDataRequest, reply: meta_pb.MergeOffsetDataReply) -> None:
+        for at, (raw_key, raw) in enumerate(zip(request.keys, request.records, strict=True)):
+            key = decode_key(raw_key)
+            if key.shard in self.refuses:
+                reply.rejected.add(index=at, message="refused by the test")
+                continue
+            outcome = settle(SaveEntry(key, decode_record(raw)), self.records.get(key))
+            assert outcome.standing is not None
+            self.records[key] = outcome.standing
+            if outcome.status is Status.APPLIED:
+                reply.applied += 1
+            else:
+                reply.superseded += 1
+
+
+@contextmanager
+def serving(servicer: BulkMeta | None, credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
+    """Gives the address. None: a server that knows no call."""
+    server = grpc.server(ThreadPoolExecutor(4))
+    if servicer:
+        server.add_generic_rpc_handlers([_handlers(servicer)])
+    address = "127.0.0.1:0"
+    port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+    server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+
+
+def _handlers(servicer: BulkMeta) -> grpc.GenericRpcHandler:
+    service = meta_pb.DESCRIPTOR.services_by_name["MetaServiceService"]
+    handlers = {}
+    for name in ("MergeOffsetData", "ScanOffsetData", "SplitOffsetData"):
+        method = service.methods_by_name[name]
+        handlers[name] = grpc.unary_unary_rpc_method_handler(
+            getattr(servicer, name),
+            getattr(meta_pb, method.input_type.name).FromString,
+            getattr(meta_pb, method.output_type.name).SerializeToString,
+        )
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def answer_lost(merge: Callable[[], None], context: grpc.ServicerContext) -> None:
+    """Merged, but the caller does not learn of it."""
+    merge()
+    context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost by the test")
+
+
+def never_came(_merge: Callable[[], None], context: grpc.ServicerContext) -> None:
+    """Not merged."""
+    context.abort(grpc.StatusCode.UNAVAILABLE, "the request is lost by the test")
+
+
+def no_fault(_merge: Callable[[], None], _context: grpc.ServicerContext) -> None:
+    """Lets a merge pass, so that the next one has the next fault."""
+
+
+def kill_the_caller(_merge: Callable[[], None], context: grpc.ServicerContext) -> None:
+    """SIGKILL to the process at the other end of the connection."""
+    port = int(context.peer().rpartition(":")[2])
+    caller = next(found.pid for found in psutil.net_connections("tcp") if found.pid and found.laddr and found.laddr.port == port)
+    assert caller != os.getpid()
+    os.kill(caller, signal.SIGKILL)

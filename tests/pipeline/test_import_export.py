@@ -1,0 +1,345 @@
+"""The jobs import and export: what is taken, what is a reject, and that what was exported comes back as it was."""
+
+import json
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+
+from adapter.cli.formats import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES, Format, OffsetRow, parse, to_csv
+from adapter.config import parse as parse_config
+from adapter.errors import ConfigError, InvalidInputError
+from adapter.pipeline import exports, exports_job, imports, imports_job
+from adapter.pipeline.config import ExportSection, ImportSection, JobConfig
+from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
+from adapter.pipeline.rocketmq import LONG_MAX, broker_file, client_file
+from adapter.testing import ServiceProcess, meta_process
+
+DATA = Path(__file__).parents[1] / "data" / "rocketmq"
+REAL = ("broker-4x.json", "broker-4x-two-groups.json")
+
+LINES_SCHEMA = "file string, line bigint, value string, reason string"
+ENTRIES_SCHEMA = (
+    "file string, place string, client string, group string, topic string, broker string, queue bigint, offset bigint, "
+    "text string, reason string"
+)
+KEYED = "namespace string, group string, shard string"
+RECORDS_SCHEMA = f"{KEYED}, topic string, partition bigint, offset bigint, epoch bigint, live boolean, problem string"
+
+CSV_LINES = [
+    "g,t,0,5",
+    'g,"t",1,6\r',
+    '"a ""b"", c",d,2,7',
+    "g,,0,5",
+    ",t,0,5",
+    "t,0,5",
+    "g,t,0",
+    "g,t,0,5,6",
+    "g,t,-1,5",
+    "g,t,0,-5",
+    "g,t,x,5",
+    "g,t,0,5.0",
+    "g,t,0, 5",
+    "g,t,\u0663,5",
+    "g,t,007,08",
+    f"g,t,{CSV_PARTITION_MAX},{CSV_OFFSET_MAX}",
+    f"g,t,{CSV_PARTITION_MAX + 1},5",
+    f"g,t,0,{CSV_OFFSET_MAX + 1}",
+    f"g,t,0,{'9' * 30}",
+    'g,"t,0,5',
+    'g,"t"x,0,5',
+    'g,t"x,0,5',
+    '"g","t","0","5"',
+    "group,topic,partition,offset",
+    f"{'g' * LINE_MAX_BYTES},t,0,5",
+    f"{'g' * 256},t,0,5",
+    f"g,{'t' * 256},0,5",
+    "g," + "\u00e4" * 127 + ",0,5",
+    "g," + "\u00e4" * 128 + ",0,5",
+    f"g,{'t' * 254},0,5",
+    "a\tb,t,0,5",
+    "g,a\x85b,0,5",
+    "\u6d88\u8d39,\u8bdd\u9898,3,4",
+    "x" * 200,
+]
+
+
+@pytest.fixture(scope="module")
+def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A real Meta Service; each test has a namespace of its own."""
+    service = meta_process(tmp_path_factory.mktemp("meta"))
+    service.start()
+    yield service
+    service.kill()
+
+
+class Jobs:
+    """Runs import and export against the Meta Service, in one namespace and directory."""
+
+    def __init__(self, spark: SparkSession, meta: ServiceProcess, directory: Path) -> None:
+        self.spark = spark
+        self.directory = directory
+        self._meta = {"endpoints": [meta.tcp_address]}
+        self._namespace = directory.name
+        self.said = StringIO()
+
+    def import_files(self, *files: Path, apply: bool = True, dry_run: bool = False, **section: Any) -> int:
+        """The exit code of an import."""
+        values = {"files": [str(path) for path in files], "output": str(self.directory / "import"), **section}
+        return imports_job.run(self.spark, self._config("import", values), self._switches(apply=apply, dry_run=dry_run))
+
+    def export(self, *, dry_run: bool = False, **section: Any) -> int:
+        """The exit code of an export."""
+        values = {"output": str(self.directory / "export"), **section}
+        return exports_job.run(self.spark, self._config("export", values), self._switches(dry_run=dry_run))
+
+    def table(self, name: str, job: str = "import") -> list[dict[str, Any]]:
+        """A table of a job."""
+        rows: list[dict[str, Any]] = pq.read_table(self.directory / job / name).to_pylist()
+        return rows
+
+    def file(self, name: str) -> Path:
+        """A file of the export."""
+        return self.directory / "export" / "files" / name
+
+    def _config(self, job: str, values: dict[str, Any]) -> JobConfig:
+        return parse_config({"meta": self._meta, job: {"namespace": self._namespace, **values}}, JobConfig, source="test")
+
+    def _switches(self, **switches: bool) -> Switches:
+        return Switches(console=Console(file=self.said, width=200), **switches)
+
+
+@pytest.fixture
+def jobs(spark: SparkSession, meta: ServiceProcess, tmp_path: Path) -> Jobs:
+    """In the namespace of this test."""
+    return Jobs(spark, meta, tmp_path)
+
+
+def import_section(**values: Any) -> ImportSection:
+    """Settings of an import."""
+    return parse_config(values, ImportSection, source="test")
+
+
+def export_section(**values: Any) -> ExportSection:
+    """Settings of an export."""
+    return parse_config(values, ExportSection, source="test")
+
+
+def rows_of(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
+    """Some columns."""
+    return [tuple(row) for row in frame.select(*names).collect()]
+
+
+def read_by_the_cli(line: str) -> tuple[str, str, int] | None:
+    """What `offsets import` makes of a line that names its group; None when it refuses it."""
+    try:
+        (row,) = parse(line.encode(), Format.CSV, source="f", namespace="default")
+    except InvalidInputError:
+        return None
+    return row.group, row.shard, row.offset
+
+
+def test_a_csv_line_is_read_as_the_cli_reads_it(spark: SparkSession) -> None:
+    """The same lines are taken, with the same values, and the same are refused."""
+    lines = spark.createDataFrame([("f", number, line, None) for number, line in enumerate(CSV_LINES)], LINES_SCHEMA)
+    found = imports.named(imports.csv_entries(lines), import_section(format="kafka-csv"))
+    taken = [
+        (group, shard, offset) if reason is None else None
+        for group, shard, offset, reason in rows_of(found, "group", "shard", "offset", "reason")
+    ]
+    assert taken == [read_by_the_cli(line) for line in CSV_LINES]
+    reasons = dict(zip(CSV_LINES, (row[0] for row in rows_of(found, "reason")), strict=True))
+    assert reasons["g,t,x,5"] == f"partition: 'x' is not a whole number from 0 to {CSV_PARTITION_MAX}"
+    assert reasons["g,t,0,5,6"] == "is not group,topic,partition,offset, nor topic,partition,offset"
+    assert reasons["t,0,5"] == "group is missing; [import] group = 'NAME' names it for all files"
+    assert reasons["g,,0,5"] == "topic is empty"
+    assert reasons[f"g,{'t' * 256},0,5"] == "topic is 256 bytes long; at most 255 are allowed"
+    assert reasons["a\tb,t,0,5"] == "group has a control character"
+
+
+def test_names_are_made_by_the_patterns(spark: SparkSession) -> None:
+    """The file's own broker before the one of the settings; a group without a field takes in only itself."""
+    entries = spark.createDataFrame(
+        [("f", "p", "c1", "g", "t", broker, 3, 5, "", None) for broker in ("b1", "")]
+        + [("f", "p", "c1", "", "t", "", 3, 5, "", None), ("f", "p", "", "g", "t", "", None, None, "x", "bad")],
+        ENTRIES_SCHEMA,
+    )
+    section = import_section(
+        format="rocketmq-client", shard="{broker}:{topic}-{partition}", group="{group}@{client}", broker="b0"
+    )
+    assert rows_of(imports.named(entries, section), "group", "shard", "reason") == [
+        ("g@c1", "b1:t-3", None),
+        ("g@c1", "b0:t-3", None),
+        ("@c1", "b0:t-3", "group is missing; [import] group = 'NAME' names it for all files"),
+        ("g@", None, "bad"),
+    ]
+    assert rows_of(imports.named(entries, import_section(format="kafka-csv", group="only")), "group", "reason") == [
+        ("only", "group: 'g' is not 'only', as [import] says"),
+        ("only", "group: 'g' is not 'only', as [import] says"),
+        ("only", None),
+        ("only", "bad"),
+    ]
+
+
+def test_what_is_below_after_a_merge_is_told_but_for_resets_since(spark: SparkSession) -> None:
+    """Missing, or smaller in the same epoch; not what somebody moved back meanwhile, nor what is above Spark's integers."""
+    shards = ("same", "larger", "less", "gone", "reset", "huge", "first", "first-reset")
+    wanted = spark.createDataFrame(
+        [("n", "g", shard, None if shard.startswith("first") else 7, "raised", 10) for shard in shards],
+        f"{KEYED}, standing_epoch bigint, change string, offset bigint",
+    )
+    now = {
+        "same": (7, 10),
+        "larger": (7, 11),
+        "less": (7, 9),
+        "reset": (8, 1),
+        "huge": (7, None),
+        "first": (1, 9),
+        "first-reset": (2, 9),
+    }
+    standing = spark.createDataFrame(
+        [("n", "g", shard, *there) for shard, there in now.items()], f"{KEYED}, epoch bigint, offset bigint"
+    )
+    below = {shard for shard, bad in rows_of(imports.applied(wanted, standing), "shard", "below") if bad}
+    assert below == {"less", "gone", "first"}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_real_file_comes_back_as_it_was(jobs: Jobs, name: str) -> None:
+    """Import, export, compare: every topic, group, queue and offset."""
+    assert jobs.import_files(DATA / name) == DONE
+    assert jobs.export() == DONE
+    data = jobs.file("consumerOffset.json").read_bytes()
+    json.loads(data)
+    assert sorted(broker_file(data)) == sorted(broker_file((DATA / name).read_bytes()))
+    assert not jobs.table("rejects", "export")
+
+
+def test_an_import_merges_only_what_is_larger_and_keeps_what_it_cannot_read(jobs: Jobs, tmp_path: Path) -> None:
+    """Preview, rejects, applied; the largest of a key that is there twice; a dry run writes nothing."""
+    file = tmp_path / "a.csv"
+    file.write_text("g,t,0,5\ng,t,1,5\ng,t,2,5\nh,t,0,1\n")
+    assert jobs.import_files(file, apply=False, dry_run=True, format="kafka-csv") == DONE
+    assert not (tmp_path / "import").exists()
+    assert jobs.import_files(file, apply=False, format="kafka-csv") == DONE
+    assert not (tmp_path / "import" / "applied").exists()
+    assert jobs.export(dry_run=True) == NOT_AS_ASKED
+    assert jobs.import_files(file, format="kafka-csv") == DONE
+
+    file.write_bytes(b"g,t,0,4\ng,t,1,5\ng,t,2,6\ng,t,3,1\ng,t,2,9\ng,t,2,8\n\xff,t,0,1\ng,t,0,-1\n")
+    assert jobs.import_files(file, format="kafka-csv") == WITH_REJECTS
+    preview = {row["shard"]: row for row in jobs.table("preview")}
+    assert {shard: row["change"] for shard, row in preview.items()} == {
+        "t/0": "lower",
+        "t/1": "unchanged",
+        "t/2": "raised",
+        "t/3": "new",
+    }
+    assert (preview["t/2"]["offset"], preview["t/2"]["rows"], preview["t/2"]["place"]) == (9, 3, "line 5")
+    assert (preview["t/0"]["standing_offset"], preview["t/3"]["standing_offset"]) == (5, None)
+    assert [(row["file"], row["place"], row["text"], row["reason"]) for row in jobs.table("rejects")] == [
+        (str(file), "line 7", "\ufffd,t,0,1", "is not UTF-8 at byte 1"),
+        (str(file), "line 8", "g,t,0,-1", f"offset: '-1' is not a whole number from 0 to {CSV_OFFSET_MAX}"),
+    ]
+    assert {(row["shard"], row["offset"], row["now_offset"], row["below"]) for row in jobs.table("applied")} == {
+        ("t/2", 9, 9, False),
+        ("t/3", 1, 1, False),
+    }
+    assert f"{file}: line 8: offset: '-1' is not a whole number" in jobs.said.getvalue()
+
+    assert jobs.export(format="kafka-csv") == DONE
+    assert jobs.file("offsets.csv").read_text() == "g,t,0,5\ng,t,1,5\ng,t,2,9\ng,t,3,1\nh,t,0,1\n"
+    assert jobs.export(format="kafka-csv", group="h") == DONE
+    assert jobs.file("offsets.csv").read_text() == "t,0,1\n"
+    assert jobs.import_files(jobs.file("offsets.csv"), apply=False, format="kafka-csv", group="h") == DONE
+
+
+def test_files_of_clients_come_back_as_they_were(jobs: Jobs, tmp_path: Path) -> None:
+    """Group and client from the path, broker from the queue; a torn file beside its backup, and one without."""
+    good = '{"offsetTable":{{"brokerName":"b-1","queueId":0,"topic":"T"}:5,{"brokerName":"b-1","queueId":1,"topic":"\u8bdd"}:6}}'
+    files = {"c1/g/offsets.json": good, "c2/g/offsets.json": "{", "c2/g/offsets.json.bak": good, "c3/h/offsets.json": good[:-9]}
+    for name, text in files.items():
+        path = tmp_path / "store" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    names: dict[str, Any] = {"format": "rocketmq-client", "shard": "{broker}/{topic}/{partition}", "group": "{group}@{client}"}
+    assert jobs.import_files(tmp_path / "store", **names) == WITH_REJECTS
+    assert {(row["file"], row["place"]) for row in jobs.table("rejects")} == {
+        (str(tmp_path / "store" / name), "") for name in ("c2/g/offsets.json", "c3/h/offsets.json")
+    }
+    assert jobs.export(**names) == DONE
+    for client in ("c1", "c2"):
+        assert sorted(client_file(jobs.file(f"{client}/g/offsets.json").read_bytes())) == sorted(client_file(good.encode()))
+    assert not jobs.file("c3").exists()
+
+
+def test_an_export_names_what_the_format_cannot_hold(spark: SparkSession) -> None:
+    """Each with its reason; nothing is bent into shape."""
+    cases: dict[tuple[str, str, str], str | None] = {
+        ("g", "t/0", ""): None,
+        ("g@broadcast", "t/0", "t"): None,
+        ("g", "a/b/12", "a/b"): None,
+        ("g", "t/01", ""): "shard is not of the form {topic}/{partition}",
+        ("g", "t", ""): "shard is not of the form {topic}/{partition}",
+        ("g", "t/2147483648", ""): "partition is over 2147483647",
+        ("g@c", "t/0", ""): "group has an @, which parts topic and group in the file",
+        ("g", "t@u/0", ""): "topic has an @, which parts topic and group in the file",
+        ("g", "t/0 ", ""): "shard is not of the form {topic}/{partition}",
+        ("g", "u/0", "t"): "topic is 't', but by its shard it would be 'u'",
+        ("/", "t/0", ""): None,
+    }
+    records = spark.createDataFrame(
+        [("n", group, shard, label, 0, 5, 1, True, None) for group, shard, label in cases]
+        + [
+            ("n", "g", "big/0", "", 0, None, 1, True, "offset is 9223372036854775808"),
+            ("n", "g", "dead/0", "", 0, 0, 1, False, None),
+        ],
+        RECORDS_SCHEMA,
+    )
+    found = rows_of(exports.named(records, export_section()), "whole_group", "shard", "label", "reason")
+    assert {(group, shard, label): reason for group, shard, label, reason in found} == {
+        **cases,
+        ("g", "big/0", ""): "offset is 9223372036854775808",
+    }
+    client = export_section(format="rocketmq-client", broker="b")
+    assert {
+        group: reason
+        for group, reason in rows_of(exports.named(records, client), "whole_group", "reason")
+        if reason and "directory" in reason
+    } == {"/": "group cannot be the name of a directory"}
+
+
+def test_exported_lines_are_those_of_rocketmq_and_kafka(spark: SparkSession) -> None:
+    """Quotes where they are needed, one file for each broker, light message queues in their own table."""
+    shards = [("g", "b1/t/10", 1), ("g", "b1/t/9", 2), ('g"\\\u00e4', "b2/t/0", LONG_MAX), ("%LMQ%g", "b2/%LMQ%t/0", 3)]
+    records = spark.createDataFrame(
+        [("n", group, shard, "", 0, offset, 1, True, None) for group, shard, offset in shards], RECORDS_SCHEMA
+    )
+    section = export_section(shard="{broker}/{topic}/{partition}")
+    lines = exports.lines(exports.named(records, section), section)
+    files = dict(exports_job.contents(lines.toArrow()))
+    assert files["b1/consumerOffset.json"] == b'{\n\t"offsetTable":{\n\t\t"t@g":{"9":2,"10":1}\n\t}\n}\n'
+    assert {
+        (row.group, row.topic, row.queue, row.offset, row.place.split("[")[0])
+        for row in broker_file(files["b2/consumerOffset.json"])
+    } == {
+        ('g"\\\u00e4', "t", 0, LONG_MAX, "$.offsetTable"),
+        ("%LMQ%g", "%LMQ%t", 0, 3, "$.lmqOffsetTable"),
+    }
+    names = ["a", "B" * 24, "c" * 25, "d,e", 'f"g', "h i", "\u00e4", "j-k", "l+m", "'"]
+    rows = sorted(OffsetRow("n", name, f"{name}/0", 5) for name in names)
+    records = spark.createDataFrame([("n", row.group, row.shard, "", 0, 5, 1, True, None) for row in rows], RECORDS_SCHEMA)
+    section = export_section(format="kafka-csv")
+    lines = exports.lines(exports.named(records, section), section)
+    assert dict(exports_job.contents(lines.toArrow())) == {"offsets.csv": to_csv(rows, with_group=True)}
+
+
+def test_a_place_without_files_stops_the_import(jobs: Jobs, tmp_path: Path) -> None:
+    """Before anything is read or written."""
+    with pytest.raises(ConfigError, match="there is no such file or directory"):
+        jobs.import_files(tmp_path / "none.json")

@@ -1,0 +1,131 @@
+"""What the tests of the journal share: a journal that only records, segments that a test breaks, and files read back."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from adapter.bounds import ReportedBounds
+from adapter.clocks import Clocks
+from adapter.config import JournalSection
+from adapter.journal import Counts, Flushed, Moved, Moves, NoJournal, Notes
+from adapter.journal_files import SegmentFiles
+from adapter.journal_rows import rows_of, to_batch
+from adapter.journal_writer import SegmentWriter
+from adapter.model import OffsetKey, SaveEntry, SaveOutcome, Status
+from tests.unit.helpers import key, record
+
+NOW_MS = 1_700_000_000_000  # 2023-11-14, 22:13:20 UTC
+DAY = "2023-11-14"
+DAY_MS = 86_400_000
+BROKER = "b/1"
+
+
+class Recording(NoJournal):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.notes: list[Flushed | Moves] = []
+
+    def flushed(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> None:
+        """See `Journal.flushed`."""
+        self.notes.append(Flushed(NOW_MS, entries, outcomes))
+
+    def moved(self, kind: str, moved: Sequence[Moved]) -> None:
+        """See `Journal.moved`."""
+        if moved:
+            self.notes.append(Moves(NOW_MS, kind, moved))
+
+    def told(self) -> list[tuple[Any, ...]]:
+        """All rows since the last call: kind, shard, position before, position after, live."""
+        rows = [row for note in self.notes for row in rows_of(note)]
+        self.notes.clear()
+        return [(kind, at.shard, old and old.position, new.position, new.live) for _, kind, at, new, old in rows]
+
+
+class SetTime:
+    """Clocks that stand still until a test moves them."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+        self.clocks = Clocks(lambda: self.now_ms / 1000, lambda: self.now_ms)
+
+    def passes(self, ms: int) -> None:
+        """So much later."""
+        self.now_ms += ms
+
+
+class BrokenFiles(SegmentFiles):
+    """Segments that fail, or wait, while a test wants it."""
+
+    fault: Exception | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+
+    def append(self, batch: pa.RecordBatch, at_ms: int) -> None:
+        """See `SegmentFiles.append`."""
+        self.entered.set()
+        self.gate.wait()
+        if self.fault:
+            raise self.fault
+        super().append(batch, at_ms)
+
+
+def section_of(path: Path, **settings: Any) -> JournalSection:
+    """A journal in a directory."""
+    return JournalSection(path=path, broker=BROKER, **settings)
+
+
+def files_of(path: Path, at_ms: int = NOW_MS, **settings: Any) -> SegmentFiles:
+    """The segments of a run that began at a time."""
+    return SegmentFiles(path, section_of(path, **settings), Counts(str(path)), at_ms)
+
+
+def writer_over(path: Path, time: SetTime, **settings: Any) -> tuple[SegmentWriter, Notes, BrokenFiles]:
+    """A writer whose turns a test takes itself."""
+    section, notes = section_of(path, **settings), Notes(Counts(str(path)))
+    files = BrokenFiles(path, section, notes.counts, time.now_ms)
+    return SegmentWriter(section, notes, files, time.clocks), notes, files
+
+
+def flush_of(offsets: Iterable[int], at_ms: int = NOW_MS, shard: str = "s") -> Flushed:
+    """An acknowledged save of one shard, again and again."""
+    entries = [SaveEntry(key(shard), record(offset)) for offset in offsets]
+    return Flushed(at_ms, entries, [SaveOutcome(Status.APPLIED, entry.record) for entry in entries])
+
+
+def batch_of(offsets: Iterable[int], first_seq: int = 0, at_ms: int = NOW_MS) -> pa.RecordBatch:
+    """The same as a batch."""
+    return to_batch(list(rows_of(flush_of(offsets, at_ms))), first_seq, ReportedBounds())
+
+
+def segments(path: Path) -> list[Path]:
+    """The finished segments, oldest first."""
+    return sorted(path.glob("date=*/broker=*/*.parquet"), key=lambda found: found.name)
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    """Their rows."""
+    return [row for found in segments(path) for row in pq.ParquetFile(found).read().to_pylist()]
+
+
+def offsets_in(path: Path) -> list[int]:
+    """The offsets of these."""
+    return [row["offset"] for row in rows_in(path)]
+
+
+def open_segments(path: Path) -> list[Path]:
+    """The open ones."""
+    return sorted((path / ".open").rglob("*.batches"))
+
+
+def moves_of(kind: str, where: OffsetKey, before: int | None, after: int) -> Moves:
+    """One offset that was moved on purpose."""
+    return Moves(NOW_MS, kind, [Moved(where, None if before is None else record(before), record(after, 1 << 32))])

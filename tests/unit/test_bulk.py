@@ -1,0 +1,105 @@
+"""Packed entries are decided and checked as single saves are, and a listing is cut in equal parts."""
+
+from collections.abc import Sequence
+from itertools import pairwise, product
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from adapter.codec import encode_key, encode_record
+from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, Merge
+from adapter.metaservice.engine import MergeCounts, Parts, settle
+from adapter.model import OffsetRecord, SaveEntry, Status
+from tests.unit.helpers import key, record, tombstone
+
+NOW_MS = 1_000
+EPOCHS = (1, 2, 2**32)
+VALUES = product((0, 2, 3), (True, False), (0, NOW_MS - 1, NOW_MS), ("", "m"), (("", 0), ("", 1), ("t", 0)))
+FIELDS = [(offset, live, at_ms, metadata, *label) for offset, live, at_ms, metadata, label in VALUES]
+STANDING = [None, *(OffsetRecord(epoch, *fields) for epoch, fields in product(EPOCHS, FIELDS))]
+OFFERED = [OffsetRecord(epoch, *fields) for epoch, fields in product((0, *EPOCHS), FIELDS)]
+KEY = encode_key(key())
+
+
+def packed(found: OffsetRecord | None) -> bytes | None:
+    """As it is stored."""
+    return None if found is None else encode_record(found)
+
+
+def test_the_fields_are_where_the_codec_puts_them() -> None:
+    """The packed form is that of codec.py."""
+    data = encode_record(OffsetRecord(epoch=1, offset=2, live=True, committed_at_ms=NOW_MS), seq=7)
+    assert (data[EPOCH], data[TIME], data[LIVE]) == (FIRST, NOW_MS.to_bytes(8, "big"), 1)
+    assert encode_record(tombstone(1))[LIVE] == 0
+
+
+@pytest.mark.parametrize("standing", STANDING, ids=lambda found: "absent" if found is None else "-".join(map(str, found)))
+def test_a_packed_record_becomes_what_settle_makes_of_it(standing: OffsetRecord | None) -> None:
+    """Whatever stands and whatever is offered: the same status, and the same bytes in the store (2)."""
+    for offered in OFFERED:
+        merge = Merge()
+        changes = merge.changes([KEY], [encode_record(offered)], [packed(standing)])
+        wanted = settle(SaveEntry(key(), offered), standing)
+        assert merge.counts == _counts([wanted.status]), offered
+        assert changes == ({} if wanted.standing == standing else {KEY: packed(wanted.standing)}), offered
+
+
+FEW = [found for found in OFFERED if found.metadata == "" == found.topic and found.committed_at_ms and found.offset]
+
+
+def test_entries_of_one_key_count_one_after_the_other() -> None:
+    """Each meets what the ones before it made (2)."""
+    for standing, first, second in product([None, *(found for found in FEW if found.epoch)], FEW, FEW):
+        merge = Merge()
+        changes = merge.changes([KEY, KEY], [encode_record(first), encode_record(second)], [packed(standing)] * 2)
+        one = settle(SaveEntry(key(), first), standing)
+        two = settle(SaveEntry(key(), second), one.standing)
+        assert merge.counts == _counts([one.status, two.status])
+        assert changes.get(KEY, packed(standing)) == packed(two.standing)
+
+
+def test_slices_are_counted_together() -> None:
+    """Applied are also those that stood already."""
+    merge = Merge()
+    data, less = encode_record(record(5)), encode_record(record(4))
+    assert merge.changes([KEY], [data], [None]) == {KEY: data}
+    assert merge.changes([KEY], [data], [data]) == {}
+    assert merge.changes([KEY], [less], [data]) == {}
+    assert merge.counts == MergeCounts(applied=2, superseded=1)
+
+
+def _counts(statuses: Sequence[Status]) -> MergeCounts:
+    return MergeCounts(statuses.count(Status.APPLIED), statuses.count(Status.SUPERSEDED))
+
+
+def cut(count: int, parts: int, step: int) -> Parts:
+    """The cuts of a walk over so many keys, in slices of `step`; a key is its place."""
+    cuts = Cuts(parts)
+    keys = [at.to_bytes(4, "big") for at in range(count)]
+    for at in range(0, count, step):
+        cuts.add(keys[at : at + step])
+    return cuts.parts()
+
+
+@given(st.integers(0, 3_000), st.integers(1, 40), st.integers(1, 700))
+@example(3_000, 1, 1)
+@example(1_025, 32, 500)
+@example(41, 40, 7)
+def test_the_parts_are_about_equal(count: int, parts: int, step: int) -> None:
+    """None is empty, none is off by more than 1/16 and one record, and all keys are counted."""
+    found = cut(count, parts, step)
+    assert found.records == count
+    ends = [0, *(int.from_bytes(token, "big") + 1 for token in found.tokens), count]
+    if not count:
+        assert found.tokens == []
+        return
+    assert len(found.tokens) == min(parts, count) - 1
+    sizes = [after - before for before, after in pairwise(ends)]
+    assert all(size > 0 and abs(size - count / parts) <= max(1.0, count / parts / 16 + 1) for size in sizes)
+
+
+@pytest.mark.parametrize("slices", [1, 3, 500])
+def test_few_keys_are_cut_exactly(slices: int) -> None:
+    """Every part ends at its last key."""
+    assert [int.from_bytes(token, "big") for token in cut(100, 4, slices).tokens] == [24, 49, 74]

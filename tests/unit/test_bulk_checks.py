@@ -1,0 +1,197 @@
+"""What a merge takes: the same keys and records as a save, and nothing that is no key or record (10)."""
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names
+from adapter.errors import AdapterError, InvalidInputError
+from adapter.metaservice import bulk_checks
+from adapter.metaservice.bulk_checks import MAX_ENTRIES, NO_KEY, NO_RECORD, SLICE, Checked, Rejected, check, check_slice
+from adapter.metaservice.service import _problem
+from adapter.model import EPOCH_MAX, OffsetKey, OffsetRecord, SaveEntry
+from tests.unit.helpers import KEYS, RECORDS, U64, key, record
+
+NOW_MS = 1_700_000_000_000
+KEY = encode_key(key())
+PLAIN = record(5, committed_at_ms=NOW_MS)
+FULL = OffsetRecord(3, 7, live=False, committed_at_ms=5, metadata="mä" * 9, topic="tö", partition=4)
+LONG = "x" * 256
+
+
+def checked(keys: Sequence[bytes], records: Sequence[bytes]) -> Checked:
+    """Entries that came at NOW_MS."""
+    found = Checked([], [], [])
+    check_slice(found, 0, keys, records, NOW_MS)
+    return found
+
+
+def one_by_one(keys: Sequence[bytes], records: Sequence[bytes], monkeypatch: pytest.MonkeyPatch) -> Checked:
+    """The same without the short way."""
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk_checks, "are_plain_keys", lambda _: False)
+        return checked(keys, records)
+
+
+BAD_KEYS = {
+    b"": NO_KEY,
+    b"\0": NO_KEY,
+    b"\x01": NO_KEY,
+    pack_names("default", "g"): NO_KEY,
+    pack_names("default", "g", "s", "t"): NO_KEY,
+    KEY[:-1]: NO_KEY,
+    KEY + b"x": NO_KEY,
+    KEY + b"\0": NO_KEY,
+    KEY[:-1] + b"\xff": NO_KEY,
+    b"\1\xc3\1g\1s": NO_KEY,
+    # Two halves of a character, which together would be one.
+    b"\1n\1\xc3\1\xa4": NO_KEY,
+    pack_names("", "g", "s"): "namespace is empty",
+    pack_names("n", "", "s"): "group is empty",
+    pack_names("n", "g", ""): "shard is empty",
+    pack_names("a\0", "g", "s"): "namespace has the control character U+0000 at position 1",
+    pack_names("n", "\n", "s"): "group has the control character U+000A at position 0",
+    pack_names("n", "g", "s\x7f"): "shard has the control character U+007F at position 1",
+    pack_names("n", "g", "\x85"): "shard has the control character U+0085 at position 0",
+}
+
+
+@pytest.mark.parametrize("data", BAD_KEYS, ids=repr)
+def test_what_is_no_key_is_rejected_and_its_neighbours_are_taken(data: bytes) -> None:
+    """In its place, with what is wrong (10)."""
+    good = encode_record(PLAIN)
+    assert checked([KEY, data, KEY], [good] * 3) == Checked([KEY, KEY], [good, good], [Rejected(1, BAD_KEYS[data])])
+
+
+HEAD = struct.Struct(">QQQQBIBH")
+GOOD = encode_record(FULL)
+BAD_RECORDS = {
+    b"": NO_RECORD,
+    b"x" * 39: NO_RECORD,
+    encode_record(PLAIN) + b"x": NO_RECORD,
+    GOOD[:-1]: NO_RECORD,
+    GOOD + b"\0": NO_RECORD,
+    HEAD.pack(0, 1, 5, NOW_MS, 2, 0, 0, 0): NO_RECORD,
+    HEAD.pack(0, 1, 5, NOW_MS, 1, 0, 1, 0): NO_RECORD,
+    HEAD.pack(0, 1, 5, NOW_MS, 1, 0, 0, 1) + b"\xff": NO_RECORD,
+    HEAD.pack(0, 1, 5, NOW_MS, 1, 0, 1, 1) + "ä".encode(): NO_RECORD,
+    encode_record(record(5, EPOCH_MAX + 1, committed_at_ms=1)): f"epoch {EPOCH_MAX + 1} is over {EPOCH_MAX}",
+    encode_record(record(5, 2**64 - 1, committed_at_ms=1)): f"epoch {2**64 - 1} is over {EPOCH_MAX}",
+    encode_record(record(5, topic="a\tb")): "topic has the control character U+0009 at position 1",
+    encode_record(record(5, metadata="m" * 4097)): "metadata is 4097 bytes long; at most 4096 are allowed",
+    encode_record(record(5, metadata="ä" * 2049)): "metadata is 4098 bytes long; at most 4096 are allowed",
+}
+
+
+@pytest.mark.parametrize("data", BAD_RECORDS, ids=lambda data: repr(data[:45]))
+def test_what_is_no_record_is_rejected_and_its_neighbours_are_taken(data: bytes) -> None:
+    """Nothing of it is merged (10)."""
+    good = encode_record(PLAIN)
+    assert checked([KEY] * 3, [good, data, good]) == Checked([KEY] * 2, [good] * 2, [Rejected(1, BAD_RECORDS[data])])
+
+
+@pytest.mark.parametrize("found", [PLAIN, FULL, record(0, EPOCH_MAX, committed_at_ms=2**64 - 1), record(1, 0, committed_at_ms=1)])
+def test_a_good_entry_is_taken_as_it_is(found: OffsetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its limits too, and whatever its write counter says: the Meta Service has none."""
+    data, counted = encode_record(found), encode_record(found, seq=2**64 - 1)
+    for records in ([data], [counted]):
+        assert checked([KEY], records) == one_by_one([KEY], records, monkeypatch) == Checked([KEY], [data], [])
+
+
+def test_an_entry_without_a_time_was_committed_when_it_came() -> None:
+    """As in a save. One from before 2004 has a time all the same."""
+    records = [PLAIN, PLAIN._replace(committed_at_ms=0), FULL._replace(committed_at_ms=0), PLAIN._replace(committed_at_ms=1)]
+    wanted = [PLAIN, PLAIN, FULL._replace(committed_at_ms=NOW_MS), PLAIN._replace(committed_at_ms=1)]
+    for found, made in zip(records, wanted, strict=True):
+        assert checked([KEY], [encode_record(found)]).records == [encode_record(made)]
+    assert checked([KEY] * 4, [encode_record(found) for found in records]).records == [encode_record(made) for made in wanted]
+
+
+def test_a_topic_that_is_the_name_of_the_shard_says_nothing() -> None:
+    """As in a save, where newer RobustMQ wants a topic."""
+    assert checked([KEY], [encode_record(PLAIN._replace(topic="s"))]).records == [encode_record(PLAIN)]
+
+
+@pytest.mark.parametrize("names", [("default", "g", "s"), ("ä" * 127, "x" * 255, "\U0001f600" * 63), ("a b", "/", "%RETRY%g")])
+def test_plain_names_go_the_short_way(names: tuple[str, str, str]) -> None:
+    """Or it would be no use."""
+    assert bulk_checks.are_plain_keys([KEY, encode_key(OffsetKey(*names)), KEY])
+    assert bulk_checks.are_plain_records([encode_record(PLAIN), encode_record(record(1, 0, partition=2**32 - 1))])
+
+
+PIECES = st.sampled_from(
+    [b"", b"\0", b"\1", b"\2", b"a", b"s\n", b"\xc3", b"\xa4", "ä".encode(), b"\xff", KEY, KEY[:-1], b"x" * 256]
+)
+ANY_KEYS = st.one_of(KEYS.map(encode_key), st.lists(PIECES, max_size=6).map(b"".join), st.binary(max_size=12))
+ANY_RECORDS = st.one_of(
+    st.builds(encode_record, RECORDS, U64), st.builds(record, U64, U64).map(encode_record), st.binary(max_size=45)
+)
+
+
+@given(st.lists(st.tuples(ANY_KEYS, ANY_RECORDS), max_size=6))
+@example([(b"\1n\1g\1\xc3", encode_record(PLAIN)), (b"\1n\1g\1\xa4", encode_record(PLAIN))])
+@example([(KEY, encode_record(PLAIN)), (b"\7default\1h", encode_record(PLAIN))])
+def test_no_bytes_but_keys_and_records_pass_and_both_ways_find_the_same(entries: list[tuple[bytes, bytes]]) -> None:
+    """What is taken decodes to a good entry and packs to itself (10)."""
+    keys, records = [entry[0] for entry in entries], [entry[1] for entry in entries]
+    found = checked(keys, records)
+    with pytest.MonkeyPatch.context() as patch:
+        assert found == one_by_one(keys, records, patch)
+    for data, value in zip(found.keys, found.records, strict=True):
+        entry = SaveEntry(decode_key(data), decode_record(value))
+        assert _problem(0, entry) == ""
+        assert (encode_key(entry.key), encode_record(entry.record)) == (data, value)
+
+
+LABELLED = st.builds(
+    encode_record,
+    st.builds(record, U64, U64, topic=st.sampled_from(["", "s", "os", "a\n", "ä"]), metadata=st.text(max_size=3)),
+    U64,
+)
+
+
+@given(st.lists(st.one_of(ANY_RECORDS, LABELLED), min_size=1, max_size=4))
+def test_of_a_good_key_both_ways_take_the_same_records(records: list[bytes]) -> None:
+    """Labels, tombstones and counters too."""
+    keys = [KEY] * len(records)
+    with pytest.MonkeyPatch.context() as patch:
+        assert checked(keys, records) == one_by_one(keys, records, patch)
+
+
+BAD_NAMES = st.sampled_from(["", "a\n", "\x9f", "s"])
+
+
+@given(st.one_of(KEYS, st.builds(OffsetKey, BAD_NAMES, BAD_NAMES, BAD_NAMES)), RECORDS)
+def test_a_merge_takes_what_a_save_takes(where: OffsetKey, offered: OffsetRecord) -> None:
+    """And says the same of the others, but for the name of the field."""
+    problem = _problem(0, SaveEntry(where, offered)).removeprefix("entry 0: ").replace("shard_name", "shard")
+    rejected = checked([encode_key(where)], [encode_record(offered)]).rejected
+    assert rejected == ([Rejected(0, problem)] if problem else [])
+
+
+async def test_a_long_request_is_checked_in_slices() -> None:
+    """The places are those of the request."""
+    count = 2 * SLICE + 5
+    keys = [encode_key(key(str(at))) for at in range(count)]
+    bad = {3, SLICE, count - 1}
+    records = [b"" if at in bad else encode_record(PLAIN) for at in range(count)]
+    found = await check(keys, records, NOW_MS)
+    assert [at for at, _ in found.rejected] == sorted(bad)
+    assert found.keys == [data for at, data in enumerate(keys) if at not in bad]
+
+
+@pytest.mark.parametrize(
+    ("keys", "records", "text"),
+    [
+        (1, 2, "records: are 2, for 1 keys"),
+        (MAX_ENTRIES + 1, MAX_ENTRIES + 1, "keys: are 20001, over 20000; send several requests"),
+    ],
+)
+async def test_a_request_that_is_bad_as_a_whole_is_refused(keys: int, records: int, text: str) -> None:
+    """By the name of the field (10)."""
+    with pytest.raises(AdapterError) as caught:
+        await check([KEY] * keys, [encode_record(PLAIN)] * records, NOW_MS)
+    assert (type(caught.value), str(caught.value)) == (InvalidInputError, text)

@@ -1,0 +1,114 @@
+"""A bulk call of the embedded engine lets others have their turns: a save of a broker never waits for the whole of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from adapter.codec import encode_key, encode_record, pack_names
+from adapter.errors import DiskFullError
+from adapter.metaservice import rocksdb_engine
+from adapter.metaservice.bulk_checks import check
+from adapter.metaservice.rocksdb_engine import SLICE, RocksDbEngine
+from adapter.model import SaveEntry
+from tests.unit.helpers import key, record
+
+CLUSTER = "c"
+SLICES = 6
+KEYS = [encode_key(key(f"{at:05}")) for at in range(SLICES * SLICE)]
+RECORDS = [encode_record(record(5, committed_at_ms=1))] * len(KEYS)
+Call = Callable[[RocksDbEngine], Awaitable[object]]
+
+
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[RocksDbEngine]:
+    """An engine that syncs."""
+    engine = RocksDbEngine.open(directory / "meta")
+    syncing = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        syncing.cancel()
+        with suppress(asyncio.CancelledError):
+            await syncing
+        engine.close()
+
+
+def stands(engine: RocksDbEngine, packed: bytes) -> bool:
+    """Whether anything is written under a key."""
+    return engine._standing(pack_names(CLUSTER) + packed) is not None
+
+
+CALLS: dict[str, Call] = {
+    "check": lambda _: check(KEYS, RECORDS, 1),
+    "merge": lambda engine: engine.merge(CLUSTER, KEYS, RECORDS),
+    "scan_page": lambda engine: engine.scan_page(CLUSTER, (), len(KEYS), b"", b""),
+    "split": lambda engine: engine.split(CLUSTER, (), 4),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_others_have_turns_between_the_slices(tmp_path: Path, name: str) -> None:
+    """At least one for each slice."""
+    async with opened(tmp_path) as engine:
+        await engine.merge(CLUSTER, KEYS, RECORDS)
+        call = asyncio.ensure_future(CALLS[name](engine))
+        turns = 0
+        while not call.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= SLICES
+        await call
+
+
+async def test_a_save_passes_a_long_merge(tmp_path: Path) -> None:
+    """It is written before the merge has reached its end."""
+    async with opened(tmp_path) as engine:
+        merge = asyncio.create_task(engine.merge(CLUSTER, KEYS, RECORDS))
+        while not stands(engine, KEYS[0]):  # noqa: ASYNC110 - every turn of the loop counts
+            await asyncio.sleep(0)
+        save = asyncio.create_task(engine.save(CLUSTER, [SaveEntry(key("save"), record(1))]))
+        while not stands(engine, encode_key(key("save"))):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert not stands(engine, KEYS[-1])
+        await asyncio.gather(merge, save)
+
+
+async def test_a_page_of_large_records_ends_early_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must fit in a message; nothing is left out."""
+    monkeypatch.setattr(rocksdb_engine, "PAGE_BYTES", 2 * SLICE * len(RECORDS[0]))
+    async with opened(tmp_path) as engine:
+        await engine.merge(CLUSTER, KEYS, RECORDS)
+        found: list[bytes] = []
+        after, pages = b"", 0
+        while after or not pages:
+            page = await engine.scan_page(CLUSTER, (), len(KEYS), after, b"")
+            found += page.keys
+            after, pages = page.after, pages + 1
+        assert (found, pages) == (KEYS, SLICES // 2 + 1)
+
+
+async def test_a_merge_on_a_full_disk_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it wrote before stays; the same request again does the rest."""
+    async with opened(tmp_path) as engine:
+        put = engine._put
+
+        def fails_late(changes: dict[bytes, bytes]) -> None:
+            if pack_names(CLUSTER) + KEYS[-1] in changes:
+                raise DiskFullError("full by the test")
+            put(changes)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "_put", fails_late)
+            with pytest.raises(DiskFullError):
+                await engine.merge(CLUSTER, KEYS, RECORDS)
+        assert (stands(engine, KEYS[0]), stands(engine, KEYS[-1])) == (True, False)
+        assert await _kept(engine) == KEYS[:-SLICE]
+        assert (await engine.merge(CLUSTER, KEYS, RECORDS)).applied == len(KEYS)
+        assert await _kept(engine) == KEYS
+
+
+async def _kept(engine: RocksDbEngine) -> Sequence[bytes]:
+    return (await engine.scan_page(CLUSTER, (), 2 * len(KEYS), b"", b"")).keys

@@ -1,0 +1,120 @@
+"""Which files an import takes, how a CSV is cut into pieces, and what becomes of a file that cannot be read."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.errors import ConfigError
+from adapter.pipeline.import_files import Piece, cut, find_files, lines, rows_of
+
+GOOD = b'{"offsetTable":{"T@g":{0:5}}}'
+
+
+def made(path: Path, data: bytes = GOOD) -> Path:
+    """A file with all directories above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def texts(path: Path, size: int) -> list[tuple[int, str, str | None]]:
+    """The lines of a file that is cut into pieces: number, text, reason."""
+    found = []
+    for piece in cut(path, size):
+        data = path.read_bytes()[piece.start : piece.end]
+        found += [(row["line"], row["value"], row["reason"]) for row in lines(piece, data).to_pylist()]
+    return found
+
+
+def test_a_directory_is_searched_for_the_files_of_the_format(tmp_path: Path) -> None:
+    """Also in directories below, with any name; also for one of which only the backup is left."""
+    first = made(tmp_path / "a" / "config" / "consumerOffset.json")
+    made(tmp_path / "a" / "config" / "topics.json")
+    second = made(tmp_path / "_b" / ".config" / "lmqConsumerOffset.json.bak").with_suffix("")
+    made(first.with_name("consumerOffset.json.bak"))
+    assert find_files([tmp_path], "rocketmq") == sorted([first, second])
+    assert find_files([tmp_path, first], "rocketmq") == sorted([first, second])
+    client = made(tmp_path / "10.0.0.1@7" / "group" / "offsets.json")
+    assert find_files([tmp_path], "rocketmq-client") == [client]
+
+
+def test_a_file_or_a_pattern_is_taken_whatever_its_name_is(tmp_path: Path) -> None:
+    """The person who named it knows."""
+    one, two = made(tmp_path / "one.backup"), made(tmp_path / "sub" / "two.backup")
+    assert find_files([one], "rocketmq") == [one]
+    assert find_files([tmp_path / "**" / "*.backup"], "rocketmq") == [one, two]
+    odd = made(tmp_path / "odd[1].json")
+    assert find_files([odd], "rocketmq") == [odd]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("none.json", "there is no such file or directory"),
+        ("*.json", "no file matches"),
+        ("", "has no file named consumerOffset.json or lmqConsumerOffset.json; name the files, or a pattern"),
+    ],
+)
+def test_a_place_without_files_is_an_error(tmp_path: Path, name: str, problem: str) -> None:
+    """Else a wrong path would be an import of nothing."""
+    with pytest.raises(ConfigError, match="files") as raised:
+        find_files([tmp_path / name], "rocketmq")
+    assert str(raised.value) == f"[import] files: {tmp_path / name}: {problem}"
+
+
+@pytest.mark.parametrize("torn", [b"", GOOD[:20], None])
+def test_the_backup_is_taken_for_a_file_that_is_torn(tmp_path: Path, torn: bytes | None) -> None:
+    """As RocketMQ does it; but it is said."""
+    path = tmp_path / "consumerOffset.json"
+    made(tmp_path / "consumerOffset.json.bak")
+    if torn is not None:
+        made(path, torn)
+    said, row = rows_of(path, "rocketmq")
+    assert said.place == ""
+    assert said.reason is not None
+    assert said.reason.endswith("; consumerOffset.json.bak is taken instead")
+    assert (row.group, row.offset) == ("g", 5)
+
+
+def test_a_torn_file_without_a_good_backup_is_a_reject(tmp_path: Path) -> None:
+    """With the reason of the file itself."""
+    path = made(tmp_path / "offsets.json", b"")
+    assert [row.reason for row in rows_of(path, "rocketmq-client")] == ["is empty"]
+    made(tmp_path / "offsets.json.bak", b"{")
+    assert [row.reason for row in rows_of(path, "rocketmq-client")] == ["is empty"]
+
+
+def test_a_file_that_cannot_be_opened_is_a_reject(tmp_path: Path) -> None:
+    """It was there when the driver looked."""
+    assert [row.reason for row in rows_of(tmp_path / "gone", "rocketmq")] == ["cannot be read: No such file or directory"]
+    with pytest.raises(ConfigError, match=r"gone: cannot be read: No such file or directory"):
+        cut(tmp_path / "gone")
+
+
+@given(st.lists(st.text(st.sampled_from("ab,\u00e4\r "), max_size=5), max_size=12), st.booleans(), st.integers(1, 12))
+def test_pieces_give_every_line_once_with_its_number(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[str], end: bool, size: int
+) -> None:
+    """Wherever they are cut, and whether the last line ends or not. Blank lines are counted and left out."""
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    path.write_bytes("\n".join(rows).encode() + (b"\n" if end else b""))
+    wanted = [(number, row, None) for number, row in enumerate(rows, start=1) if row.strip()]
+    assert texts(path, size) == wanted
+
+
+def test_a_line_that_is_not_utf8_is_a_reject_and_the_others_are_not(tmp_path: Path) -> None:
+    """With the place in the line."""
+    path = made(tmp_path / "a.csv", b"a\nb\xff\nc\n")
+    assert texts(path, 100) == [(1, "a", None), (2, "b\ufffd", "is not UTF-8 at byte 2"), (3, "c", None)]
+
+
+def test_marks_at_the_beginning_of_a_file_are_known() -> None:
+    """A byte order mark is no part of a name; UTF-16 is told as such."""
+    whole = Piece("f", 1, 0, 9)
+    assert lines(whole, b"\xef\xbb\xbfa\n").to_pylist() == [{"file": "f", "line": 1, "value": "a", "reason": None}]
+    (row,) = lines(whole, b"\xff\xfea\0").to_pylist()
+    assert row["reason"] == "is UTF-16; save it as UTF-8"
+    later = Piece("f", 5, 100, 109)
+    assert lines(later, b"\xef\xbb\xbfa\n").to_pylist()[0]["value"] == "\ufeffa"

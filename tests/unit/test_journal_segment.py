@@ -1,0 +1,209 @@
+"""Reading one segment: all its rows as declared, or a row that tells what is wrong and what to do."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adapter.pipeline import journal_segment
+from adapter.pipeline.journal_listing import Segment
+from adapter.pipeline.journal_segment import COLUMNS, UNREADABLE, read_segment
+from adapter.tables import BROKER, JOURNAL, VERSION_OF_JOURNAL
+from tests.pipeline.segments import RUN, START, commits, journal_table, write_segment
+
+OURS = {VERSION_OF_JOURNAL: b"1", BROKER: b"broker-1"}
+
+
+def segment_of(path: Path, broker: str = "broker-1") -> Segment:
+    """As the listing finds it."""
+    return Segment(str(path.parents[2]), path.parents[1].name.removeprefix("date="), broker, RUN, 0, path.stat().st_size)
+
+
+def rows_of(segment: Segment) -> list[dict[str, Any]]:
+    """What a task would give to Spark."""
+    batches = list(read_segment(segment))
+    assert all(batch.schema.equals(COLUMNS) for batch in batches)
+    for batch in batches:
+        batch.validate(full=True)
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches, COLUMNS).to_pylist()
+    return rows
+
+
+def test_all_rows_come_as_they_were_written(tmp_path: Path) -> None:
+    """With where they are from."""
+    table = journal_table([{"offset": 2**63 - 1, "problem": None}, {"offset": None, "problem": "18446744073709551615"}, {}])
+    path = write_segment(tmp_path, table)
+    where = {"broker": "broker-1", "run": RUN, "segment": str(path)}
+    assert rows_of(segment_of(path)) == [row | where for row in table.to_pylist()]
+
+
+def test_a_segment_without_rows_gives_none(tmp_path: Path) -> None:
+    """It is whole, and says nothing."""
+    assert rows_of(segment_of(write_segment(tmp_path, []))) == []
+
+
+def test_a_file_url_reads_the_same(tmp_path: Path) -> None:
+    """But for the segment's name, which is as it was asked for."""
+    segment = segment_of(write_segment(tmp_path / "a b", commits(2)))
+    by_url = segment._replace(root=(tmp_path / "a b").as_uri())
+    plain, url = rows_of(segment), rows_of(by_url)
+    assert url == [row | {"segment": by_url.path} for row in plain]
+    assert len(plain) == 200
+
+
+def empty(path: Path) -> None:
+    """A copy that has only begun."""
+    path.write_bytes(b"")
+
+
+def cut(path: Path) -> None:
+    """A copy without its end."""
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def text(path: Path) -> None:
+    """No Parquet."""
+    path.write_text("offsets\n" * 100)
+
+
+def flipped(path: Path) -> None:
+    """One bit of the data is another."""
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+
+
+def bad_footer(path: Path) -> None:
+    """The end mark is there, what is before it is not."""
+    content = bytearray(path.read_bytes())
+    content[-300:-8] = bytes(292)
+    path.write_bytes(content)
+
+
+def gone(path: Path) -> None:
+    """Deleted after it was found."""
+    path.unlink()
+
+
+def written(change: Callable[[pa.Table], pa.Table], metadata: dict[bytes, bytes]) -> Callable[[Path], None]:
+    """Another Parquet file in its place."""
+
+    def write(path: Path) -> None:
+        table = change(journal_table([{}, {}])).replace_schema_metadata(metadata)
+        pq.write_table(table, path)
+
+    return write
+
+
+def same(table: pa.Table) -> pa.Table:
+    """No change."""
+    return table
+
+
+def with_text_offsets(table: pa.Table) -> pa.Table:
+    """Offsets of another type."""
+    return table.set_column(table.column_names.index("offset"), "offset", table["offset"].cast(pa.string()))
+
+
+def with_null_groups(table: pa.Table) -> pa.Table:
+    """Groups that are null."""
+    return table.set_column(table.column_names.index("group"), "group", pa.array(["g", None]))
+
+
+BAD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "empty": (empty, "is empty, 0 bytes"),
+    "cut": (cut, "is torn"),
+    "text": (text, "is torn, or no Parquet file"),
+    "flipped": (flipped, "is torn"),
+    "footer": (bad_footer, "is torn"),
+    "gone": (gone, "is gone since it was found"),
+    "foreign": (written(same, {}), "is no segment of a journal"),
+    "version": (written(same, {**OURS, VERSION_OF_JOURNAL: b"2"}), "has version '2' of the journal, this reads '1'"),
+    "bytes": (written(same, {**OURS, VERSION_OF_JOURNAL: b"\xff"}), "has version"),
+    "broker": (written(same, {**OURS, BROKER: b"other"}), "is of broker 'other'"),
+    "lacks": (written(lambda table: table.drop_columns(["offset", "kind"]), OURS), "lacks columns.*: kind, offset;"),
+    "type": (written(with_text_offsets, OURS), "lacks columns.*: offset;"),
+    "nulls": (written(with_null_groups, OURS), "has nulls where a journal has none: group;"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_segment_gives_one_row_that_tells_what_is_wrong(tmp_path: Path, kind: str) -> None:
+    """Nothing stops, nothing is silently dropped."""
+    path = write_segment(tmp_path, [{}, {}])
+    segment = segment_of(path)
+    spoil, told = BAD[kind]
+    spoil(path)
+    (row,) = rows_of(segment)
+    assert row["kind"] == UNREADABLE
+    assert (row["broker"], row["run"], row["segment"]) == ("broker-1", RUN, str(path))
+    assert (row["at"].timestamp(), row["namespace"], row["group"], row["shard"]) == (0, "", "", "")
+    assert row["offset"] is None
+    assert "\n" not in row["problem"]
+    assert pa.compute.match_substring_regex(pa.scalar(row["problem"]), told).as_py(), row["problem"]
+
+
+def test_the_rows_before_a_damage_are_kept(tmp_path: Path) -> None:
+    """The last row tells after how many it begins."""
+    path = write_segment(tmp_path, [])
+    table = commits(700).replace_schema_metadata(OURS)
+    pq.write_table(table, path, row_group_size=65_536, compression="none", use_dictionary=False, write_page_checksum=True)
+    content = bytearray(path.read_bytes())
+    content[-len(content) // 8] ^= 1
+    path.write_bytes(content)
+    *whole, last = read_segment(segment_of(path))
+    count = sum(batch.num_rows for batch in whole)
+    assert last["kind"].to_pylist() == [UNREADABLE]
+    assert f"after {count} rows: is torn" in last["problem"][0].as_py()
+    assert 65_536 <= count < table.num_rows
+    assert pa.Table.from_batches(whole).select(table.column_names) == table.slice(0, count).replace_schema_metadata()
+
+
+class Storage:
+    """A storage whose files cannot be opened."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def open_input_file(self, path: str) -> object:
+        """Refuses."""
+        raise OSError(self.number, "no", path)
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EACCES, "change its mode"), (errno.EIO, "cannot be read from its disk")])
+def test_a_file_that_may_not_or_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, number: int, told: str) -> None:
+    """Played, as root may read everything."""
+    monkeypatch.setattr(journal_segment, "open_root", lambda _: (Storage(number), "/j"))
+    (row,) = rows_of(Segment("/j", "2025-12-01", "broker-1", RUN, 0, 1))
+    assert told in row["problem"]
+
+
+def test_a_storage_that_is_away_is_not_taken_for_a_bad_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task fails, Spark repeats it, and no row is lost."""
+    monkeypatch.setattr(journal_segment, "open_root", lambda _: (Storage(errno.ETIMEDOUT), "/j"))
+    with pytest.raises(OSError, match="no"):
+        list(read_segment(Segment("/j", "2025-12-01", "broker-1", RUN, 0, 1)))
+
+
+@pytest.mark.parametrize("names", [["offset", "at"], ["segment", "problem"], ["broker"]])
+def test_fewer_columns_have_the_same_rows(tmp_path: Path, names: list[str]) -> None:
+    """Also where they say only from where a row is, and for a bad segment. They may be nullable."""
+    segment = segment_of(write_segment(tmp_path, commits(3)))
+    columns = pa.schema([COLUMNS.field(name).with_nullable(nullable=True) for name in names])
+    chosen = pa.Table.from_batches(read_segment(segment, columns))
+    assert chosen.schema == columns
+    assert chosen.to_pylist() == [{name: row[name] for name in names} for row in rows_of(segment)]
+    assert chosen.num_rows == 300
+    Path(segment.path).unlink()
+    (bad,) = read_segment(segment, columns)
+    assert (bad.schema, bad.num_rows) == (columns, 1)
+
+
+def test_declared_columns_are_the_journal_and_where_it_is_from() -> None:
+    """In this order."""
+    assert COLUMNS.names == [*JOURNAL.names, "broker", "run", "segment"]
+    assert START.timestamp() * 1000 == RUN

@@ -1,0 +1,216 @@
+"""A snapshot of the local store: one instant, whole or an error, and never in the way of the store's end."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapter import rocks, snapshot
+from adapter.cache import OffsetCache
+from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_record
+from adapter.errors import StorageFailedError, StoreDamagedError
+from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.snapshot import PAGE_BYTES, PAGE_RECORDS, Snapshot, Snapshots
+from adapter.testing import eventually
+from tests.unit.helpers import crash, key, record, tombstone
+
+A, B, C = key("a"), key("b"), key("c")
+ROWS = [(encode_key(key(name)), encode_record(record(1), seq)) for seq, name in enumerate("abcde", start=1)]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[OffsetCache]:
+    """A store of this test."""
+    made = OffsetCache.open(tmp_path, "interval")
+    yield made
+    made.close()
+
+
+def rest(taken: Snapshot) -> dict[OffsetKey, tuple[OffsetRecord, int]]:
+    """What is left to be read of a snapshot, each record with its write counter."""
+    found = {}
+    while (page := taken.read()).keys:
+        rows = zip(page.keys, page.records, strict=True)
+        found.update({decode_key(name): (decode_record(value), decode_seq(value)) for name, value in rows})
+    return found
+
+
+def of(rows: list[tuple[bytes, bytes]], records: int) -> Snapshot:
+    """A snapshot of these rows that claims to have so many records."""
+    return Snapshots().take(iter(rows), records, 0)
+
+
+def test_a_snapshot_shows_what_was_written_before_it_and_nothing_from_behind_it(cache: OffsetCache) -> None:
+    """Records that changed, vanished or appeared since are as they were; bookkeeping and members are no records."""
+    cache.write({A: record(1, metadata="m"), B: tombstone(2)}, {GroupKey("default", "g"): Member(3)})
+    cache.flushed_seq = 1
+    with cache.snapshot() as taken:
+        cache.write({A: record(9), B: None, C: record(1)})
+        assert (taken.records, taken.flushed_seq) == (2, 1)
+        assert rest(taken) == {A: (record(1, metadata="m"), 1), B: (tombstone(2), 2)}
+    with cache.snapshot() as taken:
+        assert rest(taken) == {A: (record(9), 3), C: (record(1), 4)}
+    assert len(cache.snapshots) == 0
+
+
+async def test_commits_have_their_turns_between_pages(cache: OffsetCache) -> None:
+    """A large store does not hold up the event loop, and what is committed in these turns is not shown."""
+    keys = [key(f"{number:06}") for number in range(3 * PAGE_RECORDS + 1)]
+    cache.write({name: record(7) for name in keys})
+    turns: list[int] = []
+
+    async def commits() -> None:
+        while True:
+            cache.write({keys[-1]: record(8 + len(turns))})
+            turns.append(len(shown))
+            await asyncio.sleep(0)
+
+    shown: list[bytes] = []
+    with cache.snapshot() as taken:
+        others = asyncio.create_task(commits())
+        async for page in taken.pages():
+            assert len(page.keys) <= PAGE_RECORDS
+            shown += page.keys
+            assert {decode_record(value).offset for value in page.records} == {7}
+        others.cancel()
+    assert shown == [encode_key(name) for name in keys]
+    assert {PAGE_RECORDS, 2 * PAGE_RECORDS, 3 * PAGE_RECORDS} <= set(turns)
+
+
+async def test_pages_of_long_metadata_stay_small(cache: OffsetCache) -> None:
+    """A page is a message; how many records it has depends on their size."""
+    cache.write({key(f"{number:04}"): record(1, metadata="x" * 4096) for number in range(PAGE_RECORDS)})
+    with cache.snapshot() as taken:
+        sizes = [sum(map(len, page.records)) async for page in taken.pages()]
+    assert max(sizes) < PAGE_BYTES + 5_000
+    assert sum(sizes) > 3 * PAGE_BYTES
+
+
+async def test_an_empty_store_has_an_empty_snapshot(cache: OffsetCache) -> None:
+    """It is no damage."""
+    with cache.snapshot() as taken:
+        assert (taken.records, [page async for page in taken.pages()]) == (0, [])
+
+
+def test_the_store_closes_and_opens_under_a_snapshot(tmp_path: Path) -> None:
+    """RocksDB keeps its lock as long as there is an iterator: a failed store could not be opened again (invariant 1)."""
+    cache = OffsetCache.open(tmp_path, "interval")
+    cache.write({A: record(1), B: record(2)})
+    taken = cache.snapshot()
+    cache.failure = "the disk is gone"
+    cache.close()
+    OffsetCache.open(tmp_path, "interval").close()
+    with pytest.raises(StorageFailedError, match=r"cannot be read to its end: the disk is gone"):
+        taken.read()
+    taken.close("again")
+
+
+def test_a_store_that_failed_gives_no_snapshot(tmp_path: Path) -> None:
+    """What it shows may be lost already."""
+    cache = OffsetCache.open(tmp_path, "interval")
+    cache.failure = "the sync failed"
+    with pytest.raises(StorageFailedError, match="the sync failed"):
+        cache.snapshot()
+    crash(cache)
+
+
+class WatchedLock:
+    """A lock that tells when somebody comes for it a second time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._comers = 0
+        self.contended = threading.Event()
+
+    def __enter__(self) -> None:
+        """Come for it."""
+        self._comers += 1
+        if self._comers > 1:
+            self.contended.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        """Let it go."""
+        self._lock.release()
+
+
+def test_a_close_in_a_thread_waits_for_the_slice_that_is_read() -> None:
+    """The store is closed in a worker thread while the event loop may be reading: RocksDB's iterator has to be gone by then."""
+    lock, inside, gone = WatchedLock(), threading.Event(), threading.Event()
+
+    def rows() -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield ROWS[0]
+            inside.set()
+            assert lock.contended.wait(10), "the close does not wait"
+            yield ROWS[1]
+            yield ROWS[2]
+        finally:
+            gone.set()
+
+    def close() -> None:
+        assert inside.wait(10)
+        taken.close("it is over")
+        gone_in_time.append(gone.is_set())
+
+    gone_in_time: list[bool] = []
+    taken = Snapshots().take(rows(), 3, 0)
+    taken._lock = lock  # type: ignore[assignment]
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert len(taken.read().keys) == 3
+    closing.join()
+    assert gone_in_time == [True]
+    with pytest.raises(StorageFailedError, match="it is over"):
+        taken.read()
+
+
+@pytest.mark.parametrize("records", [0, 1, 4, 6, 99])
+def test_a_snapshot_of_another_length_than_the_store_is_damage(records: int) -> None:
+    """An iterator that ends too soon, or records that the bookkeeping does not know, are not passed on as a snapshot."""
+    with pytest.raises(StoreDamagedError, match=rf"the store has 5 records, not {records} as it should"):
+        rest(of(ROWS, records))
+    assert len(rest(of(ROWS, len(ROWS)))) == len(ROWS)
+
+
+def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end(tmp_path: Path) -> None:
+    """RocksDB's own iterators end there in silence."""
+    db = rocks.open_store(tmp_path, ("default",), "")
+    records = 20_000
+    for number in range(records):
+        db.put(encode_key(key(f"{number:06}")), encode_record(record(number), number + 1))
+    db.close()
+    (file,) = tmp_path.glob("*.sst")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    damaged = rocks.open_store(tmp_path, ("default",), "")
+    taken = Snapshots().take(rocks.scan(damaged, b"\1", b""), records, 0)
+    with pytest.raises(StoreDamagedError, match="Corruption"):
+        rest(taken)
+    damaged.close()
+
+
+async def test_a_reader_that_stands_still_loses_its_snapshot(cache: OffsetCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep files on the disk for ever."""
+    monkeypatch.setattr(snapshot, "IDLE_S", 0.001)
+    cache.write({A: record(1), B: record(2)})
+    taken = cache.snapshot()
+    pages = taken.pages()
+    assert len((await anext(pages)).keys) == 2
+    await eventually(lambda: not len(cache.snapshots))
+    with pytest.raises(StorageFailedError, match=r"its reader did nothing for 0\.001 s"):
+        await anext(pages)
+
+
+async def test_a_reader_that_goes_on_keeps_its_snapshot(cache: OffsetCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time runs from page to page."""
+    monkeypatch.setattr(snapshot, "IDLE_S", 30.0)
+    loop = asyncio.get_running_loop()
+    cache.write({A: record(1)})
+    with cache.snapshot() as taken:
+        assert [len(page.keys) async for page in taken.pages()] == [1]
+        timers = [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+        assert timers == []
