@@ -1,7 +1,7 @@
 """The journal as the rest of the adapter sees it: what changed is noted, by reference, for a thread that writes it down.
 
 Never waits, raises, or touches a disk: what has no room is counted as dropped. Imports no pyarrow where there is no journal.
-A kill -9 costs the rows that the thread had not handed to the kernel: those of the last 50 ms, and what was queued behind a slow
+A kill -9 costs the rows that the thread had not handed to the kernel: those of the last 200 ms, and what was queued behind a slow
 disk. A power cut costs the segment that was open as well.
 """
 
@@ -214,11 +214,12 @@ def journal_of(section: JournalSection, clocks: Clocks = REAL) -> Journal:
     try:
         # Here: a sidecar without a journal does without pyarrow.
         from adapter.journal_files import SegmentFiles  # noqa: PLC0415
-        from adapter.journal_writer import SegmentWriter  # noqa: PLC0415
+        from adapter.journal_writer import SegmentWriter, warm_up  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"journal.path is set, but {error.name} is not installed: pip install 'offset-adapter[journal]'"
         ) from error
+    warm_up()
     counts = Counts(str(root))
     files = SegmentFiles(root, section, counts, clocks.now_ms())
     return WrittenJournal(counts, lambda notes: SegmentWriter(section, notes, files, clocks), clocks.now_ms)

@@ -161,9 +161,7 @@ class SegmentFiles:
             return None
         date = datetime.fromtimestamp(rows["at"][0].value / 1e6, UTC).date()
         target = self._root / f"date={date}" / f"broker={self._quoted}" / f"{name}.parquet"
-        sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink, compression="zstd", compression_level=ZSTD_LEVEL)
-        content = sink.getvalue()
+        content = as_parquet(rows)
         make_directory(self._open_dir)
         make_directory(target.parent)
         fresh = self._open_dir / f"{name}.tmp"
@@ -192,6 +190,13 @@ class SegmentFiles:
                 path.parent.rmdir()
                 path.parent.parent.rmdir()
         self._counts.segments, self._counts.bytes = len(self._finished), self._held
+
+
+def as_parquet(rows: pa.Table) -> pa.Buffer:
+    """A finished segment's bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd", compression_level=ZSTD_LEVEL)
+    return sink.getvalue()
 
 
 def make_directory(path: Path) -> None:

@@ -7,21 +7,31 @@ import threading
 import time
 from itertools import groupby, islice
 
+import pyarrow as pa
 import structlog
 
 from adapter.clocks import Clocks
 from adapter.config import JournalSection
+from adapter.bounds import ReportedBounds
 from adapter.journal import Notes
-from adapter.journal_files import DAY_MS, SegmentFiles
+from adapter.journal_files import DAY_MS, SegmentFiles, as_parquet
 from adapter.journal_rows import Row, heartbeat, rows_of, to_batch
 
 log = structlog.get_logger(__name__)
 
-LINGER_S = 0.05  # after a note came: others come with it, and a kill -9 costs no more
+LINGER_S = 0.2  # after a note came: others come with it, and a kill -9 costs no more
 SLICE_ROWS = 512  # half a millisecond; the event loop waits for it
 BREATH_S = 0.0005  # after each slice: the event loop gets Python's lock at once, and not after 5 ms
 RETRY_FIRST_S, RETRY_MAX_S = 0.1, 5.0
 STOP_LIMIT_S = 10.0  # for a disk that does not answer
+
+
+def warm_up() -> None:
+    """Write a row to nowhere, before anybody commits.
+
+    Arrow's first conversion loads what it may need, even pandas where that is installed: 0.3 s without a turn for anybody.
+    """
+    as_parquet(pa.Table.from_batches([to_batch([heartbeat(1)], 0, ReportedBounds())]))
 
 
 class SegmentWriter:
@@ -66,7 +76,6 @@ class SegmentWriter:
         """Write until stopped, and once more then."""
         stopping = False
         while not stopping:
-            self._wait()
             stopping = self._stopping.is_set()
             try:
                 self._turn(stopping=stopping)
@@ -79,6 +88,8 @@ class SegmentWriter:
                 self._failed(f"{type(error).__name__}: {error}")
             else:
                 self._well()
+            if not stopping:
+                self._wait()
         self._end()
 
     def _wait(self) -> None:

@@ -23,9 +23,11 @@ from benchmarks import (
     fast_path_floor,
     fast_path_sync,
     flush,
+    journal,
     machine,
     meta_bulk,
     modes,
+    pipeline_source,
     plot,
     rates,
     recovery,
@@ -47,7 +49,9 @@ ALL: dict[str, Benchmark] = {
     "batches": fast_path_batches.run,
     "wal_sync": fast_path_sync.run,
     "during_flush": during_flush.run,
+    "journal": journal.run,
     "meta_bulk": meta_bulk.run,
+    "pipeline_source": pipeline_source.run,
     "peers": peers.run,
 }
 FOREIGN = {"peers"}  # they start other people's servers: only a short run that names them does

@@ -1,8 +1,8 @@
 """`make demo-pipeline`: the offsets of a small fleet in Spark, end to end, in under two minutes.
 
 RocketMQ's offsets imported, load on three adapters with journals, lag tables, an adapter killed while the Meta Service is away,
-snapshots, reconcile, repair, the report. Exit code 0 when every comparison holds, 1 when one does not or the demo failed, 130 when
-it was interrupted.
+snapshots, reconcile, repair, the report. Exit code 0 when every comparison holds, 1 when one does not or the demo failed, 130 if
+interrupted.
 """
 
 import signal
@@ -22,8 +22,8 @@ from adapter.errors import AdapterError
 from demo.__main__ import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, TABLES, tell
 from demo.cluster import DemoError
 from demo.pipeline_checks import Check
-from demo.pipeline_fleet import Fleet
-from demo.pipeline_scenario import Scenario
+from demo.pipeline_fleet import Driver, Fleet
+from demo.pipeline_scenario import Scenario, write_config
 from demo.pipeline_story import Story
 from demo.table import TableError, read_tables
 
@@ -45,7 +45,7 @@ class Demo:
     """One run. Everything but the report is in a temporary directory, and gone at the end."""
 
     def __init__(self, report: Path) -> None:
-        self._report = report
+        self._report = report.resolve()
         self._story = Story(Console(highlight=False))
         self._interrupted = False
 
@@ -65,7 +65,9 @@ class Demo:
         with TemporaryDirectory(prefix="offset-demo-") as name, self._failures():
             async with Fleet.open(Path(name), BROKERS, self._story.command) as fleet, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._cancel_on_signal, signals, tasks.cancel_scope, name="signals")
-                checks = await Scenario(fleet, read_tables(TABLES), TABLES, self._report, self._story).play()
+                write_config(fleet, self._report, TABLES)
+                async with Driver.open(fleet.directory, self._story.command) as spark:
+                    checks = await Scenario(fleet, spark, read_tables(TABLES), self._report, self._story).play()
                 tasks.cancel_scope.cancel()
         return checks
 

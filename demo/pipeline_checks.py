@@ -1,4 +1,4 @@
-"""What the tables of the pipeline say, against what the load knows. Reads Parquet as anybody would: no Spark, nothing of the jobs."""
+"""What the tables of the pipeline say, against what the load knows. Reads Parquet as anybody would: without Spark."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,19 +1,23 @@
 """The processes of the pipeline's demo, and the commands that a person would type. Everything is below one directory."""
 
+import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, NamedTuple
 
 import anyio
+import anyio.abc
 import anyio.to_thread
-import pyarrow as pa
 import pyarrow.parquet as pq
+from anyio.streams.text import TextReceiveStream
 
 from adapter.client import OffsetClient
 from adapter.config import MetaSection
@@ -22,10 +26,12 @@ from adapter.model import OffsetKey
 from adapter.requests import DEFAULT_PAGE
 from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
 from demo.cluster import DemoError
+from demo.pipeline_driver import DONE
 
 SEGMENT_AGE_MS = 1_000
-MASTER = "local[2]"
-COMMAND_LIMIT_S = 120.0
+COMMAND_LIMIT_S = 300.0  # far above what a job takes
+
+_ENDED = re.compile(rf"{DONE}\d+\n")
 
 Told = Callable[[str], None]
 
@@ -69,9 +75,10 @@ class Fleet:
     async def start(self) -> None:
         """Start the Meta Service, then all adapters."""
         await anyio.to_thread.run_sync(self.meta.start)
-        async with anyio.create_task_group() as tasks:
-            for broker in self.brokers:
-                tasks.start_soon(anyio.to_thread.run_sync, broker.adapter.start)
+        for broker in self.brokers:
+            broker.adapter.launch()
+        for broker in self.brokers:
+            await anyio.to_thread.run_sync(broker.adapter.wait_ready)
 
     async def remote_offsets(self) -> dict[OffsetKey, int]:
         """All that the Meta Service lists."""
@@ -84,17 +91,11 @@ class Fleet:
                 if not token:
                     return found
 
-    async def job(self, *arguments: str, accepted: Sequence[int] = (0,)) -> str:
-        """Run `offset-adapter-spark`; returns what it printed. Raises DemoError with it for another exit code."""
-        config = self.directory / "job.toml"
-        self.command(shlex.join(["offset-adapter-spark", *arguments, "--config", "job.toml"]))
-        return await _run(["adapter.pipeline", *arguments, "--config", str(config), "--master", MASTER], accepted)
-
     async def snapshot(self, broker: Broker, output: Path) -> str:
         """Run `offset-adapter snapshot` at a broker; returns what it printed. Raises DemoError."""
         shown = ["offset-adapter", "snapshot", "--output", f"{output.name}/"]
         self.command(f"{shlex.join(shown)}     # on {broker.name}")
-        return await _run(["adapter", "snapshot", "--address", broker.adapter.address, "--output", str(output)])
+        return await run(["adapter", "snapshot", "--address", broker.adapter.address, "--output", str(output)])
 
 
 async def _broker(stack: AsyncExitStack, directory: Path, name: str, meta: str) -> Broker:
@@ -114,38 +115,96 @@ timeout_ms = 500
     return Broker(name, adapter, journal, client)
 
 
-async def _run(module: Sequence[str], accepted: Sequence[int] = (0,)) -> str:
-    """Run a command of ours to its end; if this is cancelled, end it and all that it started."""
+async def run(module: Sequence[str], accepted: Sequence[int] = (0,)) -> str:
+    """Run a command of ours to its end; returns what it printed. Raises DemoError for another exit code than these."""
+    async with _process(module, subprocess.DEVNULL, subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        text = b""
+        async for part in process.stdout:
+            text += part
+        code = await process.wait()
+    return _accepted(module, text.decode(errors="replace"), code, accepted)
+
+
+class Driver:
+    """The process with the Spark session of the demo. It starts while other things happen."""
+
+    def __init__(self, process: anyio.abc.Process, command: Told) -> None:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        self._requests = process.stdin
+        self._output = TextReceiveStream(process.stdout)
+        self._command = command
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, directory: Path, command: Told) -> AsyncIterator["Driver"]:
+        """Start it for the job.toml in a directory; ended at the end, in whatever it does."""
+        with (directory / "spark.log").open("wb") as log:
+            async with _process(["demo.pipeline_driver", str(directory / "job.toml")], subprocess.PIPE, log) as process:
+                yield cls(process, command)
+
+    async def job(self, *words: str) -> str:
+        """Run a job, as `offset-adapter-spark` would; returns what it printed. Raises DemoError when its exit code is not 0."""
+        self._command(shlex.join(["offset-adapter-spark", *words, "--config", "job.toml"]))
+        await self._requests.send(f"{json.dumps(words)}\n".encode())
+        text = ""
+        with anyio.fail_after(COMMAND_LIMIT_S):
+            while not _ENDED.search(text):
+                try:
+                    text += await self._output.receive()
+                except anyio.EndOfStream:
+                    raise DemoError(f"Spark ended in the job {words[0]}:\n{text}") from None
+        said, _, code = text.partition(DONE)
+        return _accepted(words, said, int(code), (0,))
+
+
+@asynccontextmanager
+async def _process(module: Sequence[str], stdin: int, stderr: int | IO[bytes]) -> AsyncIterator[anyio.abc.Process]:
+    """A command of ours; at the end it is ended with all that it started."""
     process = await anyio.open_process(
         [sys.executable, "-m", *module],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.STDOUT,
+        stdin=stdin,
+        stderr=stderr,
         start_new_session=True,
         env={**os.environ, "COLUMNS": "110"},
     )
-    text = b""
     try:
-        with anyio.fail_after(COMMAND_LIMIT_S):
-            assert process.stdout is not None
-            async for part in process.stdout:
-                text += part
-            code = await process.wait()
+        yield process
     finally:
-        if process.returncode is None:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            with anyio.CancelScope(shield=True):
-                await process.wait()
-        await process.aclose()
+        with anyio.CancelScope(shield=True):
+            await process.wait()
+            await process.aclose()
+
+
+def _accepted(words: Sequence[str], text: str, code: int, accepted: Sequence[int]) -> str:
     if code not in accepted:
-        raise DemoError(f"{shlex.join(module)} ended with {code}:\n{text.decode(errors='replace')}")
-    return text.decode(errors="replace")
+        raise DemoError(f"{shlex.join(words)} ended with {code}:\n{text}")
+    return text
 
 
-def journaled(journal: Path) -> dict[OffsetKey, int]:
-    """The newest offset of each key in the finished segments of one run of an adapter."""
-    columns = ["seq", "kind", "namespace", "group", "shard", "offset"]
-    tables = [pq.ParquetFile(path).read(columns) for path in sorted(journal.glob("date=*/broker=*/*.parquet"))]
-    if not tables:
-        return {}
-    rows = pa.concat_tables(tables).sort_by("seq").to_pylist()
-    return {OffsetKey(row["namespace"], row["group"], row["shard"]): row["offset"] for row in rows if row["kind"] != "heartbeat"}
+class Journaled(NamedTuple):
+    """The finished segments of one run of an adapter up to the last one that tells of a key, and the newest offset of each."""
+
+    segments: Sequence[Path]
+    offsets: Mapping[OffsetKey, int]
+
+
+def journaled(journal: Path) -> Journaled:
+    """What a journal has by now. Without the segments behind it, in which only time passes, it ends when the load does."""
+    told: list[Path] = []
+    later: list[Path] = []
+    offsets: dict[OffsetKey, int] = {}
+    for path in sorted(journal.glob("date=*/broker=*/*.parquet")):
+        later.append(path)
+        rows = pq.ParquetFile(path).read(["kind", "namespace", "group", "shard", "offset"]).to_pylist()
+        if found := {_key(row): row["offset"] for row in rows if row["kind"] != "heartbeat"}:
+            told, later = told + later, []
+            offsets |= found
+    return Journaled(told, offsets)
+
+
+def _key(row: Mapping[str, str]) -> OffsetKey:
+    return OffsetKey(row["namespace"], row["group"], row["shard"])

@@ -20,8 +20,6 @@ from demo.table import QueueOffset
 TICK_S = 0.05
 COMMIT_TIMEOUT_S = 5.0
 CATCH_UP = 6  # times as fast as messages come in
-STOPS_AFTER = 60  # ticks
-REWINDS_AFTER = 160
 REWINDS_BY = 250  # messages
 
 
@@ -30,7 +28,7 @@ class Way(Enum):
 
     STEADY = "keeps up"
     SLOW = "reads less than half of what comes in"
-    STOPS = f"stops after {STOPS_AFTER * TICK_S:g} s"
+    STOPS = "stops, while messages come in"
     REWINDS = f"goes back by {REWINDS_BY} messages, once for each shard"
 
 
@@ -48,6 +46,7 @@ class Consumer:
 
     start: QueueOffset
     way: Way
+    turns_after: int  # ticks, until it stops or goes back
     offset: float
     ticks: int = 0
 
@@ -59,12 +58,12 @@ class Consumer:
     def step(self, head: int, rate: int) -> bool | None:
         """Consume for a tick. True: went back; None: nothing to commit."""
         self.ticks += 1
-        if self.way is Way.STOPS and self.ticks > STOPS_AFTER:
+        if self.way is Way.STOPS and self.ticks > self.turns_after:
             return None
-        if self.way is Way.REWINDS and self.ticks == REWINDS_AFTER:
+        if self.way is Way.REWINDS and self.ticks == self.turns_after:
             self.offset -= REWINDS_BY
             return True
-        tired = self.way is Way.SLOW or (self.way is Way.REWINDS and self.ticks > REWINDS_AFTER)
+        tired = self.way is Way.SLOW or (self.way is Way.REWINDS and self.ticks > self.turns_after)
         self.offset = min(head, self.offset + rate * (0.4 if tired else CATCH_UP))
         return False
 
@@ -77,9 +76,12 @@ class _Shard:
 
 
 class Load:
-    """One for all adapters. `starts`: where groups begin to read; the furthest of a shard is where its log ends at first."""
+    """One for all adapters. `starts`: where groups begin to read; the furthest of a shard is where its log ends at first.
 
-    def __init__(self, starts: Iterable[tuple[QueueOffset, Way]], brokers: int) -> None:
+    `stops_after` and `rewinds_after`: ticks until groups of these ways do so.
+    """
+
+    def __init__(self, starts: Iterable[tuple[QueueOffset, Way]], brokers: int, *, stops_after: int, rewinds_after: int) -> None:
         self.acknowledged: dict[OffsetKey, int] = {}
         self.sent: dict[OffsetKey, int] = {}
         self.rewinds: list[Rewind] = []
@@ -88,7 +90,7 @@ class Load:
         for start, way in starts:
             shard = shards.setdefault(start.key.shard, _Shard(start.offset, 3 + start.queue_id))
             shard.head = max(shard.head, start.offset)
-            shard.consumers.append(Consumer(start, way, start.offset))
+            shard.consumers.append(Consumer(start, way, rewinds_after if way is Way.REWINDS else stops_after, start.offset))
         self._shards = shards
         names = sorted(shards)
         self._of_broker = [names[number::brokers] for number in range(brokers)]

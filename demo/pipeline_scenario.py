@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -13,29 +12,31 @@ import pyarrow.parquet as pq
 from adapter.model import OffsetKey
 from demo.cluster import DemoError
 from demo.pipeline_checks import Check, equal, every, key_of, newest, offsets_and_lag, rewinds, statuses, survived
-from demo.pipeline_fleet import Broker, Fleet, journaled
+from demo.pipeline_fleet import Broker, Driver, Fleet, journaled
 from demo.pipeline_load import TICK_S, Load, Way
 from demo.pipeline_story import Story, lag_table, rewind_table
 from demo.table import QueueOffset
 
 LOAD_TICKS = 200
+STOPS_AFTER = 60
+REWINDS_AFTER = 160
 OUTAGE_TICKS = 40
 WAIT_S = 30.0
 POINT_DISTANCE_MS = 400  # Burrow's window of 10 commits is then 4 s
 
 
 class Scenario:
-    """The phases, and what they hand on to each other. `files`: RocketMQ's, as `table` has them."""
+    """The phases, and what they hand on to each other."""
 
-    def __init__(self, fleet: Fleet, table: Sequence[QueueOffset], files: Sequence[Path], report: Path, story: Story) -> None:
+    def __init__(self, fleet: Fleet, spark: Driver, table: Sequence[QueueOffset], report: Path, story: Story) -> None:
         self._fleet = fleet
+        self._spark = spark
         self._table = table
-        self._files = files
-        self._report = report.resolve()
+        self._report = report
         self._story = story
-        self._load = Load(starts(table), len(fleet.brokers))
+        self._load = Load(starts(table), len(fleet.brokers), stops_after=STOPS_AFTER, rewinds_after=REWINDS_AFTER)
         self._checks: list[Check] = []
-        self._below = fleet.directory / "collected"
+        self._below = below(fleet)
         self._lost = fleet.brokers[-1]
 
     async def play(self) -> list[Check]:
@@ -55,9 +56,8 @@ class Scenario:
 
     async def _import(self) -> None:
         await self._fleet.start()
-        write_config(self._fleet, self._below, self._report, self._files)
         self._story.tell(f"a Meta Service and {len(self._fleet.brokers)} adapters with journals serve")
-        self._story.output(await self._fleet.job("import", "--apply"))
+        self._story.output(await self._spark.job("import", "--apply"))
         wanted = {entry.key: entry.offset for entry in self._table}
         self._checks.append(equal("import: RocketMQ's offsets in the Meta Service", await self._fleet.remote_offsets(), wanted))
 
@@ -67,13 +67,13 @@ class Scenario:
         await self._load.run([broker.client for broker in self._fleet.brokers], LOAD_TICKS)
         async with anyio.create_task_group() as tasks:
             for number in range(len(self._fleet.brokers)):
-                tasks.start_soon(collect, self._fleet, self._load, number, self._below)
+                tasks.start_soon(collect, self._fleet, self._load, number)
         self._story.tell(
             f"{self._load.commits:,} commits in {LOAD_TICKS * TICK_S:g} s; the journals are collected in one directory"
         )
 
     async def _lag(self) -> None:
-        await self._fleet.job("lag", "--available-now")
+        await self._spark.job("lag", "--available-now")
         tables = self._below / "lag"
         groups, rewound = newest(tables / "groups"), every(tables / "rewinds")
         self._story.show(lag_table(groups, self._load))
@@ -116,16 +116,16 @@ class Scenario:
         behind = {
             key: offset for key, offset in held(self._below / "snapshots", self._lost).items() if remote.get(key, -1) < offset
         }
-        self._story.output(await fleet.job("reconcile", accepted=(0, 1)))
+        self._story.output(await self._spark.job("reconcile"))
         found = {key_of(row): row["local_offset"] for row in every(self._below / "reconcile" / "differences")}
         self._checks.append(equal("reconcile: the keys that are behind, and no other", found, behind))
-        self._story.output(await fleet.job("reconcile", "--apply"))
+        self._story.output(await self._spark.job("reconcile", "--apply"))
         wanted = {**remote, **behind}
         self._checks.append(equal("after the repair: every key of the Meta Service", await fleet.remote_offsets(), wanted))
         self._checks.append(survived(await fleet.remote_offsets(), self._load, set(self._load.acknowledged)))
 
     async def _make_report(self) -> None:
-        await self._fleet.job("report")
+        await self._spark.job("report")
         names = ("index.html", "lag.png", "lag-seconds.png", "rewinds.png")
         there = {name: (self._report / name).is_file() for name in names}
         self._checks.append(Check("the report and its pictures", len(names), tuple(name for name in names if not there[name])))
@@ -153,22 +153,22 @@ def starts(table: Sequence[QueueOffset]) -> list[tuple[QueueOffset, Way]]:
 async def clean(broker: Broker) -> None:
     """Wait until the Meta Service has all that a broker's adapter has. Raises TimeoutError."""
     with anyio.fail_after(WAIT_S):
-        while await broker.dirty():
+        while await broker.dirty():  # noqa: ASYNC110 - the condition is in another process
             await anyio.sleep(0.02)
 
 
-async def collect(fleet: Fleet, load: Load, number: int, below: Path) -> None:
+async def collect(fleet: Fleet, load: Load, number: int) -> None:
     """Copy a broker's journal, once all that was acknowledged there is in finished segments. Raises TimeoutError."""
     broker = fleet.brokers[number]
     await clean(broker)
     wanted = {key: load.acknowledged[key] for key in load.keys_of(number)}
     with anyio.fail_after(WAIT_S):
-        while not wanted.items() <= (await anyio.to_thread.run_sync(journaled, broker.journal)).items():
+        while not wanted.items() <= (found := journaled(broker.journal)).offsets.items():  # noqa: ASYNC110
             await anyio.sleep(0.05)
-    copy = partial(
-        shutil.copytree, broker.journal, below / "journals", ignore=shutil.ignore_patterns(".open"), dirs_exist_ok=True
-    )
-    await anyio.to_thread.run_sync(copy)
+    for segment in found.segments:
+        copy = below(fleet) / "journals" / segment.relative_to(broker.journal)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(segment, copy)
 
 
 def held(snapshots: Path, broker: Broker) -> dict[OffsetKey, int]:
@@ -179,25 +179,31 @@ def held(snapshots: Path, broker: Broker) -> dict[OffsetKey, int]:
     return {key_of(row): row["offset"] for row in pq.ParquetFile(found[0]).read().to_pylist()}
 
 
-def write_config(fleet: Fleet, below: Path, report: Path, files: Sequence[Path] = ()) -> None:
-    """Write job.toml for all jobs."""
+def below(fleet: Fleet) -> Path:
+    """Where all that is collected of a fleet is, and what is made of it."""
+    return fleet.directory / "collected"
+
+
+def write_config(fleet: Fleet, report: Path, files: Sequence[Path] = ()) -> None:
+    """Write job.toml for all jobs. `files`: RocketMQ's."""
+    collected = below(fleet)
     (fleet.directory / "job.toml").write_text(f"""
 [meta]
 endpoints = ['{fleet.meta.address}']
 [lag]
-journals = ['{below / "journals"}']
-output = '{below / "lag"}'
+journals = ['{collected / "journals"}']
+output = '{collected / "lag"}'
 max_files = 6
 point_distance_ms = {POINT_DISTANCE_MS}
 head_distance_ms = {POINT_DISTANCE_MS}
 [reconcile]
-snapshots = ['{below / "snapshots"}']
-output = '{below / "reconcile"}'
+snapshots = ['{collected / "snapshots"}']
+output = '{collected / "reconcile"}'
 [import]
 files = {[str(path) for path in files] or ["none"]}
-output = '{below / "import"}'
+output = '{collected / "import"}'
 [report]
-tables = '{below / "lag"}'
+tables = '{collected / "lag"}'
 output = '{report}'
 [log]
 level = 'warning'

@@ -258,9 +258,9 @@ class RocksDbEngine:
         if not changes:
             return
         batch = WriteBatch(raw_mode=True)
-        put, family = batch.put, self._handle
+        batch.set_default_column_family(self._handle)
         for key, value in changes.items():
-            put(key, value, family)
+            batch[key] = value
         self._write_batch(batch)
 
     def _write_batch(self, batch: WriteBatch) -> None:

@@ -1,4 +1,4 @@
-"""Two evaluations of a shard's last commits: `burrow`, Burrow's own rules, and `status`, ours. Pure columns, and no row by row code.
+"""Two evaluations of a shard's last commits: `burrow`, Burrow's own rules, and `status`, ours. Pure columns of Spark.
 
 Both look at the commits of the window, oldest first, at the heads that are known, and at the current lag: the newest head - the
 offset, not below 0, null when no head is known. `status` never takes what is unknown for 0.
@@ -6,7 +6,7 @@ offset, not below 0, null when no head is known. `status` never takes what is un
 `burrow` (linkedin/Burrow ced55ba, core/internal/evaluator/caching.go, calculatePartitionStatus). OK when the lag is unknown or at
 most the allowed one, or with fewer commits than the minimum. Else the first that holds:
 
-1. STOP: now (in whole seconds) - last commit > last commit - first one, and none of the recent heads is at or below the last offset.
+1. STOP: now (in whole seconds) - last commit > last commit - first one, and no recent head is at or below the last offset.
 2. REWIND: the first offset that is below its predecessor, and none from there on reaches that predecessor again.
 3. STALL: no recorded lag is at most the allowed one, and all offsets are equal.
 4. WARN: no recorded lag is at most the allowed one, and each known one is at least the known one before it.
@@ -59,7 +59,15 @@ def burrow(
 
 
 def status(
-    offsets: Column, times: Column, lags: Column, lag: Column, unread_since: Column, settled: Column, minimum: int, allowed: int, least_us: int
+    offsets: Column,
+    times: Column,
+    lags: Column,
+    lag: Column,
+    unread_since: Column,
+    settled: Column,
+    minimum: int,
+    allowed: int,
+    least_us: int,
 ) -> Column:
     """Our status. `unread_since`: when there was something to read after the last commit; null: not known (all microseconds)."""
     span = sf.greatest(last(times) - sf.get(times, sf.lit(0)), sf.lit(least_us).cast("long"))

@@ -4,6 +4,7 @@ A job is a module with `run(spark, config, switches) -> int`. It is imported onl
 """
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,13 +54,11 @@ class Switches:
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Show what is being done: a spinner on a terminal, else a line."""
-        if self.console.is_terminal:
-            with self.console.status(text):
-                yield
-        else:
-            self.tell(text)
-            yield
+        """Say what is being done, and at its end how long it took. Between the two Spark shows its progress on a terminal."""
+        self.tell(f"{text} ...")
+        began = time.monotonic()
+        yield
+        self.tell(f"{text}: {time.monotonic() - began:.1f} s")
 
     def tell(self, text: str) -> None:
         """Print a sentence."""
@@ -76,7 +75,6 @@ class Job(Protocol):
 
 def run_job(name: str, config: JobConfig, switches: Switches, master: str | None) -> int:
     """Start Spark, run a job, stop Spark; returns the exit code. Raises AdapterError, also for one that a worker raised."""
-    errors = spark_part("pyspark.errors")
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
     settings = {"spark.ui.showConsoleProgress": str(switches.console.is_terminal).lower()}
@@ -85,14 +83,22 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
     if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # what spark-submit began logs every step, if nobody said more
         spark.sparkContext.setLogLevel("ERROR")
     try:
-        return module.run(spark, config, switches)
-    except errors.PySparkException as error:
+        with own_errors():
+            return module.run(spark, config, switches)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Raise an error that Spark sent from a worker, in a long trace, as what it was there: a JobError with its text."""
+    try:
+        yield
+    except spark_part("pyspark.errors").PySparkException as error:
         found = _OURS.findall(str(error))
         if not found:
             raise
         raise JobError(found[-1]) from error
-    finally:
-        spark.stop()
 
 
 def spark_part(name: str) -> Any:  # noqa: ANN401 - a module

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -62,6 +63,7 @@ class Segment(NamedTuple):
         return f"{self.root}/{self.relative}"
 
 
+@lru_cache(maxsize=4096)  # asked for each segment
 def run_key(broker: str, run: int) -> str:
     """`broker/run`, the broker's name quoted as in a path."""
     return f"{quote(broker, safe='')}/{run}"

@@ -1,7 +1,7 @@
 """What a row of a journal counts for: a commit, a head, a move, or a problem; and the first reduction of a batch of them.
 
-No row is dropped: one that cannot be used, or whose clocks contradict each other, is kept with its `problem`. Nothing here depends
-on the order of rows, nor on what else is in the batch. Times are microseconds, as longs, from here on to the tables.
+No row is dropped: one that cannot be used, or whose clocks contradict each other, is kept with its `problem`. Nothing here
+depends on the order of rows, nor on what else is in the batch. Times are microseconds, as longs, from here on to the tables.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -54,6 +54,7 @@ def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
         t.alias("t"),
     )
     is_point, nearness = sf.col("is_point"), sf.col("nearness")
+    is_odd = sf.col("trouble").isNotNull() | (is_point & kind.isin(*MOVES))
     line = sf.struct(
         sf.when(is_point, slot(sf.col("t"), point_distance_ms)).alias("slot"),
         *(sf.when(is_point, sf.col(name)).alias(name) for name in ("epoch", "offset", "live", "t")),
@@ -62,9 +63,9 @@ def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
         sf.when(nearness.isNotNull(), high).alias("high"),
         sf.col("row_at").alias("at"),
         "broker",
+        is_odd.alias("is_odd"),
     )
     odd = sf.struct("at", "broker", "run", "seq", "segment", "kind", *_MOVED, sf.col("trouble").alias("problem"), "is_point")
-    is_odd = sf.col("trouble").isNotNull() | (is_point & kind.isin(*MOVES))
     return facts.select(
         *KEY,
         line.alias("line"),
@@ -82,10 +83,9 @@ def reduced(rows: DataFrame) -> DataFrame:
 
 def brokers(batch: DataFrame) -> DataFrame:
     """For each broker of a reduced batch: the newest time (`at`, microseconds, null when there is none), rows, and odd rows."""
-    lines = batch.select(sf.explode("lines").alias("line"), sf.size("odds").alias("odds"), sf.size("lines").alias("lines"))
-    share = sf.col("odds") / sf.col("lines")
+    lines = batch.select(sf.explode("lines").alias("line"))
     return lines.groupBy("line.broker").agg(
-        sf.max("line.at").alias("at"), sf.count(sf.lit(1)).alias("rows"), sf.sum(share).alias("odds")
+        sf.max("line.at").alias("at"), sf.count(sf.lit(1)).alias("rows"), sf.count_if("line.is_odd").alias("odd")
     )
 
 

@@ -1,11 +1,11 @@
 """The tables of the lag job: the state of keys and heads, and what is told from it. Pure: DataFrame in, DataFrame out.
 
-The state is a semilattice, so that late, repeated and reordered rows, cut into any batches, end in the same tables. A key keeps the
-newest `window_points` slots of time, in each the largest (epoch, offset, live, time), and the largest of all; a shard keeps the newest
-`head_points` slots, in each the newest head. Merging is: all of both, the largest in each slot, the newest slots.
+The state is a semilattice, so that late, repeated and reordered rows, cut into any batches, end in the same tables. A key keeps
+the newest `window_points` slots of time, in each the largest (epoch, offset, live, time), and the largest of all; a shard keeps
+the newest `head_points` slots, in each the newest head. Merging is: all of both, the largest in each slot, the newest slots.
 
-A key whose largest record is a tombstone is in no table; its state stays for a week, as long as Meta Services keep tombstones, so that
-rows that come late do not bring it back. A head that nobody told for a week is forgotten too.
+A key whose largest record is a tombstone is in no table; its state stays for a week, as long as Meta Services keep tombstones,
+so that rows that come late do not bring it back. A shard whose head nobody told for a week is forgotten too.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -45,9 +45,13 @@ def merged_heads(state: DataFrame | None, batch: DataFrame, head_points: int, he
     """The state of shards after a reduced batch: namespace, shard and `heads`."""
     told = sf.transform(
         sf.filter("lines", lambda line: line["nearness"].isNotNull()),
-        lambda line: sf.struct(slot(-line["nearness"], head_distance_ms).alias("slot"), (-line["nearness"]).alias("t"), line["high"]),
+        lambda line: sf.struct(
+            slot(-line["nearness"], head_distance_ms).alias("slot"), (-line["nearness"]).alias("t"), line["high"]
+        ),
     )
-    of_keys = batch.select(*_SHARD, sf.sort_array(told).alias("told")).select(*_SHARD, _newest(sf.col("told"), head_points).alias("heads"))
+    of_keys = batch.select(*_SHARD, sf.sort_array(told).alias("told")).select(
+        *_SHARD, _newest(sf.col("told"), head_points).alias("heads")
+    )
     every = of_keys.where(sf.size("heads") > 0)
     every = every if state is None else every.unionByName(state)
     together = every.groupBy(*_SHARD).agg(sf.sort_array(sf.flatten(sf.collect_list("heads"))).alias("all"))
@@ -88,7 +92,7 @@ def seen_moves(seen: DataFrame | None, new: DataFrame, now: int) -> DataFrame:
 
 
 def rewinds(new: DataFrame) -> DataFrame:
-    """The table of moves. `duplicates`: messages that will be read again; `skipped`: never; null when nothing stood there before."""
+    """The table of moves. `duplicates`: messages that will be read again; `skipped`: never; null when nothing stood before."""
     back = sf.col("from_offset") - sf.col("offset")
     zero = sf.lit(0).cast("long")
     return new.select(
@@ -151,7 +155,8 @@ def groups(shards: DataFrame) -> DataFrame:
     """
     level = rules.severity(sf.col("status"))
     lag = sf.col("lag")
-    total = sf.least(sf.sum(lag.cast("decimal(20,0)")), sf.lit(LONG_MAX)).cast("long")
+    sum_ = sf.sum(lag.cast("decimal(20,0)"))
+    total = sf.when(sum_ > LONG_MAX, sf.lit(LONG_MAX)).otherwise(sum_.cast("long"))
     worst = sf.min(sf.struct((-level).alias("level"), (-sf.coalesce(lag, sf.lit(-1))).alias("lag"), "shard"))["shard"]
     return shards.groupBy("evaluated_at", "namespace", "group").agg(
         rules.severity_name(sf.max(level)).alias("status"),

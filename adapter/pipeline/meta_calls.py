@@ -4,7 +4,7 @@ Every call may be repeated: two read, and a merge that was applied before change
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import grpc
 import structlog
@@ -16,8 +16,6 @@ from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
 from adapter.rpc import meta_grpc, meta_pb
 
 log = structlog.get_logger(__name__)
-
-R = TypeVar("R")
 
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 2.0
@@ -44,8 +42,8 @@ _UNAVAILABLE = {
 }
 
 
-class _Method(Protocol[R]):
-    def __call__(self, request: Any, *, timeout: float) -> R: ...  # noqa: ANN401 - of the stub
+class _Method(Protocol):
+    def __call__(self, request: Any, *, timeout: float) -> Any: ...  # noqa: ANN401 - of the stub
 
 
 class MetaCalls:
@@ -74,7 +72,8 @@ class MetaCalls:
         request = meta_pb.SplitOffsetDataRequest(
             cluster_name=self._section.cluster, namespace=namespace, group=group, parts=parts
         )
-        return self._call("SplitOffsetData", request)
+        reply: meta_pb.SplitOffsetDataReply = self._call("SplitOffsetData", request)
+        return reply
 
     def scan(self, namespace: str, group: str, size: int, after: bytes, until: bytes) -> meta_pb.ScanOffsetDataReply:
         """A page of at most `size` records behind the token `after`, up to the token `until`."""
@@ -86,12 +85,14 @@ class MetaCalls:
             page_token=after,
             until_token=until,
         )
-        return self._call("ScanOffsetData", request)
+        reply: meta_pb.ScanOffsetDataReply = self._call("ScanOffsetData", request)
+        return reply
 
     def merge(self, keys: Sequence[bytes], records: Sequence[bytes]) -> meta_pb.MergeOffsetDataReply:
         """Merge records under their keys; synced when it returns."""
         request = meta_pb.MergeOffsetDataRequest(cluster_name=self._section.cluster, keys=keys, records=records)
-        return self._call("MergeOffsetData", request)
+        reply: meta_pb.MergeOffsetDataReply = self._call("MergeOffsetData", request)
+        return reply
 
     def _call(self, method: str, request: Any) -> Any:  # noqa: ANN401 - messages
         attempts = Retrying(
@@ -115,7 +116,7 @@ class MetaCalls:
         first = self._current
         for at in range(first, first + len(self._stubs)):
             index = at % len(self._stubs)
-            call: _Method[Any] = getattr(self._stubs[index], method)
+            call: _Method = getattr(self._stubs[index], method)
             try:
                 reply = call(request, timeout=self._timeout_s)
             except grpc.RpcError as error:

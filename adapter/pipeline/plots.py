@@ -17,13 +17,14 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator
 
-from adapter.pipeline.report import SEVERITY, Group, Point, Report
+from adapter.pipeline.burrow import BURROW_GROUP
+from adapter.pipeline.report import Group, Point, Report
 
 PANELS = 12
 _COLUMNS = 4
 GAP_STEPS = 3  # a line ends where it had so many times its usual distance between points nothing
 
-_COLOURS = ("#2f7d57", "#c07a00", "#b42318")  # as on the page: fine, warning, error
+_COLOURS = {"OK": "#2f7d57", "WARN": "#c07a00", "ERR": "#b42318"}  # as on the page
 _INK, _QUIET, _GRID, _BAR = "#3d4451", "#8a92a0", "#e3e6eb", "#35608f"
 _WIDTH_INCHES, _PANEL_INCHES, _BARS_INCHES = 11.0, 1.75, 2.7
 _DPI = 160  # the page shows 1,140 of these 1,760 pixels: sharp on a dense screen, too
@@ -42,11 +43,11 @@ class Unit(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A group's lag: its place in the table of worst groups, its name and level there, and its points in the order of time."""
+    """A group's lag: its place in the table of worst groups, its name, how bad it is, and its points in the order of time."""
 
     rank: int
     group: str
-    severity: int
+    level: str
     at_ms: Sequence[int]
     values: Sequence[float]  # not a number: unknown
 
@@ -138,7 +139,7 @@ def _line(rank: int, group: Group, points: Sequence[Point], step_ms: int, value:
         known = value(point)
         times.append(point.at_ms)
         values.append(math.nan if known is None else known)
-    return Line(rank, group.group, SEVERITY.get(group.status, 2), times, values)
+    return Line(rank, group.group, BURROW_GROUP[group.status], times, values)
 
 
 def _usual_distance(points: Sequence[Point], step_ms: int) -> int:
@@ -165,7 +166,7 @@ def _panels(report: Report, drawn: Sequence[Line], unit: Unit) -> bytes | None:
 
 def _draw(axes: Axes, line: Line, unit: Unit) -> None:
     """The line, its name, and its last value."""
-    colour = _COLOURS[line.severity]
+    colour = _COLOURS[line.level]
     times = [_date(at_ms) for at_ms in line.at_ms]
     axes.plot(times, line.values, color=colour, linewidth=1.6, marker="o" if len(times) <= _FEW else "", markersize=4)
     axes.fill_between(times, line.values, color=colour, alpha=0.12, linewidth=0)

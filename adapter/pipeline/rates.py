@@ -1,4 +1,4 @@
-"""Heads over time: lag in seconds by interpolation, rates, and time to drain. Pure columns; null wherever a number cannot be known.
+"""Heads over time: lag in seconds by interpolation, rates, and time to drain. Pure columns; null where a number cannot be known.
 
 The rules for lag in seconds are those of kafka-lag-exporter (LookupTable.scala, MemoryTable). Never NaN, never a guess of 0.
 """
@@ -8,6 +8,7 @@ from pyspark.sql import functions as sf
 
 from adapter.pipeline.burrow import ascends, last
 from adapter.pipeline.journal_rows import US_OF_SECOND
+
 
 def rising(heads: Column) -> Column:
     """Heads (array of (slot, t, high), in order of time) without those below an earlier one."""
@@ -56,7 +57,7 @@ def unread_since(heads: Column, offset: Column, committed: Column, allowed: int)
 
 
 def consume_rate(offsets: Column, times: Column) -> Column:
-    """Messages a second that were consumed between the first and the last commit, those read again included; null with one commit."""
+    """Messages a second that were consumed from the first to the last commit, those read again included; null with one commit."""
     places = sf.sequence(sf.lit(1), sf.size(offsets) - 1)
 
     def add(total: Column, i: Column) -> Column:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
+from adapter.pipeline.burrow import SEVERITY, severity
+
 HISTORY_MS = 24 * 3_600_000  # how far lag over time, rewinds and rejects go back from the newest data
 LAG_STEPS = 240  # points of a line: about two pixels each
 REWIND_STEPS = 48  # bars
@@ -25,10 +27,6 @@ _SCHEMAS = {
     "rejects": "batch LONG, at TIMESTAMP, broker STRING, segment STRING, namespace STRING, `group` STRING, shard STRING, "
     "kind STRING, problem STRING",
 }
-
-# Burrow's levels: a group with one of the first three is in error.
-SEVERITY = {"STOP": 2, "STALL": 2, "REWIND": 2, "WARN": 1, "OK": 0}
-
 
 class Count(NamedTuple):
     """How many groups and shards have a status."""
@@ -172,18 +170,11 @@ def gather(spark: SparkSession, tables: Path, worst: int) -> Report:
 
 
 def worst_first(groups: DataFrame) -> DataFrame:
-    """Groups in error, then those that warn; in these the largest lag, unknown lag, no lag. Names make it a total order."""
+    """By status; among equal ones the largest lag, unknown lag, no lag. Names make it a total order."""
     lag = sf.col("total_lag")
     known = sf.when(lag > 0, 2).when(lag.isNull(), 1).otherwise(0)
-    return groups.orderBy(
-        severity().desc(), known.desc(), lag.desc(), sf.col("max_lag_seconds").desc_nulls_last(), "namespace", "group"
-    )
-
-
-def severity() -> Column:
-    """The level of `status`: 2 error, 1 warning, 0 fine. A status that is not known here counts as an error."""
-    levels = sf.create_map(*(sf.lit(item) for pair in SEVERITY.items() for item in pair))
-    return sf.coalesce(sf.try_element_at(levels, sf.col("status")), sf.lit(2))
+    order = (severity(sf.col("status")).desc(), known.desc(), lag.desc(), sf.col("max_lag_seconds").desc_nulls_last())
+    return groups.orderBy(*order, "namespace", "group")
 
 
 def over_time(groups: DataFrame, step_ms: int) -> DataFrame:
@@ -238,8 +229,7 @@ def _counts(groups: DataFrame, shards: DataFrame) -> tuple[Count, ...]:
         .collect()
     )
     found = {row[0]: Count(*row) for row in rows}
-    others = sorted(found.keys() - SEVERITY.keys())
-    return tuple(found.get(status, Count(status, 0, 0)) for status in (*others, *SEVERITY))
+    return tuple(found.get(status, Count(status, 0, 0)) for status in reversed(SEVERITY))
 
 
 def _totals(rewinds: DataFrame) -> DataFrame:

@@ -7,10 +7,12 @@ from pathlib import Path
 import jinja2
 
 from adapter.model import DEFAULT_NAMESPACE
-from adapter.pipeline.report import HISTORY_MS, SEVERITY, Report
+from adapter.pipeline.burrow import BURROW_GROUP
+from adapter.pipeline.report import HISTORY_MS, Report
 
 TEMPLATE = "report.html.j2"
-_LEVELS = ("fine", "warn", "error")
+# How a status looks.
+_LEVELS = {"OK": "fine", "WARN": "warn", "ERR": "error"}
 _DECIMAL_BELOW_S = 9.95  # a decimal tells something
 _PNG_SIZE = slice(16, 24)  # width and height in a PNG's first chunk, 4 bytes each, big-endian
 
@@ -28,7 +30,7 @@ def render(report: Report, pictures: Mapping[str, bytes], tables: Path, made_ms:
         made_ms=made_ms,
         age="" if report.at_ms is None else _age((made_ms - report.at_ms) / 1000),
         history=f"{HISTORY_MS // 3_600_000} hours",
-        level=lambda status: _LEVELS[SEVERITY.get(status, 2)],
+        level=lambda status: _LEVELS[BURROW_GROUP[status]],
         default_namespace=DEFAULT_NAMESPACE,
     )
 

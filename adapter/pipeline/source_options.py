@@ -30,6 +30,14 @@ def _listed(value: str) -> tuple[str, ...]:
     return found
 
 
+def _writable(value: Path) -> Path:
+    if value.is_dir():
+        raise ValueError("is a directory; name a file")
+    if not value.absolute().parent.is_dir():
+        raise ValueError("is in a directory that does not exist on the driver's machine")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_named)]
 
 
@@ -90,7 +98,7 @@ class WriteOptions(Connection):
     # What to do with rows that cannot be offsets: fail before anything of their batch is sent, or leave them out and count them.
     bad_rows: Literal["fail", "skip"] = "fail"
     # A JSON file on the driver's machine that tells at the end what was written.
-    report: Path | None = None
+    report: Annotated[Path, AfterValidator(_writable)] | None = None
 
 
 O = TypeVar("O", bound=Connection)  # noqa: E741 - options
@@ -121,7 +129,7 @@ def _problem(kind: type[Connection], loc: tuple[int | str, ...], message: str, w
         return f"{others.get(name, name)}: is no option of {_direction(kind)}; there are {', '.join(names.values())}"
     if what == "missing":
         return f"option {names[name]}: is missing; give host:port of the Meta Service, several separated by commas"
-    return f"option {names[name]}: {text} (got {value!r})"
+    return f"option {names[name]}: {text} (got {str(value)!r})"
 
 
 def _direction(kind: type[Connection]) -> str:

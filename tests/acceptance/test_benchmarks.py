@@ -15,7 +15,17 @@ from benchmarks.during_flush import Spans, told_apart
 from benchmarks.report import Bar
 
 ROOT = Path(__file__).parent.parent.parent
-BARS = {"rates": 1, "flush": 2, "recovery": 2, "floor": 3, "client": 3, "batches": 3, "wal_sync": 3, "during_flush": 1}
+BARS = {
+    "rates": 1,
+    "flush": 2,
+    "recovery": 2,
+    "floor": 3,
+    "client": 3,
+    "batches": 3,
+    "wal_sync": 3,
+    "during_flush": 1,
+    "journal": 3,
+}
 BY_H2LOAD = {"floor": 0, "client": 2}  # the bars that are left without it
 
 needs_h2load = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed (nghttp2-client)")

@@ -172,6 +172,32 @@ def test_status_for_a_person_and_for_a_script(pair: Pair) -> None:
     assert status["save_calls"] >= 1
 
 
+async def test_status_shows_the_journal(pair: Pair) -> None:
+    """Where it is and how much is in it, what was dropped, and its trouble; without a journal not a word."""
+    assert "journal" not in pair("status").words
+    assert "journal" not in pair("status", "--json").json
+    path = pair.directory / "journal"
+    path.write_text("in the way")
+    pair.adapter.settings += f"\n[journal]\npath = '{path}'\nsegment_max_age_ms = 86_400_000"
+    pair.restart()
+    pair("commit", "g", "s", "1")
+    pair("flush")
+    await eventually(lambda: pair("status", "--json").json["journal"]["last_error"] != "", 30)
+    assert f"is there, and no directory: '{path}'" in pair("status").words
+    path.unlink()
+    await eventually(lambda: pair("status", "--json").json["journal"]["rows"] == 1, 30)
+    assert pair("status", "--json").json["journal"] == {
+        "path": str(path),
+        "rows": 1,
+        "dropped_rows": 0,
+        "segments": 0,
+        "bytes": 0,
+        "deleted_segments": 0,
+        "last_error": "",
+    }
+    assert f"journal {path}, 1 rows since the start, 0 segments of 0.0 MiB" in pair("status").words
+
+
 async def test_status_shows_an_outage(pair: Pair) -> None:
     """How much is dirty, since when, and why."""
     pair.meta.kill()

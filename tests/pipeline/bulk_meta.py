@@ -31,7 +31,7 @@ class BulkMeta:
         self.faults: deque[Fault] = deque()
         self.refuses: set[str] = set()  # shards
         self.down = False
-        self.scans = 0
+        self.claims = 0  # not 0: so many records, says a split
         self._lock = threading.Lock()
 
     def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Any) -> meta_pb.MergeOffsetDataReply:
@@ -49,7 +49,6 @@ class BulkMeta:
     def ScanOffsetData(self, request: meta_pb.ScanOffsetDataRequest, context: Any) -> meta_pb.ScanOffsetDataReply:
         """A page."""
         self._check(context)
-        self.scans += 1
         rows = sorted((encode_key(key), encode_record(record)) for key, record in self.records.items())
         rows = [row for row in rows if row[0] > request.page_token and (not request.until_token or row[0] <= request.until_token)]
         page, rest = rows[: request.page_size], rows[request.page_size :]
@@ -61,7 +60,7 @@ class BulkMeta:
         """Every key ends a part, if there may be so many."""
         self._check(context)
         keys = sorted(encode_key(key) for key in self.records)
-        return meta_pb.SplitOffsetDataReply(tokens=keys[: request.parts - 1], records=len(keys))
+        return meta_pb.SplitOffsetDataReply(tokens=keys[: request.parts - 1], records=self.claims or len(keys))
 
     def _check(self, context: Any) -> None:
         if self.down:

@@ -6,18 +6,23 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
 from adapter.cli.formats import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES, Format, OffsetRow, parse, to_csv
+from adapter.codec import encode_key, encode_record
 from adapter.config import parse as parse_config
 from adapter.errors import ConfigError, InvalidInputError
+from adapter.model import OffsetKey, OffsetRecord
 from adapter.pipeline import exports, exports_job, imports, imports_job
 from adapter.pipeline.config import ExportSection, ImportSection, JobConfig
+from adapter.pipeline.import_files import find_files, json_entries
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.rocketmq import LONG_MAX, broker_file, client_file
+from adapter.rpc import meta_grpc, meta_pb
 from adapter.testing import ServiceProcess, meta_process
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
@@ -106,6 +111,14 @@ class Jobs:
     def file(self, name: str) -> Path:
         """A file of the export."""
         return self.directory / "export" / "files" / name
+
+    def store(self, offsets: dict[tuple[str, str], int]) -> None:
+        """What the Meta Service holds before: (group, shard) -> offset."""
+        keys = [encode_key(OffsetKey(self._namespace, *key)) for key in offsets]
+        records = [encode_record(OffsetRecord(1, offset)) for offset in offsets.values()]
+        with grpc.insecure_channel(self._meta["endpoints"][0]) as channel:
+            request = meta_pb.MergeOffsetDataRequest(cluster_name="default", keys=keys, records=records)
+            assert meta_grpc.MetaServiceServiceStub(channel).MergeOffsetData(request).applied == len(offsets)
 
     def _config(self, job: str, values: dict[str, Any]) -> JobConfig:
         return parse_config({"meta": self._meta, job: {"namespace": self._namespace, **values}}, JobConfig, source="test")
@@ -209,29 +222,22 @@ def test_what_is_below_after_a_merge_is_told_but_for_resets_since(spark: SparkSe
     assert below == {"less", "gone", "first"}
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_a_real_file_comes_back_as_it_was(jobs: Jobs, name: str) -> None:
+def test_real_files_come_back_as_they_were(jobs: Jobs) -> None:
     """Import, export, compare: every topic, group, queue and offset."""
-    assert jobs.import_files(DATA / name) == DONE
+    files = [DATA / name for name in REAL]
+    assert jobs.import_files(*files) == DONE
     assert jobs.export() == DONE
     data = jobs.file("consumerOffset.json").read_bytes()
-    json.loads(data)
-    assert sorted(broker_file(data)) == sorted(broker_file((DATA / name).read_bytes()))
+    assert list(json.loads(data)) == ["offsetTable"]
+    assert sorted(broker_file(data)) == sorted(row for file in files for row in broker_file(file.read_bytes()))
     assert not jobs.table("rejects", "export")
 
 
 def test_an_import_merges_only_what_is_larger_and_keeps_what_it_cannot_read(jobs: Jobs, tmp_path: Path) -> None:
-    """Preview, rejects, applied; the largest of a key that is there twice; a dry run writes nothing."""
+    """Preview, rejects, applied; the largest of a key that is there twice."""
     file = tmp_path / "a.csv"
-    file.write_text("g,t,0,5\ng,t,1,5\ng,t,2,5\nh,t,0,1\n")
-    assert jobs.import_files(file, apply=False, dry_run=True, format="kafka-csv") == DONE
-    assert not (tmp_path / "import").exists()
-    assert jobs.import_files(file, apply=False, format="kafka-csv") == DONE
-    assert not (tmp_path / "import" / "applied").exists()
-    assert jobs.export(dry_run=True) == NOT_AS_ASKED
-    assert jobs.import_files(file, format="kafka-csv") == DONE
-
     file.write_bytes(b"g,t,0,4\ng,t,1,5\ng,t,2,6\ng,t,3,1\ng,t,2,9\ng,t,2,8\n\xff,t,0,1\ng,t,0,-1\n")
+    jobs.store({("g", f"t/{partition}"): 5 for partition in range(3)} | {("h", "t/0"): 1})
     assert jobs.import_files(file, format="kafka-csv") == WITH_REJECTS
     preview = {row["shard"]: row for row in jobs.table("preview")}
     assert {shard: row["change"] for shard, row in preview.items()} == {
@@ -251,31 +257,40 @@ def test_an_import_merges_only_what_is_larger_and_keeps_what_it_cannot_read(jobs
         ("t/3", 1, 1, False),
     }
     assert f"{file}: line 8: offset: '-1' is not a whole number" in jobs.said.getvalue()
-
     assert jobs.export(format="kafka-csv") == DONE
     assert jobs.file("offsets.csv").read_text() == "g,t,0,5\ng,t,1,5\ng,t,2,9\ng,t,3,1\nh,t,0,1\n"
-    assert jobs.export(format="kafka-csv", group="h") == DONE
-    assert jobs.file("offsets.csv").read_text() == "t,0,1\n"
-    assert jobs.import_files(jobs.file("offsets.csv"), apply=False, format="kafka-csv", group="h") == DONE
 
 
-def test_files_of_clients_come_back_as_they_were(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_dry_run_writes_nothing(jobs: Jobs, tmp_path: Path) -> None:
+    """No table, no file, no offset."""
+    assert jobs.import_files(DATA / REAL[0], apply=False, dry_run=True) == DONE
+    assert jobs.export(dry_run=True) == NOT_AS_ASKED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_clients_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
     """Group and client from the path, broker from the queue; a torn file beside its backup, and one without."""
     good = '{"offsetTable":{{"brokerName":"b-1","queueId":0,"topic":"T"}:5,{"brokerName":"b-1","queueId":1,"topic":"\u8bdd"}:6}}'
     files = {"c1/g/offsets.json": good, "c2/g/offsets.json": "{", "c2/g/offsets.json.bak": good, "c3/h/offsets.json": good[:-9]}
     for name, text in files.items():
-        path = tmp_path / "store" / name
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     names: dict[str, Any] = {"format": "rocketmq-client", "shard": "{broker}/{topic}/{partition}", "group": "{group}@{client}"}
-    assert jobs.import_files(tmp_path / "store", **names) == WITH_REJECTS
-    assert {(row["file"], row["place"]) for row in jobs.table("rejects")} == {
-        (str(tmp_path / "store" / name), "") for name in ("c2/g/offsets.json", "c3/h/offsets.json")
+    found = json_entries(spark, find_files([tmp_path], "rocketmq-client"), "rocketmq-client")
+    rows = imports.named(found, import_section(**names)).persist()
+    assert set(rows_of(imports.rejects(rows), "file", "place")) == {
+        (str(tmp_path / name), "") for name in ("c2/g/offsets.json", "c3/h/offsets.json")
     }
-    assert jobs.export(**names) == DONE
-    for client in ("c1", "c2"):
-        assert sorted(client_file(jobs.file(f"{client}/g/offsets.json").read_bytes())) == sorted(client_file(good.encode()))
-    assert not jobs.file("c3").exists()
+    wanted = imports.candidates(rows)
+    records = wanted.selectExpr(
+        *imports.KEY, "topic", "partition", "offset", "1 AS epoch", "true AS live", "string(null) AS problem"
+    )
+    section = export_section(**names)
+    written = dict(exports_job.contents(exports.lines(exports.named(records, section), section).toArrow()))
+    assert set(written) == {"c1/g/offsets.json", "c2/g/offsets.json"}
+    for data in written.values():
+        assert sorted(client_file(data)) == sorted(client_file(good.encode()))
 
 
 def test_an_export_names_what_the_format_cannot_hold(spark: SparkSession) -> None:
@@ -337,6 +352,9 @@ def test_exported_lines_are_those_of_rocketmq_and_kafka(spark: SparkSession) -> 
     section = export_section(format="kafka-csv")
     lines = exports.lines(exports.named(records, section), section)
     assert dict(exports_job.contents(lines.toArrow())) == {"offsets.csv": to_csv(rows, with_group=True)}
+    section = export_section(format="kafka-csv", group="d,e")
+    lines = exports.lines(exports.named(records, section), section)
+    assert dict(exports_job.contents(lines.toArrow())) == {"offsets.csv": b'"d,e",0,5\n'}
 
 
 def test_a_place_without_files_stops_the_import(jobs: Jobs, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from adapter.pipeline.cli import ENTRY
 from adapter.pipeline.java import java_home
-from adapter.testing import meta_process
+
+pytestmark = pytest.mark.timeout(600)  # two JVMs, and everything that they load, on a machine that may be busy
 
 SESSION = """
 import sys
@@ -44,11 +45,12 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Without JAVA_HOME, and no java in PATH: only what Spark's scripts call."""
+    """Without JAVA_HOME, and no java in PATH, which has all else: Spark and Hadoop call a number of small tools."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("bash", "dirname", "env", "ps", "cat", "sh"):
-        (tools / name).symlink_to(f"/usr/bin/{name}")
+    for tool in Path("/usr/bin").iterdir():
+        if not tool.name.startswith("java"):
+            (tools / tool.name).symlink_to(tool)
     kept = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_HOME"} and "SPARK" not in name}
     return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "a cache")}
 
@@ -65,27 +67,16 @@ def test_sql_streams_and_python_sources_work_without_java(tmp_path: Path, enviro
 
 
 def test_spark_submit_runs_a_job(tmp_path: Path, environment: dict[str, str]) -> None:
-    """By the file that --where prints and the Java that --java-home prints; with the exit code of the job."""
-    java = java_home(environment)
-    meta = meta_process(tmp_path / "meta")
-    meta.start()
-    try:
-        config = tmp_path / "job.toml"
-        config.write_text(f"[meta]\nendpoints = ['{meta.tcp_address}']\n[export]\noutput = '{tmp_path / 'export'}'\n")
-        submit = Path(sys.executable).with_name("spark-submit")
-        answer = subprocess.run(
-            [submit, "--master", "local[1]", ENTRY, "export", "--config", config],
-            env={
-                **environment,
-                "JAVA_HOME": str(java),
-                "PYSPARK_PYTHON": sys.executable,
-                "PYSPARK_DRIVER_PYTHON": sys.executable,
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    finally:
-        meta.kill()
-    assert "there is nothing to write" in answer.stderr, answer.stderr
-    assert answer.returncode == 1
+    """By the file that --where prints and the Java that --java-home prints; with the job's own error and exit code."""
+    config = tmp_path / "job.toml"
+    config.write_text(f"[report]\ntables = '{tmp_path / 'none'}'\n")
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    answer = subprocess.run(
+        [Path(sys.executable).with_name("spark-submit"), "--master", "local[1]", ENTRY, "report", "--config", config],
+        env={**environment, **python, "JAVA_HOME": str(java_home(environment))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"error: [report] tables = '{tmp_path / 'none'}'" in answer.stdout, answer.stdout + answer.stderr
+    assert answer.returncode == 2

@@ -163,7 +163,7 @@ def test_a_list_that_is_cut_says_so() -> None:
     plain = report_of(group("g"))
     rewind = Rewind(AT_MS, "default", "g", "g/0", "b1", "rewind", 2, 1, 1, 0)
     html = page(Report(AT_MS, AT_MS, groups=4_000, worst=plain.worst, rewinds=(rewind,), rewind_totals=RewindTotals(9, 8, 7, 6)))
-    assert "1 of 4,000: those in error first" in html
+    assert "1 of 4,000: the worst status first" in html
     assert "9 in the last 24 hours: 8 messages read again, 7 skipped. <b>6 of them cannot be counted.</b> The 1 with most" in html
 
 

@@ -69,6 +69,15 @@ def test_a_bad_option_of_a_read_is_told_by_its_name(options: dict[str, str], pro
         source.reader(source.schema())
 
 
+@pytest.mark.parametrize(
+    ("path", "problem"), [("", "is a directory"), ("gone/report.json", "does not exist on the driver's machine")]
+)
+def test_a_report_that_cannot_be_written_is_told_before_the_write(tmp_path: Path, path: str, problem: str) -> None:
+    """Not when all rows are merged."""
+    with pytest.raises(ConfigError, match=f"option report: .*{problem}"):
+        parse_options(WriteOptions, {"endpoints": "a:1", "report": str(tmp_path / path)})
+
+
 def test_all_bad_options_are_told_at_once() -> None:
     """Nobody likes to be told one after the other."""
     with pytest.raises(ConfigError) as caught:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -18,7 +19,8 @@ from adapter.pipeline import source_writer
 from adapter.pipeline.meta_calls import MetaCalls
 from adapter.pipeline.source_options import WriteOptions, parse_options
 from adapter.pipeline.source_rows import completed
-from adapter.pipeline.source_writer import IN_FLIGHT, MAX_BYTES, MAX_ENTRIES, SAMPLES, OffsetsWriter, Written, chunks
+from adapter.pipeline.source_writer import IN_FLIGHT, MAX_BYTES, MAX_ENTRIES, SAMPLES, OffsetsWriter, Written, _Task, chunks
+from adapter.rpc import meta_pb
 from adapter.testing import ServiceProcess, ended, meta_process
 from tests.pipeline.bulk_meta import BulkMeta, answer_lost, never_came, no_fault, serving
 from tests.unit.helpers import key, record
@@ -162,6 +164,34 @@ def test_a_task_that_is_run_again_after_a_reset_does_not_undo_it() -> None:
         meta.records[key("s0")] = OffsetRecord(1 << 32, 5, committed_at_ms=writer._began_ms + 1)
         assert writer.write(iter([batch_of(range(1), offset=100)])) == Written(sent=1, superseded=1)
     assert meta.records[key("s0")].position == (1 << 32, 5)
+
+
+class LazyPool:
+    """Does what is submitted only when its result is asked for."""
+
+    def __init__(self) -> None:
+        self.flying = self.most = 0
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Take off."""
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+
+        def result() -> Any:
+            self.flying -= 1
+            return call(*arguments)
+
+        return SimpleNamespace(result=result)
+
+
+def test_only_a_few_calls_are_in_flight_at_a_time() -> None:
+    """A task holds a few chunks in memory, however slow the Meta Service is."""
+    pool: Any = LazyPool()
+    calls: Any = SimpleNamespace(merge=lambda keys, _records: meta_pb.MergeOffsetDataReply(applied=len(keys)))
+    task = _Task(skip_bad=False)
+    task.run(chunks(completed(batch, 1) for batch in batches_of(30)), calls, pool)
+    assert task.written == Written(sent=3000, applied=3000)
+    assert (pool.most, pool.flying) == (IN_FLIGHT, 0)
 
 
 def test_larger_offsets_stand_and_are_counted_as_superseding() -> None:

@@ -113,7 +113,12 @@ def segments(path: Path) -> list[Path]:
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
     """Their rows."""
-    return [row for found in segments(path) for row in pq.ParquetFile(found).read().to_pylist()]
+    return [row for found in segments(path) for row in rows_of_file(found)]
+
+
+def rows_of_file(path: Path) -> list[dict[str, Any]]:
+    """The rows of one of them."""
+    return list(pq.ParquetFile(path).read().to_pylist())
 
 
 def offsets_in(path: Path) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adapter.arrow_codec import TIME_MAX_MS, decode_records, decode_seqs, encode_records
+from adapter.arrow_codec import TIME_MAX_MS, as_bytes, decode_records, decode_seqs, encode_columns, encode_records
 from adapter.codec import encode_key, encode_record, pack_names
 from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.model import METADATA_MAX_BYTES, U64_MAX, OffsetKey, OffsetRecord
@@ -95,6 +95,14 @@ def test_a_slice_of_a_batch_is_encoded_as_that_slice(entries: list[Entry], data:
     size = data.draw(st.integers(0, len(entries) - start))
     batch = decode_records(keys, records).slice(start, size)
     assert encode_records(batch) == (keys[start : start + size], records[start : start + size])
+
+
+def test_a_slice_of_encoded_columns_is_that_slice() -> None:
+    """Arrow's slices begin anywhere in their buffers."""
+    keys, records = encoded([(key(name), record(at, metadata=name)) for at, name in enumerate(["a", "bb", "ccc", "d"])])
+    key_column, record_column = encode_columns(decode_records(keys, records))
+    assert as_bytes(key_column.slice(1, 2)) == keys[1:3]
+    assert as_bytes(record_column.slice(2)) == records[2:]
 
 
 @given(st.lists(st.tuples(ANY_RECORDS, U64), max_size=8))

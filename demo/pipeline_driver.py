@@ -1,0 +1,54 @@
+"""One Spark session for all jobs of the demo, in a process of its own: by itself each job would start its own, for many seconds.
+
+Standard input: a line of JSON for each job, the words that follow `offset-adapter-spark`. Standard output: what the job prints,
+and at its end a line with DONE and the exit code.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import cast
+
+from rich.console import Console
+
+from adapter import logs
+from adapter.config import load
+from adapter.errors import AdapterError
+from adapter.pipeline import jobs
+from adapter.pipeline.config import JobConfig
+from adapter.pipeline.jobs import MODULES, Job, Switches, own_errors, spark_part
+
+DONE = "\x1e done "
+MASTER = "local[2]"
+EXIT_ERROR = 2
+_LOGGING = Path(jobs.__file__).with_name("log4j2.properties")
+_SETTINGS = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    # Half of the start is the compiler's second stage, which pays in long jobs only.
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING}",
+}
+
+
+def main() -> None:
+    """Run jobs until the end of the input. The argument is job.toml."""
+    config = load(Path(sys.argv[1]), JobConfig)
+    logs.setup(config.log)
+    spark = spark_part("adapter.pipeline.session").spark_session("demo", MASTER, _SETTINGS)
+    console = Console(file=sys.stdout, highlight=False, width=110)
+    for line in sys.stdin:
+        name, *flags = json.loads(line)
+        job = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
+        switches = Switches(apply="--apply" in flags, available_now="--available-now" in flags, console=console)
+        try:
+            with own_errors():
+                code = job.run(spark, config, switches)
+        except AdapterError as error:
+            console.print(f"error: {error}", markup=False)
+            code = EXIT_ERROR
+        print(f"{DONE}{code}", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Adapters under load with journals -> lag tables -> a crash -> snapshots -> reconcile --apply -> equal, by the commands."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from adapter.model import OffsetKey
+from demo.pipeline_checks import Check, equal, every, key_of, newest, offsets_and_lag, rewinds, statuses, survived
+from demo.pipeline_fleet import Fleet, run
+from demo.pipeline_load import TICK_S, Load, Way
+from demo.pipeline_scenario import below, clean, collect, held, write_config
+from demo.table import QueueOffset
+
+LOAD_TICKS = 130  # 6.5 s: one that stopped after 1.3 s is silent for longer than Burrow's window
+OUTAGE_TICKS = 20
+FIRST = 1_000  # where every shard's log ends at first
+
+
+def job(directory: Path, *words: str) -> list[str]:
+    """A job, as its own process."""
+    return ["adapter.pipeline", *words, "--config", str(directory / "job.toml"), "--master", "local[2]"]
+
+
+def starts() -> list[tuple[QueueOffset, Way]]:
+    """Four queues, which a group of each way reads."""
+    return [(QueueOffset(f"g-{way.name.lower()}", "T", queue, FIRST), way) for way in Way for queue in range(4)]
+
+
+def right(check: Check) -> None:
+    """Fails with what is wrong."""
+    assert check.holds, check
+
+
+async def crash(fleet: Fleet, load: Load) -> None:
+    """The Meta Service goes away, then the last adapter is killed under load, and comes back degraded."""
+    lost = fleet.brokers[-1]
+    fleet.meta.kill()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(load.run, [broker.client for broker in fleet.brokers], OUTAGE_TICKS)
+        await anyio.sleep(OUTAGE_TICKS * TICK_S / 2)
+        lost.adapter.kill()
+    await anyio.to_thread.run_sync(lost.adapter.start)
+
+
+async def snapshots(fleet: Fleet) -> Path:
+    """Of all adapters; the last one is gone behind it."""
+    directory = below(fleet) / "snapshots"
+    directory.mkdir()
+    for broker in fleet.brokers:
+        await fleet.snapshot(broker, directory)
+    fleet.brokers[-1].adapter.kill()
+    return directory
+
+
+@pytest.mark.timeout(600)
+async def test_journals_tell_the_lag_and_snapshots_repair_what_a_crash_left(tmp_path: Path) -> None:
+    """Offsets, heads, lag and rewinds are exactly those of the load; behind are exactly the keys of the adapter that was lost."""
+    async with Fleet.open(tmp_path, 2, print) as fleet:
+        write_config(fleet, tmp_path / "report")
+        load = Load(starts(), 2, stops_after=25, rewinds_after=100)
+        await fleet.start()
+        await load.run([broker.client for broker in fleet.brokers], LOAD_TICKS)
+        for number in range(2):
+            await collect(fleet, load, number)
+
+        await run(job(tmp_path, "lag", "--available-now"))
+        tables = below(fleet) / "lag"
+        right(offsets_and_lag(newest(tables / "shards"), load))
+        right(rewinds(every(tables / "rewinds"), load))
+        right(statuses(newest(tables / "groups"), load))
+        assert len(load.rewinds) == 4
+        assert every(tables / "rejects") == []
+
+        await crash(fleet, load)
+        kept = held(await snapshots(fleet), fleet.brokers[-1])
+        right(survived(kept, load, load.keys_of(1)))
+        await anyio.to_thread.run_sync(fleet.meta.start)
+        await clean(fleet.brokers[0])
+        remote = await fleet.remote_offsets()
+        behind = {key: offset for key, offset in kept.items() if remote[key] < offset}
+        assert set(behind) == {key for key in load.keys_of(1) if load.ways[key.group] is not Way.STOPS}
+
+        await run(job(tmp_path, "reconcile", "--apply"))
+        found: dict[OffsetKey, int] = {}
+        for row in every(below(fleet) / "reconcile" / "differences"):
+            assert (row["kind"], row["remote_offset"]) == ("behind", remote[key_of(row)])
+            found[key_of(row)] = row["local_offset"]
+        right(equal("differences", found, behind))
+        right(equal("repaired", await fleet.remote_offsets(), {**remote, **behind}))

@@ -1,0 +1,121 @@
+"""The data source `offset-journal` in Spark: the same rows as a stream and as a batch, each once, whatever lies there."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from adapter.pipeline.journal_segment import COLUMNS
+from tests.pipeline.segments import RUN, Row, commits, journal_table, segment_path, write_segment, write_segments
+
+# Names that Spark reads as of another type, or quotes, or that end a path.
+BROKERS = ("broker-1", "north/ä b%.*=1", "007")
+Found = dict[int, list[tuple[Any, ...]]]
+
+
+class DriverDiedError(Exception):
+    """The driver dies after a batch, before Spark knows that it is done."""
+
+
+def run(spark: SparkSession, root: Path, work: Callable[[DataFrame, int], None], files: int) -> None:
+    """All that is there now, in batches of so many files."""
+    stream = spark.readStream.format("offset-journal").option("maxFilesPerTrigger", files).load(str(root))
+    query = (
+        stream.writeStream.foreachBatch(work)
+        .option("checkpointLocation", str(root.parent / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def identities(df: DataFrame) -> list[tuple[Any, ...]]:
+    """Rows by what tells them apart; unreadable ones by their segment."""
+    return sorted((row.broker, row.run, row.seq, row.kind, row.segment) for row in df.collect())
+
+
+def test_a_stream_has_every_row_once_over_batches_a_crash_late_segments_and_bad_ones(spark: SparkSession, journal: Path) -> None:
+    """A batch that is run again has the same rows, although more has come; the batch read agrees in the end."""
+    table = commits(4, 5, 2)
+    for broker in BROKERS:
+        write_segments(journal, table, 10, broker=broker)
+    bad = segment_path(journal, "2025-12-01", BROKERS[0], 4)
+    bad.write_bytes(b"PAR1 and no more")
+    late = segment_path(journal, "2025-12-01", BROKERS[1], 1)
+    content = late.read_bytes()
+    late.unlink()
+    batches: Found = {}
+
+    def dying(df: DataFrame, number: int) -> None:
+        batches[number] = identities(df)
+        if number == 1:
+            raise DriverDiedError
+
+    with pytest.raises(StreamingQueryException):
+        run(spark, journal, dying, 5)
+    assert batches.keys() == {0, 1}
+    seen = batches.pop(1)
+    late.write_bytes(content)
+    write_segment(journal, [{}, {}], 9, broker=BROKERS[2])
+
+    def living(df: DataFrame, number: int) -> None:
+        batches[number] = identities(df)
+
+    run(spark, journal, living, 5)
+    assert batches[1] == seen
+    assert all(len({row[-1] for row in rows}) <= 5 for rows in batches.values())
+    streamed = [row for rows in batches.values() for row in rows]
+    good = Counter({(broker, RUN, seq): 1 for broker in BROKERS for seq in range(40)}) + Counter(
+        [(BROKERS[2], RUN, seq) for seq in (0, 1)]
+    )
+    assert Counter(row[:3] for row in streamed if row[3] == "flush") == good
+    assert [row[4] for row in streamed if row[3] == "unreadable"] == [str(bad)]
+    assert sorted(streamed) == identities(spark.read.format("offset-journal").load(str(journal)))
+
+
+def test_columns_come_as_declared_from_several_directories(spark: SparkSession, tmp_path: Path) -> None:
+    """By a path and by a URL; values are those that were written."""
+    rows: list[Row] = [
+        {"offset": 2**63 - 1, "from_offset": 5, "kind": "rewind"},
+        {"offset": None, "problem": "18446744073709551615"},
+    ]
+    one = write_segment(tmp_path / "one", rows)
+    root = tmp_path / "two"
+    two = write_segment(root, [{"group": "ä\n\0"}], broker="b")
+    paths = f'["{tmp_path / "one"}", "{root.as_uri()}"]'
+    df = spark.read.format("offset-journal").option("paths", paths).load()
+    assert to_arrow_schema(df.schema, timezone="UTC") == COLUMNS
+    found = sorted(df.toArrow().to_pylist(), key=lambda row: (row["broker"], row["seq"]), reverse=True)
+    first, second = journal_table(rows).to_pylist()
+    where = {"broker": "broker-1", "run": RUN, "segment": str(one)}
+    third = journal_table([{"group": "ä\n\0"}]).to_pylist()[0] | {
+        "broker": "b",
+        "run": RUN,
+        "segment": f"{root.as_uri()}/{two.relative_to(root)}",
+    }
+    assert found == [second | where, first | where, third]
+    fewer = df.sparkSession.read.format("offset-journal").schema("offset long, broker string").option("paths", paths).load()
+    assert pa.table(fewer.toArrow()).num_rows == 3
+    assert fewer.columns == ["offset", "broker"]
+
+
+def test_an_empty_directory_gives_no_rows_and_a_wrong_one_an_error(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    """Both as a batch and as a stream."""
+    assert spark.read.format("offset-journal").load(str(journal)).count() == 0
+    batches: list[int] = []
+
+    def count(df: DataFrame, _: int) -> None:
+        batches.append(df.count())
+
+    run(spark, journal, count, 5)
+    assert not any(batches)
+    with pytest.raises(Exception, match="typo: does not exist"):
+        spark.read.format("offset-journal").load(str(tmp_path / "typo")).count()
+    with pytest.raises(StreamingQueryException, match="typo: does not exist"):
+        run(spark, tmp_path / "typo", count, 5)

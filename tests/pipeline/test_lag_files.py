@@ -1,0 +1,110 @@
+"""A batch of the lag job is shown as a whole, whatever stops it between which two steps."""
+
+from pathlib import Path
+
+import pytest
+
+from adapter.errors import AdapterError
+from adapter.pipeline import lag_files
+from adapter.pipeline.lag_files import TABLES, LagFiles, Told
+
+
+def stage(files: LagFiles, batch: int, text: str) -> None:
+    """Begin a batch and write all its parts."""
+    files.begin(batch)
+    for name in (*TABLES, "state"):
+        files.staged(name).mkdir()
+        (files.staged(name) / "part").write_text(text)
+
+
+def make(files: LagFiles, batch: int, text: str) -> None:
+    """A whole batch."""
+    stage(files, batch, text)
+    files.publish(Told(batch, rows=1, now=batch))
+
+
+def shown(files: LagFiles, batch: int) -> set[str]:
+    """What the parts of a batch hold."""
+    places = [files.output / name / f"batch={batch}" / "part" for name in TABLES]
+    return {path.read_text() for path in [*places, files.state(batch, "part")]}
+
+
+def test_a_batch_begins_with_the_last_whole_one_before_it(tmp_path: Path) -> None:
+    """Not with itself, nor with a newer one."""
+    files = LagFiles(tmp_path)
+    assert files.before(0) is None
+    for batch in range(3):
+        make(files, batch, "first")
+    before = files.before(2)
+    assert before == Told(1, rows=1, now=1)
+
+
+def test_a_batch_that_is_stopped_at_any_rename_is_not_whole_and_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of the renames, and before the mark."""
+    replace = lag_files._replace
+    for stop_at in range(len(TABLES) + 2):
+        files = LagFiles(tmp_path / str(stop_at))
+        make(files, 0, "zero")
+        stage(files, 1, "torn")
+        renames = 0
+
+        def stopped(staged: Path, place: Path, stop_at: int = stop_at) -> None:
+            nonlocal renames
+            if renames == stop_at:
+                raise KeyboardInterrupt
+            renames += 1
+            replace(staged, place)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(lag_files, "_replace", stopped)
+            patch.setattr("adapter.files.write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                files.publish(Told(1, rows=1, now=1))
+        assert files.complete() == [0]
+        before = files.before(1)
+        assert before is not None
+        assert before.batch == 0
+        make(files, 1, "again")
+        assert shown(files, 1) == {"again"}
+        assert files.complete() == [0, 1]
+
+
+def test_a_whole_batch_that_is_made_again_is_not_whole_meanwhile(tmp_path: Path) -> None:
+    """Its state must not be taken for a base while its tables are replaced."""
+    files = LagFiles(tmp_path)
+    make(files, 0, "zero")
+    make(files, 1, "one")
+    stage(files, 1, "again")
+    assert files.complete() == [0]
+    assert shown(files, 1) == {"one"}
+    files.publish(Told(1, rows=1, now=1))
+    assert shown(files, 1) == {"again"}
+
+
+def test_state_is_kept_for_the_two_newest_batches_and_tables_for_all(tmp_path: Path) -> None:
+    """The newest may be made again from the one before."""
+    files = LagFiles(tmp_path)
+    for batch in range(4):
+        make(files, batch, str(batch))
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["batch=2", "batch=3"]
+    assert len(list((tmp_path / "shards").iterdir())) == 4
+
+
+def test_what_is_newer_than_the_batch_is_of_a_lost_checkpoint_and_is_removed(tmp_path: Path) -> None:
+    """Else an old batch would be taken for the newest one."""
+    files = LagFiles(tmp_path)
+    for batch in range(4):
+        make(files, batch, "former life")
+    make(files, 0, "new life")
+    assert files.complete() == [0]
+    assert [path.name for path in (tmp_path / "groups").iterdir()] == ["batch=0"]
+    assert shown(files, 0) == {"new life"}
+
+
+def test_a_batch_whose_base_is_gone_is_refused(tmp_path: Path) -> None:
+    """With a text that tells what to do."""
+    files = LagFiles(tmp_path)
+    with pytest.raises(AdapterError, match="remove the directory"):
+        files.before(3)

@@ -1,0 +1,124 @@
+"""The lag job as a stream: what it is told, what it survives, how it ends."""
+
+import io
+import os
+import signal
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from adapter.errors import ConfigError
+from adapter.pipeline import lag_job
+from adapter.pipeline.config import JobConfig, LagSection
+from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
+from adapter.pipeline.lag_files import LagFiles, Told
+from tests.pipeline.segments import START, commits, segment_path, write_segment
+
+ROWS = 3 * 4  # of a segment
+
+
+def switches(**given: bool) -> Switches:
+    """Without a terminal."""
+    return Switches(console=Console(file=io.StringIO(), width=200), **given)
+
+
+def said(given: Switches) -> str:
+    """What was printed."""
+    assert isinstance(given.console.file, io.StringIO)
+    return given.console.file.getvalue()
+
+
+def config(journal: Path, output: Path, max_files: int = 1_000, trigger_ms: int = 100) -> JobConfig:
+    """Settings for a journal."""
+    return JobConfig(lag=LagSection(journals=(str(journal),), output=output, max_files=max_files, trigger_ms=trigger_ms))
+
+
+def fill(journal: Path, segments: int = 4) -> None:
+    """Segments of one broker, and behind them an empty file that is none."""
+    for number in range(segments):
+        write_segment(journal, commits(1, 3, 4, first_cycle=number), number)
+    segment_path(journal, START.date().isoformat(), "broker-1", segments).touch()
+
+
+def table(output: Path, name: str, batch: int) -> list[dict[str, Any]]:
+    """The rows of a batch, sorted."""
+    return sorted(pq.ParquetDataset(output / name / f"batch={batch}").read().to_pylist(), key=repr)
+
+
+def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
+    spark: SparkSession, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken when a batch is whole, but Spark does not know it yet; the tables are those of a stream that was not broken."""
+    fill(journal)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert lag_job.run(spark, config(journal, whole), switches(available_now=True)) == WITH_REJECTS
+    publish = LagFiles.publish
+
+    def failing(files: LagFiles, told: Told) -> None:
+        publish(files, told)
+        if told.batch == 1:
+            raise OSError("the disk is gone")
+
+    given = switches(available_now=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(LagFiles, "publish", failing)
+        assert lag_job.run(spark, config(journal, broken, max_files=2), given) == NOT_AS_ASKED
+    assert said(given) == "lag: stopped by an error: the disk is gone\n"
+    assert LagFiles(broken).complete() == [0, 1]
+    given = switches(available_now=True)
+    assert lag_job.run(spark, config(journal, broken, max_files=2), given) == WITH_REJECTS
+    assert LagFiles(broken).complete() == [0, 1, 2]
+    assert f"2 batches, {2 * ROWS + 1} rows" in said(given)
+    for name in ("shards", "groups"):
+        assert table(broken, name, 2) == table(whole, name, 0)
+    rejects = [row["problem"] for batch in range(3) for row in table(broken, "rejects", batch)]
+    assert rejects == [row["problem"] for row in table(whole, "rejects", 0)]
+    assert len(rejects) == 1
+
+
+def test_sigterm_ends_it_with_0_when_the_batch_is_done(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    """The process is told as its supervisor would; the signal's former meaning is restored."""
+    fill(journal, 1)
+    output = tmp_path / "lag"
+    given, over = switches(), Event()
+
+    def terminate() -> None:
+        while not over.wait(0.05):
+            if LagFiles(output).complete():
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    former = signal.getsignal(signal.SIGTERM)
+    thread = Thread(target=terminate)
+    thread.start()
+    try:
+        assert lag_job.run(spark, config(journal, output), given) == DONE
+    finally:
+        over.set()
+        thread.join()
+    assert signal.getsignal(signal.SIGTERM) is former
+    assert f"1 batch, {ROWS + 1} rows" in said(given)
+
+
+def test_a_dry_run_counts_and_writes_nothing(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    """It tells what would be read, from whom, and where tables would be."""
+    fill(journal, 2)
+    given = switches(dry_run=True)
+    assert lag_job.run(spark, config(journal, tmp_path / "lag"), given) == DONE
+    assert not (tmp_path / "lag").exists()
+    text = said(given)
+    assert "broker-1" in text
+    assert str(2 * ROWS + 1) in text
+    assert str(tmp_path / "lag" / "shards") in text.replace("\n", "")
+
+
+def test_an_output_that_cannot_be_written_is_told_by_its_name(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
+    """Before the stream starts."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"\[lag\] output"):
+        lag_job.run(spark, config(journal, tmp_path / "file" / "lag"), switches())

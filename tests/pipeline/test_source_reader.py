@@ -1,0 +1,162 @@
+"""The reader as Spark's processes drive it: which filters it takes, how it parts the records, that each is read once."""
+
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In, Not
+
+from adapter.errors import MetaUnavailableError, StoreDamagedError
+from adapter.model import OffsetRecord
+from adapter.pipeline.source import (
+    PART_RECORDS,
+    FilteringReader,
+    OffsetsDataSource,
+    OffsetsReader,
+    _filters_are_offered,
+    _thinned,
+)
+from adapter.pipeline.source_options import ReadOptions, parse_options
+from tests.pipeline.bulk_meta import BulkMeta, serving
+from tests.unit.helpers import key, record
+
+R = TypeVar("R", bound=OffsetsReader)
+
+NAMESPACE, GROUP = EqualTo(("namespace",), "n"), EqualTo(("group",), "g")
+
+
+def reader_of(**options: str) -> OffsetsReader:
+    """A reader that no worker of Spark has made."""
+    return made(OffsetsReader, options)
+
+
+def made(kind: type[R], options: dict[str, str]) -> R:
+    """A reader of either kind."""
+    schema = OffsetsDataSource({}).schema()
+    return kind(parse_options(ReadOptions, {"endpoints": "127.0.0.1:1", "retryms": "20000", **options}), schema)
+
+
+def rows_of(reader: OffsetsReader) -> list[dict[str, Any]]:
+    """All rows of all parts, in their order."""
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("options", "filters", "left", "asked"),
+    [
+        ({}, [NAMESPACE, GROUP], [], ("n", "g")),
+        ({}, [GROUP, NAMESPACE], [], ("n", "g")),
+        ({}, [NAMESPACE], [], ("n", None)),
+        ({}, [EqualNullSafe(("namespace",), "n")], [], ("n", None)),
+        ({}, [GROUP], [GROUP], (None, None)),
+        ({"namespace": "m"}, [GROUP], [], ("m", "g")),
+        ({"namespace": "m"}, [NAMESPACE], [NAMESPACE], ("m", None)),
+        ({"namespace": "m", "group": "h"}, [GROUP], [GROUP], ("m", "h")),
+        ({}, [NAMESPACE, EqualTo(("namespace",), "m")], [EqualTo(("namespace",), "m")], ("n", None)),
+    ],
+)
+def test_equalities_are_taken_where_they_name_a_range_of_keys(
+    options: dict[str, str], filters: list[Filter], left: list[Filter], asked: tuple[str | None, str | None]
+) -> None:
+    """What is not taken is left to Spark."""
+    reader = made(FilteringReader, options)
+    assert list(reader.pushFilters(filters)) == left
+    assert (reader._options.namespace, reader._options.group) == asked
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Not(NAMESPACE),
+        In(("namespace",), ("n",)),
+        EqualTo(("namespace", "x"), "n"),
+        EqualTo(("shard",), "n"),
+        EqualTo(("namespace",), ""),
+        EqualTo(("namespace",), "\x00"),
+        EqualTo(("namespace",), "n" * 256),
+        EqualNullSafe(("namespace",), None),
+    ],
+)
+def test_any_other_filter_is_left_to_spark(found: Filter) -> None:
+    """Also a value that the Meta Service would refuse: Spark finds nothing by itself."""
+    reader = made(FilteringReader, {})
+    assert list(reader.pushFilters([found])) == [found]
+    assert reader._options.namespace is None
+
+
+def test_outside_of_sparks_worker_for_filters_a_reader_takes_none() -> None:
+    """Spark refuses such a reader in its other workers while pushdown is off."""
+    assert not _filters_are_offered()
+    source = OffsetsDataSource({"endpoints": "a:1"})
+    assert type(source.reader(source.schema())) is OffsetsReader
+
+
+@given(st.integers(0, 80), st.integers(1, 90))
+@example(63, 64)
+@example(63, 1)
+def test_thinned_tokens_make_parts_of_about_the_same_size(tokens: int, parts: int) -> None:
+    """As many as asked for, or as there are; in their order, none twice."""
+    found = _thinned([bytes([token]) for token in range(tokens)], parts)
+    assert len(found) == min(parts - 1, tokens)
+    edges = [-1, *(token[0] for token in found), tokens]
+    sizes = [after - before for before, after in pairwise(edges)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("options", [{}, {"partitions": "1"}, {"partitions": "3"}, {"partitions": "100", "pagesize": "1"}])
+def test_each_record_is_read_once_however_it_is_parted(options: dict[str, str]) -> None:
+    """In parts and pages of any size; without the option few records are one part."""
+    meta = BulkMeta()
+    meta.records = {
+        key(f"s{number:02}", group): record(number, metadata="ä") for number in range(9) for group in ("a", "ab", "ä")
+    }
+    with serving(meta) as address:
+        reader = reader_of(**{"pagesize": "4", **options, "endpoints": address})
+        if not options:
+            assert len(reader.partitions()) == 1
+        found = [(row["group"], row["shard"], row["offset"]) for row in rows_of(reader)]
+    assert sorted(found) == sorted((at.group, at.shard, value.offset) for at, value in meta.records.items())
+
+
+def test_many_records_are_many_parts() -> None:
+    """One for each PART_RECORDS."""
+    meta = BulkMeta()
+    meta.records = {key(f"s{number}"): record(1) for number in range(50)}
+    meta.claims = 5 * PART_RECORDS - 1
+    with serving(meta) as address:
+        assert len(reader_of(endpoints=address).partitions()) == 5
+
+
+def test_tombstones_are_shown_only_when_asked_for() -> None:
+    """A page of nothing else is an empty batch, not the end."""
+    meta = BulkMeta()
+    gone = OffsetRecord(1 << 32, 0, live=False)
+    meta.records = {key("a"): gone, key("b"): gone, key("c"): record(1)}
+    with serving(meta) as address:
+        assert [row["shard"] for row in rows_of(reader_of(endpoints=address, pagesize="1"))] == ["c"]
+        shown = rows_of(reader_of(endpoints=address, tombstones="true"))
+    assert [(row["shard"], row["live"]) for row in shown] == [("a", False), ("b", False), ("c", True)]
+
+
+def test_a_meta_service_that_goes_away_between_two_pages_ends_the_task() -> None:
+    """It never looks as if that had been all."""
+    meta = BulkMeta()
+    meta.records = {key(f"s{number}"): record(1) for number in range(9)}
+    with serving(meta) as address:
+        reader = reader_of(endpoints=address, pagesize="2", retryms="0")
+        pages = reader.read(reader.partitions()[0])
+        next(pages)
+        meta.down = True
+        with pytest.raises(MetaUnavailableError, match="down by the test"):
+            list(pages)
+
+
+def test_a_damaged_record_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named; it is not left out."""
+    meta = BulkMeta()
+    meta.records = {key(): record(1)}
+    monkeypatch.setattr("tests.pipeline.bulk_meta.encode_record", lambda _record: b"cut")
+    with serving(meta) as address, pytest.raises(StoreDamagedError, match="record 637574 is damaged"):
+        rows_of(reader_of(endpoints=address))
