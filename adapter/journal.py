@@ -135,7 +135,7 @@ class Writer(Protocol):
 
 
 class Notes:
-    """The queue between the event loop, which puts, and the thread, which takes. `bounds` are those that rows get now."""
+    """The queue between the event loop, which puts, and the thread, which takes and looks `bounds` up: atomic steps, no lock."""
 
     def __init__(self, counts: Counts, max_rows: int = MAX_QUEUED_ROWS) -> None:
         self.counts = counts

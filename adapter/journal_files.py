@@ -195,7 +195,7 @@ class SegmentFiles:
 def as_parquet(rows: pa.Table) -> pa.Buffer:
     """A finished segment's bytes."""
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", compression_level=ZSTD_LEVEL)
+    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True, compression_level=ZSTD_LEVEL)
     return sink.getvalue()
 
 

@@ -5,14 +5,14 @@ Whatever fails is counted, shown and tried again, while the queue fills and then
 
 import threading
 import time
-from itertools import groupby, islice
+from itertools import islice
 
 import pyarrow as pa
 import structlog
 
+from adapter.bounds import ReportedBounds
 from adapter.clocks import Clocks
 from adapter.config import JournalSection
-from adapter.bounds import ReportedBounds
 from adapter.journal import Notes
 from adapter.journal_files import DAY_MS, SegmentFiles, as_parquet
 from adapter.journal_rows import Row, heartbeat, rows_of, to_batch
@@ -47,6 +47,7 @@ class SegmentWriter:
         self._due_at = self._clock() + self._max_age_s
         self._rows: list[Row] = []  # taken, and not written yet
         self._rest = iter(list[Row]())  # of the note that was taken last
+        self._rest_day = 0  # since 1970
         self._pause_s = 0.0
         self._told = ""
         self._woken = threading.Event()
@@ -116,26 +117,26 @@ class SegmentWriter:
             self._finish()
 
     def _fill(self) -> bool:
-        """Take a slice of rows; False when there are none."""
-        while missing := SLICE_ROWS - len(self._rows):
+        """Take a slice of rows, all of one day; False when there are none."""
+        while len(self._rows) < SLICE_ROWS:
+            if self._rows and self._rows[0][0] // DAY_MS != self._rest_day:
+                break
             before = len(self._rows)
-            self._rows += islice(self._rest, missing)
+            self._rows += islice(self._rest, SLICE_ROWS - before)
             if len(self._rows) == before:
                 note = self._notes.take()
                 if note is None:
                     break
-                self._rest = rows_of(note)
+                self._rest, self._rest_day = rows_of(note), note.at_ms // DAY_MS
         return bool(self._rows)
 
     def _write(self) -> None:
-        """Write the rows that were taken, a day at a time."""
-        for _, found in groupby(list(self._rows), key=lambda row: row[0] // DAY_MS):
-            rows = list(found)
-            # What was dropped leaves a gap in the numbers.
-            seq = self._counts.rows + self._counts.dropped
-            self._files.append(to_batch(rows, seq, self._notes.bounds), rows[0][0])
-            self._counts.rows += len(rows)
-            del self._rows[: len(rows)]
+        """Write the rows that were taken."""
+        # What was dropped leaves a gap in the numbers.
+        seq = self._counts.rows + self._counts.dropped
+        self._files.append(to_batch(self._rows, seq, self._notes.bounds), self._rows[0][0])
+        self._counts.rows += len(self._rows)
+        self._rows.clear()
 
     def _finish(self) -> None:
         self._files.finish()

@@ -27,6 +27,9 @@ from benchmarks import (
     machine,
     meta_bulk,
     modes,
+    pipeline_import,
+    pipeline_lag,
+    pipeline_reconcile,
     pipeline_source,
     plot,
     rates,
@@ -52,9 +55,13 @@ ALL: dict[str, Benchmark] = {
     "journal": journal.run,
     "meta_bulk": meta_bulk.run,
     "pipeline_source": pipeline_source.run,
+    "pipeline_lag": pipeline_lag.run,
+    "pipeline_reconcile": pipeline_reconcile.run,
+    "pipeline_import": pipeline_import.run,
     "peers": peers.run,
 }
-FOREIGN = {"peers"}  # they start other people's servers: only a short run that names them does
+# They start other people's servers, or Spark: only a short run that names them does.
+HEAVY = {"peers", "pipeline_source", "pipeline_lag", "pipeline_reconcile", "pipeline_import"}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -62,7 +69,7 @@ RESULTS = Path(__file__).parent / "results"
 @click.argument("names", nargs=-1, type=click.Choice(list(ALL)))
 @click.option("--results", type=click.Path(path_type=Path), help="Where results go. Without it, a short run stores none.")
 def main(names: tuple[str, ...], results: Path | None) -> None:
-    """Run benchmarks (default: all). BENCH=short runs a tiny version of each but peers, BENCH=full a long one."""
+    """Run benchmarks (default: all). BENCH=short runs a tiny version of each but peers and the pipeline's, BENCH=full a long one."""
     try:
         scale = chosen()
     except ValueError as error:
@@ -80,7 +87,7 @@ def main(names: tuple[str, ...], results: Path | None) -> None:
         "full": scale.full,
         "machine": facts,
     }
-    for name in dict.fromkeys(names or [name for name in ALL if not (scale.short and name in FOREIGN)]):
+    for name in dict.fromkeys(names or [name for name in ALL if not (scale.short and name in HEAVY)]):
         result = asyncio.run(_measure(ALL[name], scale, console))
         show(console, result)
         if results:

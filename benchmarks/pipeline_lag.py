@@ -26,7 +26,7 @@ TITLE = "the lag job"
 LEAST_ROWS_S = 250_000
 BROKERS = 4
 SHARDS = 1_000  # of a group
-CYCLES = 5  # commits of each key in a batch
+CYCLES = 10  # commits of each key in a batch: 20 s of such a fleet
 INTERVAL_S = 2.0
 SESSION = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **SETTINGS}
 
@@ -42,7 +42,7 @@ class Batch:
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Some batches of a million rows over 200,000 keys."""
+    """Some batches of two million rows over 200,000 keys."""
     groups = 1 if scale.short else 50
     count = 2 if scale.short else 8 if scale.full else 5
     shards = 100 if scale.short else SHARDS

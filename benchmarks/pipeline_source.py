@@ -131,7 +131,8 @@ class _Bench:
     def _used(self) -> Used:
         below = psutil.Process().children(recursive=True)
         jvm = next(process for process in below if process.name() == "java")
-        workers = sum(_with_ended(process) for process in jvm.children(recursive=True))
+        # Workers that were idle for long have ended: what they took is with those that they were children of.
+        workers = sum(_with_ended(process) for process in jvm.children(recursive=True)) + _with_ended(jvm) - cpu_s(jvm.pid)
         return Used(time.perf_counter(), cpu_s(jvm.pid), workers, cpu_s(self._meta.pid))
 
 

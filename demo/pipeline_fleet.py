@@ -129,20 +129,22 @@ async def run(module: Sequence[str], accepted: Sequence[int] = (0,)) -> str:
 class Driver:
     """The process with the Spark session of the demo. It starts while other things happen."""
 
-    def __init__(self, process: anyio.abc.Process, command: Told) -> None:
+    def __init__(self, process: anyio.abc.Process, log: Path, command: Told) -> None:
         assert process.stdout is not None
         assert process.stdin is not None
         self._requests = process.stdin
         self._output = TextReceiveStream(process.stdout)
+        self._log = log
         self._command = command
 
     @classmethod
     @asynccontextmanager
     async def open(cls, directory: Path, command: Told) -> AsyncIterator["Driver"]:
         """Start it for the job.toml in a directory; ended at the end, in whatever it does."""
-        with (directory / "spark.log").open("wb") as log:
+        path = directory / "spark.log"
+        with path.open("wb") as log:
             async with _process(["demo.pipeline_driver", str(directory / "job.toml")], subprocess.PIPE, log) as process:
-                yield cls(process, command)
+                yield cls(process, path, command)
 
     async def job(self, *words: str) -> str:
         """Run a job, as `offset-adapter-spark` would; returns what it printed. Raises DemoError when its exit code is not 0."""
@@ -154,7 +156,8 @@ class Driver:
                 try:
                     text += await self._output.receive()
                 except anyio.EndOfStream:
-                    raise DemoError(f"Spark ended in the job {words[0]}:\n{text}") from None
+                    log = self._log.read_text(errors="replace")
+                    raise DemoError(f"Spark ended in the job {words[0]}:\n{text}{log}") from None
         said, _, code = text.partition(DONE)
         return _accepted(words, said, int(code), (0,))
 

@@ -27,9 +27,9 @@ class Way(Enum):
     """How a group consumes."""
 
     STEADY = "keeps up"
-    SLOW = "reads less than half of what comes in"
-    STOPS = "stops, while messages come in"
-    REWINDS = f"goes back by {REWINDS_BY} messages, once for each shard"
+    SLOW = "reads too slowly"
+    STOPS = "stops"
+    REWINDS = f"goes back {REWINDS_BY} messages"
 
 
 class Rewind(NamedTuple):

@@ -193,7 +193,7 @@ endpoints = ['{fleet.meta.address}']
 [lag]
 journals = ['{collected / "journals"}']
 output = '{collected / "lag"}'
-max_files = 6
+max_files = 15
 point_distance_ms = {POINT_DISTANCE_MS}
 head_distance_ms = {POINT_DISTANCE_MS}
 [reconcile]

@@ -51,9 +51,10 @@ class Story:
         )
 
     def output(self, text: str) -> None:
-        """What a command printed."""
+        """What a command printed, but for what only says that it begins."""
         for line in text.strip().splitlines():
-            self._console.print(Text(f"         {line}", style="dim"), soft_wrap=True)
+            if not line.endswith(" ..."):
+                self._console.print(Text(f"         {line}", style="dim"), soft_wrap=True)
 
     def show(self, table: RenderableType) -> None:
         """A table."""
@@ -80,7 +81,7 @@ class Story:
 
 def lag_table(groups: Sequence[dict[str, Any]], load: Load) -> Table:
     """The groups, as the lag job sees them, beside what they really do."""
-    table = _table("group", "status", "lag", "lag time", "drained in", "shards", text=("what it does",))
+    table = _table("group", "status", "lag", "lag time", "drained in", text=("what it does",))
     for row in sorted(groups, key=lambda row: -(row["total_lag"] or 0)):
         status = Text(row["status"], style=_STYLES.get(row["status"], "red"))
         way = load.ways[row["group"]].value
@@ -90,7 +91,6 @@ def lag_table(groups: Sequence[dict[str, Any]], load: Load) -> Table:
             _known(row["total_lag"], ",d"),
             _seconds(row["max_lag_seconds"]),
             _seconds(row["drain_seconds"]),
-            str(row["shards"]),
             way,
         )
     return table
@@ -113,7 +113,7 @@ def rewind_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _table(first: str, *numbers: str, text: Sequence[str] = ()) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(first, overflow="fold")
+    table.add_column(first, overflow="fold", min_width=33)
     for name in numbers:
         table.add_column(name, justify="right")
     for name in text:

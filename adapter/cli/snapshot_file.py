@@ -30,7 +30,7 @@ class SnapshotFile:
             TAKEN_AT_MS: str(head.taken_at_ms),
         }
         self._schema = SNAPSHOT.with_metadata(metadata)
-        self._writer = pq.ParquetWriter(raw, self._schema, compression="zstd")
+        self._writer = pq.ParquetWriter(raw, self._schema, compression="zstd", write_page_checksum=True)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
 

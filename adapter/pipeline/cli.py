@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from adapter import __version__, logs
-from adapter.config import load
+from adapter.config import LogSection, load
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
@@ -46,6 +46,7 @@ def _show(text: Callable[[], object]) -> Callable[[click.Context, click.Paramete
 
 
 def _java_home() -> Path:
+    logs.setup(LogSection())  # to standard error: the path alone is the output
     return Path(jobs.spark_part("adapter.pipeline.java").java_home(os.environ))
 
 

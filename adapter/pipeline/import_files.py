@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from adapter.cli.formats import LINE_MAX_BYTES
 from adapter.errors import ConfigError
 from adapter.pipeline import rocketmq
 from adapter.pipeline.config import OffsetFormat
@@ -38,6 +39,9 @@ LINES = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
+# LINES with what stands between the commas, as text; all four are null in a line that has not three or four fields.
+FIELDS = ("group", "topic", "queue", "offset")
+PARTED = pa.schema([*LINES, *(pa.field(name, pa.string()) for name in FIELDS)])
 _PIECES = pa.schema([("file", pa.string()), ("line", pa.int64()), ("start", pa.int64()), ("end", pa.int64())])
 
 NAMES: dict[OffsetFormat, tuple[str, ...]] = {
@@ -49,6 +53,9 @@ BACKUP = ".bak"  # RocketMQ's, of the file before
 _WILD = frozenset("*?[")
 _BATCH_ROWS = 50_000
 PIECE_BYTES = 16 * 2**20
+# One field of a line; a quote in a quoted one is doubled.
+_FIELD = '(?P<f{}>"(?:[^"]|"")*"|[^",][^,]*|)'
+_FOUR, _THREE = (f"(?s)^{','.join(map(_FIELD.format, range(count)))}$" for count in (4, 3))
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -194,6 +201,27 @@ def lines(piece: Piece, data: bytes) -> pa.RecordBatch:
         values, reasons = _decoded(raw)
     some = pc.not_equal(pc.utf8_trim_whitespace(values), "")
     return _lines(piece, numbers.filter(some), values.filter(some), reasons.filter(some))
+
+
+def parted(rows: DataFrame) -> DataFrame:
+    """LINES as PARTED. By Arrow: each of Spark's regular expressions gives one field, and matches the whole line for it."""
+    return rows.mapInArrow(_parted, from_arrow_schema(PARTED))
+
+
+def _parted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        text = pc.replace_substring_regex(batch.column("value"), "\r$", "")
+        long = pc.greater(pc.binary_length(text), LINE_MAX_BYTES)
+        text = pc.if_else(pc.and_(pc.is_null(batch.column("reason")), pc.invert(long)), text, None)
+        four, three = pc.extract_regex(text, _FOUR), pc.extract_regex(text, _THREE)
+        none = pc.if_else(pc.is_valid(three), "", None)
+        found = [pc.coalesce(pc.struct_field(four, [at]), pc.struct_field(three, [at - 1]) if at else none) for at in range(4)]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *map(_unquoted, found)], schema=PARTED)
+
+
+def _unquoted(field: pa.Array) -> pa.Array:
+    inner = pc.replace_substring(pc.utf8_slice_codeunits(field, 1, -1), '""', '"')
+    return pc.if_else(pc.starts_with(field, '"'), inner, field)
 
 
 def _decoded(raw: pa.Array) -> tuple[pa.Array, pa.Array]:

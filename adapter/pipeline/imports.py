@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 from adapter.cli.formats import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES
 from adapter.model import FIRST_EPOCH, NAME_MAX_BYTES
 from adapter.pipeline.config import ImportSection, fields_of
+from adapter.pipeline.import_files import parted
 from adapter.pipeline.patterns import filled
 from adapter.pipeline.rocketmq import TEXT_SHOWN
 
@@ -18,11 +19,6 @@ CHANGES = ("new", "raised", "unchanged", "lower")
 WRITTEN = ("new", "raised")
 COUNTS = (*CHANGES, "duplicates")
 
-# One field of a line; a quote in a quoted one is doubled.
-_FIELD = '("(?:[^"]|"")*+"|[^",][^,]*+|)'
-_COLUMNS = ("group", "topic", "queue", "offset")
-_FOUR = f"(?s)^{_FIELD},{_FIELD},{_FIELD},{_FIELD}$"
-_THREE = f"(?s)^{_FIELD},{_FIELD},{_FIELD}$"
 _DIGITS = "^[0-9]{1,20}$"
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]"
 _VALUE_SHOWN = 50
@@ -30,21 +26,16 @@ _VALUE_SHOWN = 50
 
 def csv_entries(lines: DataFrame) -> DataFrame:
     """LINES as ENTRIES: `group,topic,partition,offset`, or without the group, as kafka-consumer-groups writes and reads them."""
-    line = F.regexp_replace("value", "\r$", "")
-    fields = F.when(F.col("line_text").rlike(_FOUR), F.array(*_fields(_FOUR, 4))).when(
-        F.col("line_text").rlike(_THREE), F.array(F.lit(""), *_fields(_THREE, 3))
-    )
-    long = F.octet_length("line_text") > LINE_MAX_BYTES
-    parted = lines.withColumn("line_text", line).withColumn("fields", F.when(F.col("reason").isNull() & ~long, fields))
-    parted = parted.withColumns({name: F.col("fields")[index] for index, name in enumerate(_COLUMNS)})
+    rows = parted(lines)
+    long = F.octet_length(F.regexp_replace("value", "\r$", "")) > LINE_MAX_BYTES
     reason = F.coalesce(
         F.col("reason"),
         F.when(long, F.lit(f"is over {LINE_MAX_BYTES:,} bytes long; no line of offsets is")),
-        F.when(F.col("fields").isNull(), F.lit("is not group,topic,partition,offset, nor topic,partition,offset")),
+        F.when(F.col("topic").isNull(), F.lit("is not group,topic,partition,offset, nor topic,partition,offset")),
         _not_whole("queue", "partition", CSV_PARTITION_MAX),
         _not_whole("offset", "offset", CSV_OFFSET_MAX),
     )
-    return parted.select(
+    return rows.select(
         "file",
         F.when(F.col("line") > 0, F.concat(F.lit("line "), F.col("line"))).otherwise("").alias("place"),
         *(F.lit("").alias(name) for name in ("client", "broker")),
@@ -53,15 +44,6 @@ def csv_entries(lines: DataFrame) -> DataFrame:
         _shortened(F.col("value"), TEXT_SHOWN).alias("text"),
         reason.alias("reason"),
     )
-
-
-def _fields(pattern: str, count: int) -> list[Column]:
-    return [_unquoted(F.regexp_extract("line_text", pattern, number)) for number in range(1, count + 1)]
-
-
-def _unquoted(field: Column) -> Column:
-    inner = F.substring(field, F.lit(2), F.length(field) - 2)
-    return F.when(field.startswith('"'), F.replace(inner, F.lit('""'), F.lit('"'))).otherwise(field)
 
 
 def _not_whole(column: str, name: str, largest: int) -> Column:

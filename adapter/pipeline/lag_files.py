@@ -16,8 +16,8 @@ places, and `complete/N.json` is written last. Killed
   from the state before it, which is there: a state is deleted only when two newer batches are whole;
 - while old state is deleted: what is left of it is deleted after the next batch.
 
-What has a higher number than the batch in work is from a stream whose checkpoint is gone: it is removed. Nothing is synced to disk
-here: after a power cut, remove the directory and read the journals again.
+What has a higher number than the batch in work is from a stream whose checkpoint is gone: it is removed. Nothing is synced to
+disk here: after a power cut, remove the directory and read the journals again.
 """
 
 import json

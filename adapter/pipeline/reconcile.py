@@ -26,9 +26,9 @@ def compare(local: DataFrame, remote: DataFrame, brokers: Sequence[str]) -> Data
     `local`: the columns of tables.SNAPSHOT, and `broker`: an index of `brokers`. A key may be there once for each broker; the
     largest record counts. `remote`: the columns of tables.RECORDS, tombstones included, each key once.
 
-    L is the largest local record that does not equal R, the Meta Service's; where one equals it, only a larger L is a difference.
-    It is resolved as `model.resolve` says: a record of unknown epoch (0) is in the epoch that it meets, unless that one was raised
-    and the record is no later. The kinds:
+    L is the largest local record that is not equal to R, the Meta Service's; beside an equal one only a larger L is a difference.
+    It is resolved as `model.resolve` says: a record of unknown epoch (0) is in the epoch that it meets, unless that one was
+    raised and the record is no later. The kinds:
 
     - missing: no R. A tombstone that the Meta Service has had is no difference: it forgets tombstones.
     - behind: R < L in (epoch, offset); or R is the tombstone of an expiry where L stands, and L is dirty or later.

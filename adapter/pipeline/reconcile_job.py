@@ -6,6 +6,7 @@ does not stop the others: a merge of what they hold is right without it.
 
 from shutil import rmtree
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
@@ -31,7 +32,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         differences = job.compare(found)
         unreadable = job.show(differences)
         below = job.apply(differences) if switches.apply else 0
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         damaged = damaged_file(error)
         if damaged is None:
             raise

@@ -28,6 +28,7 @@ _SCHEMAS = {
     "kind STRING, problem STRING",
 }
 
+
 class Count(NamedTuple):
     """How many groups and shards have a status."""
 

@@ -3,13 +3,14 @@
 Leaves out no file in silence: what is no snapshot is told with the reason and what to do. Of a broker, the newest one counts.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -17,6 +18,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from adapter.access import harmless
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.tables import BROKER, SNAPSHOT, SNAPSHOT_VERSION, TAKEN_AT_MS, VERSION_OF_SNAPSHOT
+
+# Spark has no exception of its own for it; the path is a URL.
+_FAILED_READ = re.compile(r"\[FAILED_READ_FILE\.[A-Z_]+\] Encountered error while reading file (\S+)\.\s")
 
 AGAIN = "take it again with `offset-adapter snapshot`"
 
@@ -68,19 +72,23 @@ def find_snapshots(places: Sequence[str]) -> Snapshots:
 def read_snapshots(spark: SparkSession, files: Iterable[SnapshotFile]) -> DataFrame:
     """Their rows; `broker` is the index of the file. What is damaged behind a good footer fails the action: `damaged_file`."""
     schema = from_arrow_schema(SNAPSHOT)
-    frames = [spark.read.schema(schema).parquet(_literal(file.path)).withColumn("broker", F.lit(file.broker)) for file in files]
+    frames = [
+        spark.read.schema(schema).parquet(_literal(file.path)).withColumn("broker", F.lit(index))
+        for index, file in enumerate(files)
+    ]
     rows = frames[0]
     for frame in frames[1:]:
         rows = rows.unionByName(frame)
     return rows
 
 
-def damaged_file(error: PySparkException) -> str | None:
+def damaged_file(error: Exception) -> str | None:
     """The text for an action that failed at a damaged file; None when it was something else."""
-    if error.getCondition() is None or not str(error.getCondition()).startswith("FAILED_READ_FILE"):
+    found = _FAILED_READ.search(str(error))
+    if found is None:
         return None
-    path = (error.getMessageParameters() or {}).get("path", "a snapshot")
-    return f"{path}: is damaged behind its footer, nothing was compared: {AGAIN}, or move it away"
+    path = unquote(found[1].removeprefix("file://"))
+    return f"{harmless(path)}: is damaged behind its footer, nothing was compared: {AGAIN}, or move it away"
 
 
 def _files(place: Path) -> list[Path]:

@@ -107,9 +107,11 @@ class OffsetsReader(DataSourceReader):
                 yield self._rows(page)
 
     def _rows(self, page: meta_pb.ScanOffsetDataReply) -> pa.RecordBatch:
-        batch = decode_records(page.keys, page.records)
-        if not self._options.tombstones:
-            batch = batch.filter(batch.column("live"))
+        # Lists: protobuf's own sequences are slow to walk, and each is walked twice.
+        batch = decode_records(list(page.keys), list(page.records))
+        live = batch.column("live")
+        if not self._options.tombstones and live.false_count:
+            batch = batch.filter(live)
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def _scan(self, calls: MetaCalls, until: bytes, after: bytes) -> meta_pb.ScanOffsetDataReply:

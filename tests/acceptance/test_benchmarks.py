@@ -25,6 +25,7 @@ BARS = {
     "wal_sync": 3,
     "during_flush": 1,
     "journal": 3,
+    "meta_bulk": 2,
 }
 BY_H2LOAD = {"floor": 0, "client": 2}  # the bars that are left without it
 

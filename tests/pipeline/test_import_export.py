@@ -2,28 +2,22 @@
 
 import json
 from collections.abc import Iterator
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import grpc
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from rich.console import Console
 
-from adapter.cli.formats import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES, Format, OffsetRow, parse, to_csv
-from adapter.codec import encode_key, encode_record
+from adapter.cli.formats import CSV_OFFSET_MAX, CSV_PARTITION_MAX, Format, OffsetRow, parse, to_csv
 from adapter.config import parse as parse_config
 from adapter.errors import ConfigError, InvalidInputError
-from adapter.model import OffsetKey, OffsetRecord
-from adapter.pipeline import exports, exports_job, imports, imports_job
-from adapter.pipeline.config import ExportSection, ImportSection, JobConfig
+from adapter.pipeline import exports, exports_job, imports
+from adapter.pipeline.config import ExportSection, ImportSection
 from adapter.pipeline.import_files import find_files, json_entries
-from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
+from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS
 from adapter.pipeline.rocketmq import LONG_MAX, broker_file, client_file
-from adapter.rpc import meta_grpc, meta_pb
 from adapter.testing import ServiceProcess, meta_process
+from tests.pipeline.import_runs import CSV_LINES, Jobs
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
 REAL = ("broker-4x.json", "broker-4x-two-groups.json")
@@ -36,43 +30,6 @@ ENTRIES_SCHEMA = (
 KEYED = "namespace string, group string, shard string"
 RECORDS_SCHEMA = f"{KEYED}, topic string, partition bigint, offset bigint, epoch bigint, live boolean, problem string"
 
-CSV_LINES = [
-    "g,t,0,5",
-    'g,"t",1,6\r',
-    '"a ""b"", c",d,2,7',
-    "g,,0,5",
-    ",t,0,5",
-    "t,0,5",
-    "g,t,0",
-    "g,t,0,5,6",
-    "g,t,-1,5",
-    "g,t,0,-5",
-    "g,t,x,5",
-    "g,t,0,5.0",
-    "g,t,0, 5",
-    "g,t,\u0663,5",
-    "g,t,007,08",
-    f"g,t,{CSV_PARTITION_MAX},{CSV_OFFSET_MAX}",
-    f"g,t,{CSV_PARTITION_MAX + 1},5",
-    f"g,t,0,{CSV_OFFSET_MAX + 1}",
-    f"g,t,0,{'9' * 30}",
-    'g,"t,0,5',
-    'g,"t"x,0,5',
-    'g,t"x,0,5',
-    '"g","t","0","5"',
-    "group,topic,partition,offset",
-    f"{'g' * LINE_MAX_BYTES},t,0,5",
-    f"{'g' * 256},t,0,5",
-    f"g,{'t' * 256},0,5",
-    "g," + "\u00e4" * 127 + ",0,5",
-    "g," + "\u00e4" * 128 + ",0,5",
-    f"g,{'t' * 254},0,5",
-    "a\tb,t,0,5",
-    "g,a\x85b,0,5",
-    "\u6d88\u8d39,\u8bdd\u9898,3,4",
-    "x" * 200,
-]
-
 
 @pytest.fixture(scope="module")
 def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
@@ -81,50 +38,6 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     service.start()
     yield service
     service.kill()
-
-
-class Jobs:
-    """Runs import and export against the Meta Service, in one namespace and directory."""
-
-    def __init__(self, spark: SparkSession, meta: ServiceProcess, directory: Path) -> None:
-        self.spark = spark
-        self.directory = directory
-        self._meta = {"endpoints": [meta.tcp_address]}
-        self._namespace = directory.name
-        self.said = StringIO()
-
-    def import_files(self, *files: Path, apply: bool = True, dry_run: bool = False, **section: Any) -> int:
-        """The exit code of an import."""
-        values = {"files": [str(path) for path in files], "output": str(self.directory / "import"), **section}
-        return imports_job.run(self.spark, self._config("import", values), self._switches(apply=apply, dry_run=dry_run))
-
-    def export(self, *, dry_run: bool = False, **section: Any) -> int:
-        """The exit code of an export."""
-        values = {"output": str(self.directory / "export"), **section}
-        return exports_job.run(self.spark, self._config("export", values), self._switches(dry_run=dry_run))
-
-    def table(self, name: str, job: str = "import") -> list[dict[str, Any]]:
-        """A table of a job."""
-        rows: list[dict[str, Any]] = pq.read_table(self.directory / job / name).to_pylist()
-        return rows
-
-    def file(self, name: str) -> Path:
-        """A file of the export."""
-        return self.directory / "export" / "files" / name
-
-    def store(self, offsets: dict[tuple[str, str], int]) -> None:
-        """What the Meta Service holds before: (group, shard) -> offset."""
-        keys = [encode_key(OffsetKey(self._namespace, *key)) for key in offsets]
-        records = [encode_record(OffsetRecord(1, offset)) for offset in offsets.values()]
-        with grpc.insecure_channel(self._meta["endpoints"][0]) as channel:
-            request = meta_pb.MergeOffsetDataRequest(cluster_name="default", keys=keys, records=records)
-            assert meta_grpc.MetaServiceServiceStub(channel).MergeOffsetData(request).applied == len(offsets)
-
-    def _config(self, job: str, values: dict[str, Any]) -> JobConfig:
-        return parse_config({"meta": self._meta, job: {"namespace": self._namespace, **values}}, JobConfig, source="test")
-
-    def _switches(self, **switches: bool) -> Switches:
-        return Switches(console=Console(file=self.said, width=200), **switches)
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_job_toml_gives_each_number_its_bounds() -> None:
         ("[import]\nshard = '{topic}/{partition}/{topic}'", "import.shard: has a field twice"),
         ("[import]\nshard = '{topic}/{partition:04}'", "import.shard: a field is only its name in braces"),
         ("[import]\nshard = '{topic}/{partition'", "import.shard: "),
-        ("[import]\nshard = '{broker}/{topic}/{partition}'", "import: shard = '{broker}/{topic}/{partition}': a rocketmq file does not tell"),
+        ("[import]\nshard = '{broker}/{topic}/{partition}'", "import: shard = '{broker}/{topic}/{partition}': a rocketmq file"),
         ("[import]\ngroup = '{client}'", "import.group: has {client} without {group}"),
         ("[import]\ngroup = ''", "import.group: the name is empty"),
         ("[import]\ngroup = '{group}@{client}'", "import: group = '{group}@{client}': only rocketmq-client files have a client"),

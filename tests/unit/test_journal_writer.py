@@ -143,6 +143,21 @@ async def test_a_full_disk_is_told_once_and_tried_again(tmp_path: Path) -> None:
     assert (notes.counts.dropped, notes.counts.failures >= 3) == (0, True)
 
 
+async def test_after_a_failure_rows_of_two_days_stay_apart(tmp_path: Path) -> None:
+    """The older ones wait for their segment, the younger ones for theirs."""
+    writer, notes, files = writer_over(tmp_path, SetTime())
+    put(notes, 1)
+    put(notes, 2, at_ms=NOW_MS + DAY_MS)
+    files.fault = FULL
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space left"):
+            writer._turn(stopping=False)
+    put(notes, 3, at_ms=NOW_MS + DAY_MS)
+    files.fault = None
+    writer._turn(stopping=True)
+    assert [[row["offset"] for row in rows_of_file(found)] for found in segments(tmp_path)] == [[1], [2, 3]]
+
+
 def test_pauses_between_attempts_grow_to_a_limit(tmp_path: Path) -> None:
     """And begin anew after a success."""
     writer, _, _ = writer_over(tmp_path, SetTime())

@@ -95,6 +95,16 @@ def test_where_is_the_file_for_spark_submit() -> None:
     assert "reconcile" in answer.stdout
 
 
+def test_java_home_prints_nothing_but_the_path(tmp_path: Path) -> None:
+    """Also when it is made just now, which is logged: a shell takes what is printed."""
+    environment = {"PATH": "/nonexistent", "XDG_CACHE_HOME": str(tmp_path)}
+    answer = subprocess.run(
+        [sys.executable, ENTRY, "--java-home"], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert "java.made" in answer.stderr
+    assert [Path(line) for line in answer.stdout.splitlines()] == list((tmp_path / "offset-adapter").iterdir())
+
+
 def test_an_error_of_a_worker_is_told_by_its_own_text() -> None:
     """Not by Spark's trace. What is not ours is raised as it is."""
     with pytest.raises(JobError) as ours, own_errors():
