@@ -1,5 +1,4 @@
-"""The columns of the journal and of snapshots, as Arrow has them. Needs the extra `journal`: only what handles such files imports it
-(never the sidecar without a journal).
+"""The columns of the journal and of snapshots, as Arrow has them. Needs the extra `journal`: a plain sidecar never imports this.
 
 Spark's integers are signed: what is beyond them is null, and `problem` says what it was. No row is left out for it.
 """

@@ -69,7 +69,7 @@ RESULTS = Path(__file__).parent / "results"
 @click.argument("names", nargs=-1, type=click.Choice(list(ALL)))
 @click.option("--results", type=click.Path(path_type=Path), help="Where results go. Without it, a short run stores none.")
 def main(names: tuple[str, ...], results: Path | None) -> None:
-    """Run benchmarks (default: all). BENCH=short runs a tiny version of each but peers and the pipeline's, BENCH=full a long one."""
+    """Run benchmarks (default: all). BENCH=short: tiny ones, peers and the pipeline's only if named; BENCH=full: long ones."""
     try:
         scale = chosen()
     except ValueError as error:

@@ -70,14 +70,14 @@ def statuses(groups: list[dict[str, Any]], load: Load) -> Check:
     return Check("status of every group", len(wanted), _differences({row["group"]: row["status"] for row in groups}, wanted))
 
 
-def survived(held: Mapping[OffsetKey, int], load: Load, keys: set[OffsetKey]) -> Check:
+def survived(what: str, held: Mapping[OffsetKey, int], load: Load, keys: set[OffsetKey]) -> Check:
     """What was acknowledged is there; more than that only as far as it was sent."""
     wrong = [
         f"{key.group} {key.shard}: acknowledged {load.acknowledged[key]}, sent {load.sent[key]}, held {held.get(key)}"
         for key in sorted(keys)
         if not load.acknowledged[key] <= held.get(key, -1) <= load.sent[key]
     ]
-    return Check("snapshot of the killed adapter: all that it acknowledged", len(keys), tuple(wrong))
+    return Check(what, len(keys), tuple(wrong))
 
 
 def equal(what: str, found: Mapping[OffsetKey, int], wanted: Mapping[OffsetKey, int]) -> Check:

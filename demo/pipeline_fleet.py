@@ -72,9 +72,8 @@ class Fleet:
                 made.append(broker)
             yield cls(directory, meta, made, command)
 
-    async def start(self) -> None:
-        """Start the Meta Service, then all adapters."""
-        await anyio.to_thread.run_sync(self.meta.start)
+    async def start_adapters(self) -> None:
+        """Start all of them."""
         for broker in self.brokers:
             broker.adapter.launch()
         for broker in self.brokers:

@@ -55,13 +55,14 @@ class Scenario:
         return self._checks
 
     async def _import(self) -> None:
-        await self._fleet.start()
-        self._story.tell(f"a Meta Service and {len(self._fleet.brokers)} adapters with journals serve")
+        await anyio.to_thread.run_sync(self._fleet.meta.start)
         self._story.output(await self._spark.job("import", "--apply"))
         wanted = {entry.key: entry.offset for entry in self._table}
         self._checks.append(equal("import: RocketMQ's offsets in the Meta Service", await self._fleet.remote_offsets(), wanted))
 
     async def _run_load(self) -> None:
+        await self._fleet.start_adapters()
+        self._story.tell(f"{len(self._fleet.brokers)} adapters with journals serve")
         for group, way in self._load.ways.items():
             self._story.tell(f"{group} {way.value}")
         await self._load.run([broker.client for broker in self._fleet.brokers], LOAD_TICKS)
@@ -76,7 +77,7 @@ class Scenario:
         await self._spark.job("lag", "--available-now")
         tables = self._below / "lag"
         groups, rewound = newest(tables / "groups"), every(tables / "rewinds")
-        self._story.show(lag_table(groups, self._load))
+        self._story.show(lag_table(groups))
         self._story.show(rewind_table(rewound))
         self._checks += [
             offsets_and_lag(newest(tables / "shards"), self._load),
@@ -103,7 +104,8 @@ class Scenario:
             story.output(await fleet.snapshot(broker, snapshots))
         self._lost.adapter.kill()
         story.tell(f"the machine of {self._lost.name} is lost: only its snapshot is left")
-        self._checks.append(survived(held(snapshots, self._lost), self._load, self._lost_keys))
+        what = "snapshot of the killed adapter: all that it acknowledged"
+        self._checks.append(survived(what, held(snapshots, self._lost), self._load, self._lost_keys))
 
     async def _reconcile(self) -> None:
         fleet = self._fleet
@@ -122,7 +124,8 @@ class Scenario:
         self._story.output(await self._spark.job("reconcile", "--apply"))
         wanted = {**remote, **behind}
         self._checks.append(equal("after the repair: every key of the Meta Service", await fleet.remote_offsets(), wanted))
-        self._checks.append(survived(await fleet.remote_offsets(), self._load, set(self._load.acknowledged)))
+        what = "after the repair: all that was acknowledged, anywhere"
+        self._checks.append(survived(what, await fleet.remote_offsets(), self._load, set(self._load.acknowledged)))
 
     async def _make_report(self) -> None:
         await self._spark.job("report")

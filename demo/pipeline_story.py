@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.pipeline_checks import Check
-from demo.pipeline_load import Load
 
 TITLE = "Offset adapter demo: the offsets of a fleet in Spark"
 _STYLES = {"OK": "green", "WARN": "yellow"}
@@ -79,26 +78,24 @@ class Story:
         self._console.print(Text(f"The report: {page}"), soft_wrap=True)
 
 
-def lag_table(groups: Sequence[dict[str, Any]], load: Load) -> Table:
-    """The groups, as the lag job sees them, beside what they really do."""
-    table = _table("group", "status", "lag", "lag time", "drained in", text=("what it does",))
+def lag_table(groups: Sequence[dict[str, Any]]) -> Table:
+    """The groups, as the lag job sees them, the largest lag first."""
+    table = _table("group", "status", "lag", "lag time", "drained in")
     for row in sorted(groups, key=lambda row: -(row["total_lag"] or 0)):
         status = Text(row["status"], style=_STYLES.get(row["status"], "red"))
-        way = load.ways[row["group"]].value
         table.add_row(
             escape(row["group"]),
             status,
             _known(row["total_lag"], ",d"),
             _seconds(row["max_lag_seconds"]),
             _seconds(row["drain_seconds"]),
-            way,
         )
     return table
 
 
 def rewind_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The rewinds, by their time."""
-    table = _table("rewound", "from", "to", "read again", text=("shard", "broker"))
+    table = _table("rewound", "from", "to", "read again", text=("shard",))
     for row in sorted(rows, key=lambda row: row["at"]):
         table.add_row(
             escape(row["group"]),
@@ -106,7 +103,6 @@ def rewind_table(rows: Sequence[dict[str, Any]]) -> Table:
             f"{row['offset']:,}",
             f"{row['duplicates']:,}",
             escape(row["shard"]),
-            row["broker"],
         )
     return table
 

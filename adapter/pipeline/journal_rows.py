@@ -33,10 +33,10 @@ def slot(time: Column, distance_ms: int) -> Column:
 def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
     """Each row as what it counts for.
 
-    `line`: of every row; its fields are null when the row does not count for them. The slot, epoch, offset, live and time of a
-    commit or tombstone, and the lag at that time; the head (seen_at, high); the time of the row and its broker. Of two lines of
-    the same offset and time the one with the older head is the larger: it tells the lag when it was committed.
-    `top`: of commits and tombstones. `odd`: of moves and of rows with a problem.
+    `line`: of every row: the head that it tells (t, high), its own time, its broker; null what is not to be counted.
+    `point`: of commits and tombstones; of two with the same offset and time the one with the older head is the larger: it tells
+    the lag when it was committed. `top`: the same, in the order in which a larger one stands above a smaller one.
+    `odd`: of moves and of rows with a problem.
     """
     at, run_us = sf.unix_micros("at"), sf.col("run") * US_OF_MS
     t = sf.least(sf.coalesce(sf.unix_micros("committed_at"), at), at)
@@ -55,29 +55,28 @@ def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
     )
     is_point, nearness = sf.col("is_point"), sf.col("nearness")
     is_odd = sf.col("trouble").isNotNull() | (is_point & kind.isin(*MOVES))
-    line = sf.struct(
-        sf.when(is_point, slot(sf.col("t"), point_distance_ms)).alias("slot"),
-        *(sf.when(is_point, sf.col(name)).alias(name) for name in ("epoch", "offset", "live", "t")),
-        nearness.alias("nearness"),
+    point = sf.struct(
+        slot(sf.col("t"), point_distance_ms).alias("slot"),
+        *("epoch", "offset", "live", "t", "nearness"),
         sf.when(nearness.isNotNull(), sf.greatest(high - offset, sf.lit(0).cast("long"))).alias("lag"),
-        sf.when(nearness.isNotNull(), high).alias("high"),
-        sf.col("row_at").alias("at"),
-        "broker",
-        is_odd.alias("is_odd"),
     )
+    told = sf.when(nearness.isNotNull(), high).alias("high")
+    line = sf.struct((-nearness).alias("t"), told, sf.col("row_at").alias("at"), "broker", is_odd.alias("is_odd"))
     odd = sf.struct("at", "broker", "run", "seq", "segment", "kind", *_MOVED, sf.col("trouble").alias("problem"), "is_point")
     return facts.select(
         *KEY,
         line.alias("line"),
+        sf.when(is_point, point).alias("point"),
         sf.when(is_point, sf.struct("epoch", "offset", "live", "t", "topic", "partition", "broker")).alias("top"),
         sf.when(is_odd, odd).alias("odd"),
     )
 
 
 def reduced(rows: DataFrame) -> DataFrame:
-    """Checked rows by key: all `lines`, the largest `top`, all `odds`. The one shuffle of a batch."""
+    """Checked rows by key: all `lines`, `points` and `odds`, and the largest `top`. The one shuffle of a batch."""
+    lists = {"lines": "line", "points": "point", "odds": "odd"}
     return rows.groupBy(*KEY).agg(
-        sf.collect_list("line").alias("lines"), sf.max("top").alias("top"), sf.collect_list("odd").alias("odds")
+        sf.max("top").alias("top"), *(sf.collect_list(one).alias(several) for several, one in lists.items())
     )
 
 

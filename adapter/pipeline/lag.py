@@ -8,6 +8,8 @@ A key whose largest record is a tombstone is in no table; its state stays for a 
 so that rows that come late do not bring it back. A shard whose head nobody told for a week is forgotten too.
 """
 
+from decimal import Decimal
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
@@ -21,18 +23,13 @@ DAY_US = 24 * 3_600 * US_OF_SECOND
 KEPT_DAYS = 7
 _SHARD = ("namespace", "shard")
 _IDENTITY = ("broker", "run", "seq")
-_POINT = ("slot", "epoch", "offset", "live", "t", "nearness", "lag")
 # Bits of an epoch below the era: see DESIGN.md, Epochs.
 _ERA_BITS = 32
 
 
 def merged_keys(state: DataFrame | None, batch: DataFrame, window_points: int) -> DataFrame:
     """The state of keys after a reduced batch: the key, `points` and `top`."""
-    points = sf.transform(
-        sf.filter("lines", lambda line: line["slot"].isNotNull()),
-        lambda line: sf.struct(*(line[name].alias(name) for name in _POINT)),
-    )
-    added = batch.where(sf.col("top").isNotNull()).select(*KEY, points.alias("added"), sf.col("top").alias("added_top"))
+    added = batch.where(sf.col("top").isNotNull()).select(*KEY, sf.col("points").alias("added"), sf.col("top").alias("added_top"))
     if state is None:
         alone = added.withColumn("all", sf.sort_array("added"))
         return alone.select(*KEY, _newest(sf.col("all"), window_points).alias("points"), sf.col("added_top").alias("top"))
@@ -43,17 +40,20 @@ def merged_keys(state: DataFrame | None, batch: DataFrame, window_points: int) -
 
 def merged_heads(state: DataFrame | None, batch: DataFrame, head_points: int, head_distance_ms: int) -> DataFrame:
     """The state of shards after a reduced batch: namespace, shard and `heads`."""
-    told = sf.transform(
-        sf.filter("lines", lambda line: line["nearness"].isNotNull()),
-        lambda line: sf.struct(
-            slot(-line["nearness"], head_distance_ms).alias("slot"), (-line["nearness"]).alias("t"), line["high"]
-        ),
+    line = sf.col("line")
+    told = batch.select(*_SHARD, sf.explode("lines").alias("line")).where(line["high"].isNotNull())
+    found = told.select(
+        *_SHARD, slot(line["t"], head_distance_ms).alias("slot"), line["t"].alias("t"), line["high"].alias("high")
     )
-    of_keys = batch.select(*_SHARD, sf.sort_array(told).alias("told")).select(
-        *_SHARD, _newest(sf.col("told"), head_points).alias("heads")
-    )
-    every = of_keys.where(sf.size("heads") > 0)
-    every = every if state is None else every.unionByName(state)
+    shift = sf.lit(Decimal(2**63)).cast("decimal(19,0)")
+    # The largest (t, high) as one number: Spark keeps the largest number by hash, but for the largest struct it sorts all rows.
+    after = (sf.col("t") - sf.col("slot")).cast("decimal(12,0)")
+    largest = found.groupBy(*_SHARD, "slot").agg(sf.max(after * shift + sf.col("high").cast("decimal(19,0)")).alias("both"))
+    high = sf.col("both") % shift
+    t = sf.col("slot") + ((sf.col("both") - high) / shift).cast("long")
+    heads = largest.select(*_SHARD, sf.struct("slot", t.alias("t"), high.cast("long").alias("high")).alias("head"))
+    added = heads.groupBy(*_SHARD).agg(sf.collect_list("head").alias("heads"))
+    every = added if state is None else added.unionByName(state)
     together = every.groupBy(*_SHARD).agg(sf.sort_array(sf.flatten(sf.collect_list("heads"))).alias("all"))
     return together.select(*_SHARD, _newest(sf.col("all"), head_points).alias("heads"))
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, DateFormatter
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FixedLocator, FuncFormatter, Locator, MaxNLocator
@@ -31,6 +31,7 @@ _DPI = 160  # the page shows 1,140 of these 1,760 pixels: sharp on a dense scree
 _NAME_LENGTH = 26
 _FEW = 2  # so many points are shown as such
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_SHORT_MS = 10 * 60_000
 # Distances between ticks on an axis of seconds.
 _TICKS_S = (1, 2, 5, 10, 20, 30, *(_MINUTE * n for n in (1, 2, 5, 10, 20, 30)), *(_HOUR * n for n in (1, 2, 4, 8, 12)))
 
@@ -195,7 +196,10 @@ def _style(axes: Axes, unit: Unit, ticks: int) -> None:
 def _time_axis(axes: Axes, from_ms: int, to_ms: int, ticks: int) -> None:
     locator = AutoDateLocator(tz=UTC, minticks=max(ticks // 2, 2), maxticks=ticks)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC, show_offset=False))  # type: ignore[no-untyped-call]
+    # A short time as it is; concise, only its seconds would be told.
+    short = to_ms - from_ms < _SHORT_MS
+    concise = ConciseDateFormatter(locator, tz=UTC, show_offset=False)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(DateFormatter("%H:%M:%S", tz=UTC) if short else concise)  # type: ignore[no-untyped-call]
     axes.set_xlim(_date(from_ms), _date(max(to_ms, from_ms + 1_000)))
 
 

@@ -59,7 +59,8 @@ async def test_journals_tell_the_lag_and_snapshots_repair_what_a_crash_left(tmp_
     async with Fleet.open(tmp_path, 2, print) as fleet:
         write_config(fleet, tmp_path / "report")
         load = Load(starts(), 2, stops_after=25, rewinds_after=100)
-        await fleet.start()
+        await anyio.to_thread.run_sync(fleet.meta.start)
+        await fleet.start_adapters()
         await load.run([broker.client for broker in fleet.brokers], LOAD_TICKS)
         for number in range(2):
             await collect(fleet, load, number)
@@ -74,7 +75,7 @@ async def test_journals_tell_the_lag_and_snapshots_repair_what_a_crash_left(tmp_
 
         await crash(fleet, load)
         kept = held(await snapshots(fleet), fleet.brokers[-1])
-        right(survived(kept, load, load.keys_of(1)))
+        right(survived("snapshot", kept, load, load.keys_of(1)))
         await anyio.to_thread.run_sync(fleet.meta.start)
         await clean(fleet.brokers[0])
         remote = await fleet.remote_offsets()
