@@ -42,18 +42,17 @@ _RISE_OF_MEAN = 10  # a tenth
 def burrow(
     offsets: Column, times: Column, lags: Column, lag: Column, lowest_recent_head: Column, now: Column, minimum: int, allowed: int
 ) -> Column:
-    """Burrow's status. `offsets`, `times` (microseconds) and `lags` (null: not known) are of the same commits, oldest first."""
+    """Burrow's status. `offsets`, `times` (microseconds) and `lags` (the known ones) are of the same commits, oldest first."""
     now_ms = sf.floor(now / US_OF_SECOND) * 1_000
     first_ms, last_ms = sf.floor(sf.get(times, sf.lit(0)) / US_OF_MS), sf.floor(last(times) / US_OF_MS)
     stopped = (now_ms - last_ms > last_ms - first_ms) & ~(lowest_recent_head <= last(offsets))
-    known = sf.array_compact(lags)
     return (
         sf.when(sf.coalesce(lag <= allowed, sf.lit(col=True)) | (sf.size(offsets) < minimum), "OK")
         .when(stopped, "STOP")
         .when(_first_rewind_stands(offsets), "REWIND")
         .when(sf.array_min(lags) <= allowed, "OK")
         .when(sf.array_min(offsets) == sf.array_max(offsets), "STALL")
-        .when(ascends(known), "WARN")
+        .when(ascends(lags), "WARN")
         .otherwise("OK")
     )
 
@@ -71,16 +70,15 @@ def status(
 ) -> Column:
     """Our status. `unread_since`: when there was something to read after the last commit; null: not known (all microseconds)."""
     span = sf.greatest(last(times) - sf.get(times, sf.lit(0)), sf.lit(least_us).cast("long"))
-    known = sf.array_compact(lags)
-    backlog = (sf.size(known) >= _KNOWN_LEAST) & (sf.array_min(known) > allowed)
+    backlog = (sf.size(lags) >= _KNOWN_LEAST) & (sf.array_min(lags) > allowed)
     return (
         sf.when((lag <= allowed) | (sf.size(offsets) < minimum), "OK")
         .when(lag.isNotNull() & (settled - unread_since > span), "STOP")
         .when(last(offsets) < sf.array_max(offsets), "REWIND")
         .when(lag.isNull() | ~backlog, "OK")
         .when(sf.array_min(offsets) == sf.array_max(offsets), "STALL")
-        .when(ascends(known), "WARN")
-        .when(_rises(known), "WARN")
+        .when(ascends(lags), "WARN")
+        .when(_rises(lags), "WARN")
         .otherwise("OK")
     )
 

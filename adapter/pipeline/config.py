@@ -106,6 +106,7 @@ class LagSection(Section):
 
     journals: Locations = ("data/journal",)
     output: Place = Path("data/lag")
+    keep_hours: int = Field(default=48, ge=1, le=876_000)
     trigger_ms: int = Field(default=10_000, ge=100, le=3_600_000)
     max_files: int = Field(default=1_000, ge=1, le=1_000_000)
     window_points: int = Field(default=10, ge=3, le=60)

@@ -119,6 +119,8 @@ def shards(keys: DataFrame, heads: DataFrame, clock: DataFrame, section: LagSect
     least_us = section.window_points * section.point_distance_ms * US_OF_MS
     facts = _head_facts(heads, section.window_points)
     known = keys.where("top.live").join(facts, [*_SHARD], "left").crossJoin(sf.broadcast(clock)).withColumns(_of_era())
+    # A column of its own: within a lambda, Spark would make the array anew for each element.
+    known = known.withColumn("lags", sf.array_compact("lags"))
     offsets, times, lags = sf.col("offsets"), sf.col("times"), sf.col("lags")
     top, newest, lookup = sf.col("top"), sf.col("newest"), sf.col("lookup")
     lag, window_lag = _lag(top["offset"]), _lag(rules.last(offsets))

@@ -14,7 +14,7 @@ places, and `complete/N.json` is written last. Killed
   with the same rows, and replaces what was renamed. Each directory that can be seen is whole at any time;
 - after `complete/N.json`, before Spark noted the batch: Spark gives it again. Its mark is removed, and it is made again
   from the state before it, which is there: a state is deleted only when two newer batches are whole;
-- while old state is deleted: what is left of it is deleted after the next batch.
+- while old batches are deleted: what is left of them is deleted after the next batch.
 
 What has a higher number than the batch in work is from a stream whose checkpoint is gone: it is removed. Nothing is synced to
 disk here: after a power cut, remove the directory and read the journals again.
@@ -24,13 +24,15 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from adapter import files
 from adapter.errors import AdapterError
 
 TABLES = ("shards", "groups", "rewinds", "rejects")
-_STATES_KEPT = 2
+_NEWEST = 2
+_HOUR_US = 3_600_000_000
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,10 @@ class Told:
 
 @dataclass(frozen=True)
 class LagFiles:
-    """The paths, and the order in which they change."""
+    """The paths, and the order in which they change. `keep_hours`: how long a batch is kept, by the journals' clock."""
 
     output: Path
+    keep_hours: int = 48
 
     @property
     def checkpoint(self) -> Path:
@@ -77,7 +80,7 @@ class LagFiles:
             raise AdapterError(
                 f"{self.output}: has no state of a batch before {batch}; remove the directory to read all journals again"
             )
-        return Told(**json.loads(self._mark(earlier[-1]).read_text(encoding="utf-8")))
+        return self._told(earlier[-1])
 
     def begin(self, batch: int) -> None:
         """Take back what was said of this batch and of all after it, and make room to stage it."""
@@ -92,16 +95,30 @@ class LagFiles:
         self.staged("").mkdir(parents=True)
 
     def publish(self, told: Told) -> None:
-        """Show a staged batch: tables, state, the mark. Then delete state that is not needed any more."""
+        """Show a staged batch: tables, state, the mark. Then delete what is not needed any more, or old."""
         for name in TABLES:
             _replace(self.staged(name), self.output / name / f"batch={told.batch}")
         _replace(self.staged("state"), self.state(told.batch, ""))
         mark = self._mark(told.batch)
         mark.parent.mkdir(exist_ok=True)
         files.write(str(mark), json.dumps(asdict(told)).encode())
-        for path in (self.output / "state").glob("batch=*"):
-            if int(path.name.removeprefix("batch=")) not in self.complete()[-_STATES_KEPT:]:
-                shutil.rmtree(path)
+        self._clean(told.now - self.keep_hours * _HOUR_US)
+
+    def _clean(self, since: int) -> None:
+        """Delete marks, and then what has none. The state and the shards are as large as the fleet: only two of each stay."""
+        whole = self.complete()
+        newest = set(whole[-_NEWEST:])
+        old = set(takewhile(lambda number: self._told(number).now < since, whole[:-_NEWEST]))
+        for number in old:
+            self._mark(number).unlink()
+        young = set(whole) - old
+        for name, kept in {**dict.fromkeys(TABLES, young), "shards": newest, "state": newest}.items():
+            for path in (self.output / name).glob("batch=*"):
+                if int(path.name.removeprefix("batch=")) not in kept:
+                    shutil.rmtree(path)
+
+    def _told(self, batch: int) -> Told:
+        return Told(**json.loads(self._mark(batch).read_text(encoding="utf-8")))
 
     def _mark(self, batch: int) -> Path:
         return self.output / "complete" / f"{batch}.json"

@@ -48,7 +48,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     directory cannot be written.
     """
     section = config.lag
-    files = LagFiles(section.output)
+    files = LagFiles(section.output, section.keep_hours)
     if switches.dry_run:
         dry_run(spark, section, files, switches)
         return DONE

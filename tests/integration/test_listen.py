@@ -8,6 +8,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -61,7 +62,8 @@ def _differences(documented: set[str], served: set[str]) -> tuple[set[str], set[
 async def test_the_metrics_are_those_of_the_reference(directory: Path) -> None:
     """Commits, results, flush size, latency, failures, dirty keys and their age, recovery, RocksDB: not one more or less."""
     port = free_port()
-    async with serving(directory, metrics={"listen": f"127.0.0.1:{port}"}):
+    sections: dict[str, Any] = {"metrics": {"listen": f"127.0.0.1:{port}"}, "journal": {"path": str(directory / "journal")}}
+    async with serving(directory, **sections):
         served = await anyio.to_thread.run_sync(_served, port, "offset_adapter")
     documented = _documented("offset_adapter")
     assert len(documented) > 20

@@ -83,13 +83,28 @@ def test_a_whole_batch_that_is_made_again_is_not_whole_meanwhile(tmp_path: Path)
     assert shown(files, 1) == {"again"}
 
 
-def test_state_is_kept_for_the_two_newest_batches_and_tables_for_all(tmp_path: Path) -> None:
-    """The newest may be made again from the one before."""
+def batches(directory: Path) -> list[int]:
+    """Those that have something in a directory."""
+    return sorted(int(path.name.removeprefix("batch=")) for path in directory.iterdir())
+
+
+def test_what_is_as_large_as_the_fleet_is_kept_for_the_two_newest_batches(tmp_path: Path) -> None:
+    """The newest may be made again from the one before. Other tables stay."""
     files = LagFiles(tmp_path)
     for batch in range(4):
         make(files, batch, str(batch))
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["batch=2", "batch=3"]
-    assert len(list((tmp_path / "shards").iterdir())) == 4
+    assert [batches(tmp_path / name) for name in ("state", "shards")] == [[2, 3]] * 2
+    assert [batches(tmp_path / name) for name in TABLES if name != "shards"] == [[0, 1, 2, 3]] * 3
+
+
+def test_old_batches_go_by_the_clock_of_the_journals(tmp_path: Path) -> None:
+    """A batch that is made again takes the same ones away; the two newest stay, however old they are."""
+    files = LagFiles(tmp_path, keep_hours=2)
+    for batch, hour in enumerate((0, 1, 2, 3, 9)):
+        stage(files, batch, str(batch))
+        files.publish(Told(batch, rows=1, now=hour * 3_600_000_000))
+        assert files.complete() == batches(tmp_path / "groups")
+    assert files.complete() == [3, 4]
 
 
 def test_what_is_newer_than_the_batch_is_of_a_lost_checkpoint_and_is_removed(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_axes_are_short() -> None:
 def test_a_name_in_a_picture_has_only_letters_of_the_font() -> None:
     """Matplotlib warns of every other one. A long name is cut in its middle: names of a fleet often begin alike."""
     assert drawable("a消b") == "a□b"
-    assert drawable("x" * 20 + "y" * 20) == "x" * 13 + "…" + "y" * 12
+    assert drawable("x" * 20 + "y" * 20) == "x" * 10 + "…" + "y" * 9
 
 
 def test_the_template_is_in_the_wheel(tmp_path: Path) -> None:
