@@ -18,12 +18,12 @@ import pytest
 
 from tests.pipeline.segments import commits, journal_table, write_segment
 
-KILLS = 3
+KILLS = 1
 # After its next batch is planned; a batch takes about a second.
 LATEST_KILL_S = 1.5
 PATIENCE_S = 300.0
 BROKERS = ("a", "b/c")
-SEGMENTS = 4  # of each broker
+SEGMENTS = 2  # of each broker
 TABLES = ("shards", "groups", "rewinds", "rejects")
 GROUPS, SHARDS = 4, 3
 
