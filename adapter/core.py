@@ -92,13 +92,10 @@ async def running_core(
     commits = Router(config, loader, committer, write_through)
     try:
         async with anyio.create_task_group() as tasks:
-            for run, name in (
-                (committer.run, "committer"),
-                (loader.run, "loader"),
-                (write_through.run, "write_through"),
-                (cache.watch, "cache.watch"),
-            ):
-                tasks.start_soon(run, name=name)
+            tasks.start_soon(committer.run, name="committer")
+            tasks.start_soon(loader.run, name="loader")
+            tasks.start_soon(write_through.run, name="write_through")
+            tasks.start_soon(cache.watch, name="cache.watch")
             tasks.start_soon(cache.run_sync, config.flush.interval_ms / 1000, name="cache.sync")
             yield Core(
                 cache=cache,
