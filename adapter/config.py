@@ -1,6 +1,6 @@
 """Frozen settings, read from TOML. A bad value is rejected by its name; nothing is corrected or guessed.
 
-Every setting is explained in config/adapter.toml and config/meta.toml, with its unit and its default.
+The adapter's settings, and what both processes share. Every setting is explained in config/, with its unit and its default.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ WalSync = Literal["always", "interval", "never"]
 
 MAX_PORT = 65_535
 
-_Path = Annotated[Path, Strict(strict=False)]
+FilePath = Annotated[Path, Strict(strict=False)]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -49,14 +49,16 @@ def _optional_address(value: str) -> str:
     return _address(value) if value else value
 
 
-def _name(value: str) -> str:
+def name_of_part(value: str) -> str:
+    """A name as those of groups. Raises ValueError."""
     try:
         return check_name(value, "the name")
     except InvalidInputError as error:
         raise ValueError(str(error)) from error
 
 
-def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
+def not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
+    """Some endpoints. Raises ValueError."""
     if not value:
         raise ValueError("is empty; at least one endpoint is needed")
     return value
@@ -75,17 +77,17 @@ class Section(BaseModel):
 class ServerTls(Section):
     """A server's certificate. With `client_ca` clients must show one as well (mTLS)."""
 
-    cert: _Path
-    key: _Path
-    client_ca: _Path | None = None
+    cert: FilePath
+    key: FilePath
+    client_ca: FilePath | None = None
 
 
 class ClientTls(Section):
     """How the Meta Service is verified, and what this side shows."""
 
-    ca: _Path
-    cert: _Path | None = None
-    key: _Path | None = None
+    ca: FilePath
+    cert: FilePath | None = None
+    key: FilePath | None = None
 
     @model_validator(mode="after")
     def _pair(self) -> Self:
@@ -120,12 +122,6 @@ class AdapterServerSection(ServerSection):
     unix_socket: str = "data/adapter.sock"
 
 
-class MetaServerSection(ServerSection):
-    """The Meta Service's gRPC addresses."""
-
-    listen: Address = "127.0.0.1:9530"
-
-
 class MetricsSection(Section):
     """Where Prometheus scrapes over HTTP. Empty: nowhere."""
 
@@ -148,16 +144,10 @@ class AdapterMetricsSection(MetricsSection):
     listen: OptionalAddress = "127.0.0.1:9521"
 
 
-class MetaMetricsSection(MetricsSection):
-    """The Meta Service's metrics."""
-
-    listen: OptionalAddress = "127.0.0.1:9531"
-
-
 class CacheSection(Section):
     """The local store."""
 
-    path: _Path = Path("data/adapter")
+    path: FilePath = Path("data/adapter")
     wal_sync: WalSync = "interval"
 
 
@@ -173,8 +163,8 @@ class FlushSection(Section):
 class MetaSection(Section):
     """The Meta Service as this adapter sees it."""
 
-    cluster: Annotated[str, AfterValidator(_name)] = "default"
-    endpoints: Annotated[tuple[Address, ...], Strict(strict=False), AfterValidator(_not_empty)] = ("127.0.0.1:9530",)
+    cluster: Annotated[str, AfterValidator(name_of_part)] = "default"
+    endpoints: Annotated[tuple[Address, ...], Strict(strict=False), AfterValidator(not_empty)] = ("127.0.0.1:9530",)
     timeout_ms: int = Field(default=3_000, ge=10, le=600_000)
     load_timeout_ms: int = Field(default=500, ge=10, le=60_000)
     tls: ClientTls | None = None
@@ -190,7 +180,7 @@ class BrokerLogSection(Section):
 class AdminSection(Section):
     """Who may call OffsetAdmin over TCP: who shows this token; without one, with mTLS, every client; else nobody."""
 
-    token_file: _Path | None = None
+    token_file: FilePath | None = None
 
 
 class ExpirySection(Section):
@@ -203,8 +193,8 @@ class ExpirySection(Section):
 class JournalSection(Section):
     """A record of what changed, for the pipeline. Without a path: none."""
 
-    path: _Path | None = None
-    broker: Annotated[str, AfterValidator(_name)] = Field(default_factory=socket.gethostname)
+    path: FilePath | None = None
+    broker: Annotated[str, AfterValidator(name_of_part)] = Field(default_factory=socket.gethostname)
     segment_max_bytes: int = Field(default=16 * 2**20, ge=65_536, le=2**30)
     segment_max_age_ms: int = Field(default=60_000, ge=100, le=86_400_000)
     disk_max_bytes: int = Field(default=2**30, ge=2**20, le=2**50)
@@ -275,30 +265,6 @@ class AdapterConfig(Section):
     def mode_of(self, namespace: str, group: str) -> Mode:
         """The mode of a group: its first matching policy, else the general one."""
         return next((rule.mode for rule in self.policy if rule.matches(namespace, group)), self.mode)
-
-
-class StoreSection(Section):
-    """The Meta Service's store."""
-
-    path: _Path = Path("data/meta")
-
-
-class TombstoneSection(Section):
-    """How long a deleted or expired offset keeps late saves from bringing it back. 0 hours: for ever."""
-
-    retention_hours: int = Field(default=168, ge=0, le=876_000)
-    interval_ms: int = Field(default=600_000, ge=10, le=86_400_000)
-
-
-class MetaConfig(Section):
-    """config/meta.toml."""
-
-    server: MetaServerSection = MetaServerSection()
-    metrics: MetaMetricsSection = MetaMetricsSection()
-    store: StoreSection = StoreSection()
-    tombstones: TombstoneSection = TombstoneSection()
-    stop: StopSection = StopSection()
-    log: LogSection = LogSection()
 
 
 C = TypeVar("C", bound=Section)

@@ -86,6 +86,7 @@ class Status(Enum):
     SUPERSEDED = 2
     CONFLICT = 3
     INVALID = 4
+    UNAVAILABLE = 5
 
     @property
     def acknowledged(self) -> bool:

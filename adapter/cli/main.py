@@ -9,18 +9,15 @@ import click
 from adapter import __version__, logs, repairing, sidecar
 from adapter.cli import offsets, options, tools
 from adapter.cli.snapshot import snapshot
-from adapter.config import AdapterConfig, MetaConfig, load
+from adapter.config import AdapterConfig, load
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.metaservice import process as meta_process
+from adapter.metaservice.config import MetaConfig
 from adapter.process import run_process
 
 CONFIG = click.Path(path_type=Path, dir_okay=False)
 
 _config = click.option("--config", type=CONFIG, help="A TOML file; without it every setting has its default.")
-
-
-def _load(path: Path | None, kind: type[AdapterConfig | MetaConfig]) -> AdapterConfig | MetaConfig:
-    return load(path, kind) if path else kind()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -9,9 +9,9 @@ import structlog
 
 from adapter import metrics as metrics_http
 from adapter.clocks import wall_ms
-from adapter.config import MetaConfig, TombstoneSection
 from adapter.errors import DiskFullError
 from adapter.listen import listening
+from adapter.metaservice.config import MetaConfig, TombstoneSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.metaservice.service import MetaService

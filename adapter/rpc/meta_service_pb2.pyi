@@ -170,6 +170,10 @@ class SaveOffsetResult(_message.Message):
         """`expected_offset` was not what stands; nothing was written."""
         INVALID: SaveOffsetResult._Status.ValueType  # 4
         """The entry broke a rule named in `message`; nothing was written."""
+        UNAVAILABLE: SaveOffsetResult._Status.ValueType  # 5
+        """The part of the store that holds it did not answer, as `message` says: it
+        may or may not be written. Send it again.
+        """
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
     STATUS_UNSPECIFIED: SaveOffsetResult.Status.ValueType  # 0
@@ -181,6 +185,10 @@ class SaveOffsetResult(_message.Message):
     """`expected_offset` was not what stands; nothing was written."""
     INVALID: SaveOffsetResult.Status.ValueType  # 4
     """The entry broke a rule named in `message`; nothing was written."""
+    UNAVAILABLE: SaveOffsetResult.Status.ValueType  # 5
+    """The part of the store that holds it did not answer, as `message` says: it
+    may or may not be written. Send it again.
+    """
 
     GROUP_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int

@@ -85,8 +85,10 @@ class MetaServiceServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def SaveOffsetData(self, request, context):
-        """Merges every entry into the store by (epoch, offset) and syncs once before
-        the reply. `results` has one row per entry, in the order of the request.
+        """Merges every entry into the store by (epoch, offset); what the reply says
+        is durable. `results` has one row per entry, in the order of the request.
+        RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the trailing metadata:
+        too much is under way; nothing was written; come back after that time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

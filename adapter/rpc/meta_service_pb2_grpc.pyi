@@ -38,8 +38,10 @@ class MetaServiceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MetaServiceServiceAsyncStub: ...
     SaveOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.SaveOffsetDataRequest, _meta_service_pb2.SaveOffsetDataReply]
-    """Merges every entry into the store by (epoch, offset) and syncs once before
-    the reply. `results` has one row per entry, in the order of the request.
+    """Merges every entry into the store by (epoch, offset); what the reply says
+    is durable. `results` has one row per entry, in the order of the request.
+    RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the trailing metadata:
+    too much is under way; nothing was written; come back after that time.
     """
     GetOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.GetOffsetDataRequest, _meta_service_pb2.GetOffsetDataReply]
     """The live offsets of one group. A group that has none gives an empty reply."""
@@ -75,8 +77,10 @@ class MetaServiceServiceStub:
 class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     SaveOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.SaveOffsetDataRequest, _meta_service_pb2.SaveOffsetDataReply]  # type: ignore[assignment]
-    """Merges every entry into the store by (epoch, offset) and syncs once before
-    the reply. `results` has one row per entry, in the order of the request.
+    """Merges every entry into the store by (epoch, offset); what the reply says
+    is durable. `results` has one row per entry, in the order of the request.
+    RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the trailing metadata:
+    too much is under way; nothing was written; come back after that time.
     """
     GetOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.GetOffsetDataRequest, _meta_service_pb2.GetOffsetDataReply]  # type: ignore[assignment]
     """The live offsets of one group. A group that has none gives an empty reply."""
@@ -115,8 +119,10 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.SaveOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.SaveOffsetDataReply, _abc.Awaitable[_meta_service_pb2.SaveOffsetDataReply]]:
-        """Merges every entry into the store by (epoch, offset) and syncs once before
-        the reply. `results` has one row per entry, in the order of the request.
+        """Merges every entry into the store by (epoch, offset); what the reply says
+        is durable. `results` has one row per entry, in the order of the request.
+        RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the trailing metadata:
+        too much is under way; nothing was written; come back after that time.
         """
 
     @_abc_1.abstractmethod

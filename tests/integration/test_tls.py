@@ -12,10 +12,11 @@ import grpc.aio
 import pytest
 
 from adapter.client import OffsetClient
-from adapter.config import MetaConfig, parse
+from adapter.config import parse
 from adapter.errors import ConfigError, MetaUnavailableError
 from adapter.meta_client import GrpcMetaClient
 from adapter.metaservice import process
+from adapter.metaservice.config import MetaConfig
 from adapter.model import SaveEntry, Status
 from adapter.testing import FakeMeta, adapter_config, eventually, running_sidecar
 from tests.integration.certificates import Authority, Certificate

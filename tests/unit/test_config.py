@@ -11,8 +11,9 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from adapter.config import AdapterConfig, MetaConfig, Section, is_loopback, load, parse, split_address
+from adapter.config import AdapterConfig, Section, is_loopback, load, parse, split_address
 from adapter.errors import ConfigError
+from adapter.metaservice.config import MetaConfig
 
 FILES = Path(__file__).parents[2] / "config"
 KINDS: dict[str, type[Section]] = {"adapter.toml": AdapterConfig, "meta.toml": MetaConfig}

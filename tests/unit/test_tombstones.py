@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.config import TombstoneSection
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError
+from adapter.metaservice.config import TombstoneSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.process import HOUR_MS, drop_tombstones
 from adapter.metrics import MetaMetrics
