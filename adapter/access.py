@@ -8,7 +8,6 @@ import hmac
 import inspect
 import os
 import pwd
-import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from functools import wraps
@@ -23,6 +22,7 @@ from adapter.client import USER_KEY
 from adapter.config import AdapterConfig
 from adapter.errors import AccessDeniedError, AdapterError, ConfigError, UnauthenticatedError
 from adapter.rpc import offsets_pb
+from adapter.secret_files import read_secret
 from adapter.statuses import Context, status_of
 from adapter.views import change_row
 
@@ -169,20 +169,9 @@ def audited(method: Callable[[S, Q, Context], Any]) -> Callable[[S, Q, Context],
 
 def read_token(path: Path, name: str) -> str:
     """The token in a file, which the setting or option `name` names. Raises ConfigError."""
-    try:
-        with path.open(encoding="ascii") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read().strip()
-    except OSError as error:
-        raise ConfigError(f"{name}: {path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ConfigError(f"{name}: {path}: a token is made of printable ASCII characters") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{name}: {path}: others than its owner have access to it: chmod 600")
+    token = read_secret(path, name)
     if len(token) < TOKEN_MIN:
         raise ConfigError(f"{name}: {path}: holds {len(token)} characters, a token needs at least {TOKEN_MIN}")
-    if not (token.isprintable() and token.isascii()):
-        raise ConfigError(f"{name}: {path}: a token is one line of printable ASCII characters")
     return token
 
 

@@ -12,9 +12,9 @@ from adapter.cache import OffsetCache
 from adapter.combine import Combiner
 from adapter.committer import Commit, Committer, Reconcile, Standing
 from adapter.config import AdapterConfig
-from adapter.errors import AdapterError, RefusedError
+from adapter.errors import AdapterError
 from adapter.journal import NO_JOURNAL, Journal, Moved
-from adapter.meta_client import MetaClient
+from adapter.meta_client import MetaClient, failure_of
 from adapter.metrics import AdapterMetrics
 from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
 from adapter.placing import goes_back, place
@@ -63,8 +63,8 @@ class WriteThrough:
     async def commit(self, commit: Commit) -> list[Standing]:
         """Commit to the Meta Service, then locally.
 
-        Raises MetaUnavailableError: the commit does not count, though the Meta Service may have applied it. RefusedError when it
-        refused an entry. Else what `Committer.submit` raises.
+        Raises MetaUnavailableError, also when an entry has no answer: the commit does not count, though the Meta Service may have
+        applied it. RefusedError when it refused an entry. Else what `Committer.submit` raises.
         """
         if commit.members:
             # First, and durably: a member of an older generation must not come in behind this one.
@@ -161,7 +161,7 @@ def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) ->
     for key, record in plan:
         outcome = outcomes[key]
         if not outcome.status.acknowledged:
-            return RefusedError(f"{'/'.join(key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}".rstrip())
+            return failure_of(key, outcome)
         if outcome.status is Status.APPLIED and record is not None:
             # A later caller of the same save may have gone further: this one was applied all the same.
             answer.append(Standing(key, resolve(record, outcome.standing)))

@@ -1,7 +1,8 @@
 """What the Meta Service has not acknowledged yet. In memory, bounded by the number of distinct keys (invariants 3 and 4).
 
-By group, as commits come and saves go. A key leaves only by `acknowledge`, during the flush that took it, or by `discard`: the
-Meta Service is known to hold as much.
+By group, as commits come and saves go. A group that is set aside waits, new commits included, until it is taken up: the part of
+the Meta Service that holds it does not answer. A key leaves by `acknowledge`, during the flush that took it, or by `discard`:
+the Meta Service is known to hold as much.
 """
 
 from collections.abc import Iterator, Mapping
@@ -58,6 +59,9 @@ class DirtyKeys:
         self._waiting = _Part()
         self._in_flight = _Part()
         self._refused = _Part()
+        # Of groups that are set aside: what was there at the last `take`. Newer than what was refused, older than what waits.
+        self._away = _Part()
+        self._aside: set[GroupKey] = set()
 
     def add(self, group: GroupKey, held: Mapping[str, Held], now: float) -> None:
         """Mark shards of a group dirty."""
@@ -73,9 +77,12 @@ class DirtyKeys:
             shards[shard] = held
 
     def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
-        """Begin a flush of everything that waits. What is committed from now on waits for the next (invariant 3)."""
-        self._in_flight, self._waiting = self._waiting, _Part()
-        return self._in_flight.groups
+        """Begin a flush of what waits and is not set aside. What is committed from now on waits for the next (invariant 3)."""
+        taken, self._waiting = self._waiting, _Part()
+        for group in self._aside & taken.groups.keys():
+            self._away.add(group, taken.groups.pop(group), taken.since)
+        self._in_flight = taken
+        return taken.groups
 
     def acknowledge(self, key: OffsetKey) -> None:
         """The Meta Service holds at least what the running flush took."""
@@ -89,6 +96,16 @@ class DirtyKeys:
         found = self._in_flight.pop(key)
         if found:
             self._refused.add(key.group_key, {key.shard: found}, since)
+
+    def set_aside(self, group: GroupKey) -> None:
+        """What the running flush took of a group, and what is committed to it, waits for `take_up`: it got no answer."""
+        self._aside.add(group)
+
+    def take_up(self) -> None:
+        """Let the next flush send again what was set aside."""
+        self._aside.clear()
+        away, self._away = self._away, _Part()
+        self._put_back(away)
 
     def settle(self) -> None:
         """End the flush that `take` began. What was neither acknowledged nor refused waits again."""
@@ -107,10 +124,15 @@ class DirtyKeys:
         """The Meta Service is known to hold at least the local value."""
         self._waiting.pop(key)
         self._refused.pop(key)
+        self._away.pop(key)
 
     def is_refused(self, key: OffsetKey) -> bool:
         """True when the Meta Service refused the key's last flush."""
         return key in self._refused
+
+    def is_aside(self, key: OffsetKey) -> bool:
+        """True when the key's group is set aside, and it is dirty."""
+        return key.group_key in self._aside and key in self
 
     def keys(self) -> set[OffsetKey]:
         """The dirty keys, of which a caller may keep this copy."""
@@ -118,7 +140,7 @@ class DirtyKeys:
 
     def __contains__(self, key: OffsetKey) -> bool:
         """True when the Meta Service has not acknowledged the newest local value."""
-        return key in self._waiting or key in self._in_flight or key in self._refused
+        return key in self._waiting or key in self._in_flight or key in self._refused or key in self._away
 
     def __bool__(self) -> bool:
         """True when any key is dirty."""
@@ -126,7 +148,7 @@ class DirtyKeys:
 
     def __len__(self) -> int:
         """Distinct dirty keys."""
-        if not self._in_flight and not self._refused:
+        if not (self._in_flight or self._refused or self._away):
             return len(self._waiting)
         # Also called from the metrics thread: `list` copies while no other thread runs.
         shards: dict[GroupKey, set[str]] = {}
@@ -138,7 +160,18 @@ class DirtyKeys:
     @property
     def waiting(self) -> int:
         """Keys that the next flush will send."""
-        return len(self._waiting)
+        groups = self._waiting.groups
+        return len(self._waiting) - sum(len(groups[group]) for group in self._aside & groups.keys())
+
+    @property
+    def aside(self) -> int:
+        """Keys that are set aside, as of the last flush."""
+        return len(self._away)
+
+    @property
+    def some_aside(self) -> bool:
+        """True when there are any of these."""
+        return bool(self._away)
 
     @property
     def refused(self) -> int:
@@ -154,10 +187,11 @@ class DirtyKeys:
         return min((seq for held in self._refused.groups.values() for _, seq, _ in held.values()), default=None)
 
     def _parts(self) -> tuple[_Part, ...]:
-        return self._waiting, self._in_flight, self._refused
+        return self._waiting, self._in_flight, self._refused, self._away
 
     def _put_back(self, part: _Part) -> None:
         """Under what came in meanwhile: the newer record stays."""
         for group, held in part.groups.items():
-            newer = self._waiting.groups.get(group, {})
-            self._waiting.add(group, {**held, **newer}, part.since)
+            place = self._away if group in self._aside else self._waiting
+            newer = place.groups.get(group, {})
+            place.add(group, {**held, **newer}, part.since)

@@ -15,6 +15,7 @@ import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
 from adapter.rpc import meta_grpc, meta_pb
+from adapter.statuses import pushback_s
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub
@@ -31,7 +32,6 @@ _UNAVAILABLE = {
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 
@@ -65,9 +65,11 @@ class Endpoints:
     async def call(self, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None) -> R:
         """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current.
 
+        An overloaded one did answer: it is there, and another one may have room. When none has, the error says when to come back.
         Raises MetaUnavailableError; RefusedError; OtherKindError when `epochs` (not None) is not true of the one that answers.
         """
         problems = []
+        overloaded: dict[str, float] = {}
         first = self._names.index(self.current)
         for name in (*self._names[first:], *self._names[:first]):
             try:
@@ -78,6 +80,8 @@ class Endpoints:
                 found = _translate(name, error, timeout_s)
                 if isinstance(found, MetaUnavailableError):
                     problems.append(str(found))
+                    if found.retry_after_s:
+                        overloaded[name] = found.retry_after_s
                     continue
                 self.available = True
                 if epochs and error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -94,8 +98,9 @@ class Endpoints:
             self.available = True
             self.current = name
             return answer
-        self.available = False
-        raise MetaUnavailableError("; ".join(problems))
+        self.available = bool(overloaded)
+        self.current = next(iter(overloaded), self.current)
+        raise MetaUnavailableError("; ".join(problems), retry_after_s=min(overloaded.values(), default=0.0))
 
     async def _check_kind(self, name: str, timeout_s: float, *, epochs: bool) -> None:
         if name not in self._epochs:
@@ -140,4 +145,6 @@ def _translate(endpoint: str, error: grpc.aio.AioRpcError, timeout_s: float) -> 
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return MetaUnavailableError(f"{endpoint}: no answer within {timeout_s:g} s")
     text = f"{endpoint}: {code.name}: {error.details()}"
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return MetaUnavailableError(text, retry_after_s=pushback_s(error.trailing_metadata()))
     return MetaUnavailableError(text) if code in _UNAVAILABLE else RefusedError(text)

@@ -21,7 +21,11 @@ class AdapterError(Exception):
 
 
 class TransientError(AdapterError):
-    """Trying again later may help."""
+    """Trying again later may help: not before `retry_after_s` seconds, where whoever refused said so; 0 where not."""
+
+    def __init__(self, text: str = "", *, retry_after_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
 
 
 class PermanentError(AdapterError):
@@ -29,7 +33,11 @@ class PermanentError(AdapterError):
 
 
 class MetaUnavailableError(TransientError):
-    """The Meta Service did not answer, or not in time. Whether it applied the request is unknown."""
+    """The Meta Service did not answer, not in time, or not for all of it, or is overloaded. What it applied is unknown."""
+
+
+class OverloadedError(TransientError):
+    """Too much is under way in this Meta Service. Nothing of the request was done."""
 
 
 class BrokerLogError(TransientError):

@@ -1,7 +1,8 @@
 """Brings dirty keys to the Meta Service: at most one attempt per interval, only what changed, newest values.
 
 A key becomes clean only by an acknowledgement of at least its value (invariant 3). Whatever goes wrong, what was not
-acknowledged stays dirty (4). Never blocks a commit.
+acknowledged stays dirty (4). What a part of the Meta Service does not answer is tried again less and less often, and does not
+hold up the rest. Never blocks a commit.
 """
 
 from collections import Counter
@@ -18,13 +19,13 @@ from adapter.committer import Committer, Reconcile
 from adapter.config import FlushSection
 from adapter.dirty import DirtyKeys
 from adapter.epochless import save
-from adapter.errors import AdapterError, RefusedError, TransientError
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TransientError
 from adapter.hot import Fields, Held
 from adapter.journal import NO_JOURNAL, Journal
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
-from adapter.retry import retrying
+from adapter.retry import pause_s, retrying
 from adapter.wire import SLICE, in_slices, others
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,8 @@ class _Outcome:
     acknowledged: int = 0
     refused: int = 0
     why_refused: str = ""
+    unanswered: int = 0
+    why_unanswered: str = ""
 
 
 class Flusher:
@@ -68,6 +71,9 @@ class Flusher:
         self._now_ms = clocks.now_ms
         self._lock = anyio.Lock()
         self._refused_since = 0.0
+        # When what is set aside is tried again, 0 when nothing is; and how often in a row that has failed.
+        self._aside_until = 0.0
+        self._aside_tries = 0
         # False until the recovery has seen every key: before, the store may hold dirty keys that `dirty` does not know.
         self.tracks_all = False
         # What was still dirty then: a Meta Service without epochs may hold more of it.
@@ -87,17 +93,22 @@ class Flusher:
             now = self._clock()
             next_at = max(next_at, now - interval_s) + interval_s
             refused_too = self._dirty.refused > 0 and now >= self._refused_since + self._section.refused_retry_ms / 1000
-            if self._dirty.waiting or refused_too:
-                await policy(self.flush_once, refused_too=refused_too)
+            aside_too = 0 < self._aside_until <= now
+            if self._dirty.waiting or refused_too or aside_too:
+                await policy(self.flush_once, refused_too=refused_too, aside_too=aside_too)
 
-    async def flush_once(self, *, refused_too: bool = False) -> int:
-        """Send everything that is dirty now, or what was refused before as well; returns how many keys were acknowledged.
+    async def flush_once(self, *, refused_too: bool = False, aside_too: bool = False) -> int:
+        """Send what is dirty now, or what was refused or set aside before as well; returns how many keys were acknowledged.
 
-        Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again.
+        Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again. What alone
+        got no answer is no error: its group is set aside, see `dirty`.
         """
         async with self._lock:
             if refused_too:
                 self._dirty.retry_refused()
+            if aside_too:
+                self._dirty.take_up()
+                self._aside_until = 0.0
             if not self._dirty.waiting:
                 return 0
             seq = self._cache.seq
@@ -122,11 +133,13 @@ class Flusher:
             yield
 
     async def flush_all(self) -> int:
-        """Send what is dirty and what was refused before; returns how many keys were acknowledged.
+        """Send what is dirty and what was refused or set aside before; returns how many keys were acknowledged.
 
-        Raises MetaUnavailableError, or RefusedError when the Meta Service refuses something again.
+        Raises MetaUnavailableError, also when a part has no answer; RefusedError when the Meta Service refuses something again.
         """
-        flushed = await self.flush_once(refused_too=True)
+        flushed = await self.flush_once(refused_too=True, aside_too=True)
+        if self._dirty.some_aside:
+            raise MetaUnavailableError(f"{self._dirty.aside} offsets have no answer: {self.last_error}")
         if self._dirty.refused:
             raise RefusedError(f"{self._dirty.refused} offsets were refused: {self.last_error}")
         return flushed
@@ -163,7 +176,7 @@ class Flusher:
                 self._metrics.results[status].inc(count)
             for (key, record, _), result in pairs:
                 if not result.status.acknowledged:
-                    self._refuse(key, f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip(), outcome)
+                    self._leave(key, result, outcome)
                 elif result.standing is None or result.standing == record:
                     self._acknowledge(key, outcome)
                 else:
@@ -180,6 +193,15 @@ class Flusher:
         self.uncompared.discard(key)
         outcome.acknowledged += 1
 
+    def _leave(self, key: OffsetKey, result: SaveOutcome, outcome: _Outcome) -> None:
+        why = f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip()
+        if result.status is not Status.UNAVAILABLE:
+            self._refuse(key, why, outcome)
+            return
+        self._dirty.set_aside(key.group_key)
+        outcome.unanswered += 1
+        outcome.why_unanswered = why
+
     def _refuse(self, key: OffsetKey, why: str, outcome: _Outcome) -> None:
         self._dirty.refuse(key)
         outcome.refused += 1
@@ -194,16 +216,33 @@ class Flusher:
             self._refused_since = self._clock()
             self.last_error = outcome.why_refused
             log.warning("flush.refused", entries=outcome.refused, example=outcome.why_refused)
+        if outcome.unanswered:
+            self.last_error = outcome.why_unanswered
+            log.warning("flush.unanswered", entries=outcome.unanswered, example=outcome.why_unanswered)
+        self._pace(outcome)
+
+    def _pace(self, outcome: _Outcome) -> None:
+        """Decide when what is set aside is tried again. That is settled while it waits, whatever other groups join it."""
+        if self._aside_until:
+            return
+        self._aside_tries = self._aside_tries + 1 if outcome.unanswered else 0
+        if outcome.unanswered:
+            interval_s = self._section.interval_ms / 1000
+            self._aside_until = self._clock() + pause_s(self._aside_tries, interval_s, self._section.backoff_max_ms / 1000)
 
     def _finish(self, seq: int, started: float, outcome: _Outcome) -> None:
-        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused."""
+        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside."""
+        if outcome.unanswered:
+            self._metrics.flush_failed()
+        if self._dirty.some_aside:
+            seq = 0  # which of it is the oldest is not worth a look at all of it
         if self.tracks_all:
             floor = self._dirty.lowest_refused_seq()
             self._cache.flushed_seq = max(self._cache.flushed_seq, seq if floor is None else min(seq, floor - 1))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()
-        self._metrics.flushed(outcome.acknowledged + outcome.refused, self.last_flush_seconds)
-        if not outcome.refused:
+        self._metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)
+        if not (outcome.refused or self._dirty.some_aside):
             self.last_error = ""
 
 

@@ -31,7 +31,8 @@ OPTIONS = (
     # Two processes on one port would each get half of the calls.
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    # Well below what clients keep alive by: who asks too often is thrown out.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 )
 
 

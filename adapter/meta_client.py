@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
+from random import Random
 from typing import Protocol, TypeVar
 
 import grpc
@@ -15,7 +16,7 @@ import grpc.aio
 from adapter.channels import open_channel
 from adapter.config import MetaSection
 from adapter.endpoints import Endpoints, OtherKindError
-from adapter.errors import MetaUnavailableError, RefusedError
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.wire import in_slices, record_of, save_outcome, save_request
@@ -32,7 +33,13 @@ CHANNEL_OPTIONS = (
     # After a failure the next attempt decides, not a channel that is still waiting to reconnect.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Behind one name (a load balancer), a machine that dies without a word would be called until TCP gives up: for minutes.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 1),
 )
+
+order = Random()  # noqa: S311 - of endpoints, keeps no secret
 
 
 class MetaClient(Protocol):
@@ -40,7 +47,7 @@ class MetaClient(Protocol):
 
     @property
     def available(self) -> bool:
-        """False after a call failed, until one succeeds."""
+        """False after a call was not answered, until one is. An overloaded server did answer."""
 
     @property
     def endpoint(self) -> str:
@@ -80,8 +87,13 @@ class GrpcMetaClient:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, section: MetaSection) -> AsyncIterator["GrpcMetaClient"]:
-        """A client over new channels. Connects on first use. Raises ConfigError for TLS files that cannot be read."""
+    async def open(cls, section: MetaSection, *, spread: bool = False) -> AsyncIterator["GrpcMetaClient"]:
+        """A client over new channels. Connects on first use. Raises ConfigError for TLS files that cannot be read.
+
+        With `spread` the endpoints are tried in an order of its own: a fleet with one configuration uses all of them.
+        """
+        if spread:
+            section = section.model_copy(update={"endpoints": tuple(order.sample(section.endpoints, len(section.endpoints)))})
         channels = {name: open_channel(name, section.tls, CHANNEL_OPTIONS, name="meta.tls") for name in section.endpoints}
         try:
             yield cls(section, channels)
@@ -107,8 +119,9 @@ class GrpcMetaClient:
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """Merge entries; one outcome each, in their order. A server without epochs writes or, if told, compares and sets.
 
-        Raises MetaUnavailableError; it is unknown then whether the save was applied, and sending it again is harmless.
-        OtherKindError, one of these: nothing was sent, because what was asked of `knows_epochs` before is not so any more.
+        Raises MetaUnavailableError, with a time to come back when the server is overloaded; it is unknown then whether the save
+        was applied, and sending it again is harmless. OtherKindError, one of these: nothing was sent, because what was asked of
+        `knows_epochs` before is not so any more.
         """
         epochs = self.knows_epochs  # before anything is awaited: the caller has just looked
         if not epochs and not all(entry.record.live for entry in entries):
@@ -215,6 +228,13 @@ class GrpcMetaClient:
         epochs: bool | None = None,
     ) -> R:
         return await self._endpoints.call(call, timeout_s=timeout_s, epochs=epochs)
+
+
+def failure_of(key: OffsetKey, outcome: SaveOutcome) -> AdapterError:
+    """Why an entry is not acknowledged: MetaUnavailableError, and it may be saved or not; or RefusedError, and it is not."""
+    if outcome.status is Status.UNAVAILABLE:
+        return MetaUnavailableError(f"{'/'.join(key)}: the Meta Service did not answer for it: {outcome.message}".rstrip(": "))
+    return RefusedError(f"{'/'.join(key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}".rstrip())
 
 
 def _without_result(entry: SaveEntry, *, committed: bool) -> SaveOutcome:

@@ -99,6 +99,20 @@ class MetaMetrics:
         self.save_seconds = Histogram(
             "offset_meta_save_seconds", "Duration of a save, sync included.", buckets=_LATENCY_BUCKETS, registry=self.registry
         )
+        self._refused = Counter(
+            "offset_meta_refused_calls", "Calls refused because too much was under way.", ["limit"], registry=self.registry
+        )
+        self._under_way = Gauge(
+            "offset_meta_under_way", "Offsets of saves, and metadata calls, under way.", ["limit"], registry=self.registry
+        )
+
+    def refused(self, limit: str) -> Callable[[], None]:
+        """What counts a call that this limit refused."""
+        return self._refused.labels(limit).inc
+
+    def shows_under_way(self, limit: str, read: Callable[[], float]) -> None:
+        """Show what `read` gives, whenever Prometheus asks."""
+        self._under_way.labels(limit).set_function(read)
 
 
 class CommitsCollector(Collector):

@@ -6,7 +6,7 @@ from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.committer import Committer, Forget
 from adapter.dirty import DirtyKeys
-from adapter.errors import ContendedError, RefusedError
+from adapter.errors import ContendedError, MetaUnavailableError, RefusedError
 from adapter.flusher import Flusher
 from adapter.model import OffsetKey
 from adapter.reads import Wanted
@@ -27,12 +27,15 @@ class Ownership:
     async def persist(self, wanted: Sequence[Wanted]) -> None:
         """Return when the Meta Service has at least the values that these shards have now.
 
-        Raises MetaUnavailableError, or RefusedError when the Meta Service refuses one of them.
+        Raises MetaUnavailableError, also when one of them has no answer, or RefusedError when the Meta Service refuses one.
         """
         keys = self._keys(wanted)
         if not any(key in self._dirty for key in keys):
             return
-        await self._flusher.flush_once(refused_too=True)
+        await self._flusher.flush_once(refused_too=True, aside_too=True)
+        unanswered = next((key for key in keys if self._dirty.is_aside(key)), None)
+        if unanswered:
+            raise MetaUnavailableError(f"{'/'.join(unanswered)}: has no answer: {self._flusher.last_error}")
         refused = next((key for key in keys if self._dirty.is_refused(key)), None)
         if refused:
             raise RefusedError(f"{'/'.join(refused)}: {self._flusher.last_error}")

@@ -61,6 +61,7 @@ class Recovery:
         self._clock = clock
         self._whole_groups = cache.loss_at_open
         self._after: OffsetKey | None = None
+        self._push_from = 0.0
         self.report = RecoveryReport()
 
     async def run(self) -> RecoveryReport:
@@ -154,11 +155,16 @@ class Recovery:
         return {key: record for records in found for key, record in records.items()}
 
     async def _push(self, pushed: Mapping[OffsetKey, OffsetRecord]) -> None:
-        unacknowledged: Callable[[OffsetKey], bool] = self._dirty.is_refused
+        unacknowledged: Callable[[OffsetKey], bool] = self._is_left
         try:
-            await self._flusher.flush_once()
+            # An overloaded Meta Service is left alone for as long as it asked for.
+            if self._clock() >= self._push_from:
+                await self._flusher.flush_once()
+            else:
+                unacknowledged = self._dirty.__contains__
         except TransientError as error:
             log.warning("recovery.push_failed", error=str(error), help="what is dirty stays so: the flusher goes on with it")
+            self._push_from = self._clock() + error.retry_after_s
             unacknowledged = self._dirty.__contains__
         failed = sum(unacknowledged(key) for key in pushed)
         # Somebody else was faster: what stands there came back with the answer.
@@ -166,6 +172,9 @@ class Recovery:
         self.report.failed += failed
         self.report.adopted += adopted
         self.report.pushed += len(pushed) - failed - adopted
+
+    def _is_left(self, key: OffsetKey) -> bool:
+        return self._dirty.is_refused(key) or self._dirty.is_aside(key)
 
     def _went_on(self, key: OffsetKey, record: OffsetRecord) -> bool:
         now = self._cache.get(key)

@@ -14,10 +14,10 @@ from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.commit import CommitPolicy
 from adapter.committer import Commit, Committer, Forget, Reconcile
-from adapter.errors import AdapterError, ContendedError, InvalidInputError, RefusedError, TransientError, UnknownBoundsError
+from adapter.errors import AdapterError, ContendedError, InvalidInputError, TransientError, UnknownBoundsError
 from adapter.flusher import Flusher
 from adapter.journal import NO_JOURNAL, Journal, Moved
-from adapter.meta_client import MetaClient
+from adapter.meta_client import MetaClient, failure_of
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
 from adapter.plans import Change, Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
@@ -199,7 +199,7 @@ class Resets:
                 await self._write_part(kind, group, part)
             except TransientError as error:
                 done = f"{at} of {len(writes)} offsets are changed, of {len(part)} it is unknown: run it again: " if at else ""
-                raise type(error)(f"{done}{error}") from error
+                raise type(error)(f"{done}{error}", retry_after_s=error.retry_after_s) from error
 
     async def _write_part(self, kind: str, group: GroupKey, part: Sequence[Moved]) -> None:
         dead = [key for key, _, after in part if not after.live]
@@ -213,10 +213,12 @@ class Resets:
             outcomes = await self._meta.save([SaveEntry(key, after) for key, _, after in part])
         done = list(zip(part, outcomes, strict=True))
         self._journal.moved(kind, [moved for moved, outcome in done if outcome.status is Status.APPLIED])
-        for moved, outcome in done:
-            if not outcome.status.acknowledged:
-                raise RefusedError(f"{'/'.join(moved.key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}")
-        await self._committer.submit(Reconcile([(moved.key, outcome.standing) for moved, outcome in done]))
+        await self._committer.submit(
+            Reconcile([(moved.key, outcome.standing) for moved, outcome in done if outcome.status.acknowledged])
+        )
+        failed = [(moved.key, outcome) for moved, outcome in done if not outcome.status.acknowledged]
+        if failed:
+            raise failure_of(*failed[0])
 
     async def _read_back(self, written: Mapping[OffsetKey, OffsetRecord], *, at_least: bool = False) -> None:
         """Compare what the Meta Service holds now. Raises ContendedError when it is something else (or less, `at_least`)."""

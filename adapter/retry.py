@@ -1,5 +1,6 @@
 """The one retry policy: only errors of one kind, exponential backoff with full jitter, one event for each failure.
 
+Who says when to come back is not asked before.
 In the time of the event loop, so that a test can bring its own.
 """
 
@@ -23,13 +24,19 @@ MAX_DOUBLINGS = 30  # of the first pause; beyond any limit
 jitter = Random()  # noqa: S311 - spreads attempts, keeps no secret; a test seeds it
 
 
+def pause_s(attempt: int, first_s: float, max_s: float) -> float:
+    """Seconds to wait after a failed attempt, the first one being 1."""
+    doublings = min(attempt - 1, MAX_DOUBLINGS)
+    return jitter.uniform(first_s, min(first_s * 2**doublings, max(max_s, first_s)))
+
+
 class Attempts:
     """Call it with what to do and its arguments. See `retrying`."""
 
     def __init__(self, what: str, first_s: float, max_s: float, limit_s: float | None, on: type[AdapterError]) -> None:
         self._what = what
         self._first_s = first_s
-        self._max_s = max(max_s, first_s)
+        self._max_s = max_s
         self._limit_s = limit_s
         self._on = on
 
@@ -47,8 +54,9 @@ class Attempts:
         )(work, *args, **kwargs)
 
     def _pause(self, state: RetryCallState) -> float:
-        doublings = min(state.attempt_number - 1, MAX_DOUBLINGS)
-        return jitter.uniform(self._first_s, min(self._first_s * 2**doublings, self._max_s))
+        error = state.outcome.exception() if state.outcome else None
+        asked_s = error.retry_after_s if isinstance(error, TransientError) else 0.0
+        return max(pause_s(state.attempt_number, self._first_s, self._max_s), asked_s)
 
     def _tell(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

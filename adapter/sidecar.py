@@ -234,7 +234,7 @@ class Sidecar:
 async def run(config: AdapterConfig, until: Until) -> int:
     """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code."""
     async with (
-        GrpcMetaClient.open(config.meta) as meta,
+        GrpcMetaClient.open(config.meta, spread=True) as meta,
         opened_broker_log(config.broker_log) as broker_log,
         anyio.create_task_group() as tasks,
     ):

@@ -1,7 +1,11 @@
-"""The one table error -> gRPC status, and the wrapper that applies it to a servicer's methods."""
+"""The one table error -> gRPC status, and the wrapper that applies it to a servicer's methods.
 
-from collections.abc import Awaitable, Callable
+An error that says when to come back says so in gRPC's own word for it, which is read here, too (gRFC A6).
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
+from math import ceil
 from typing import Any, TypeVar
 
 import grpc
@@ -19,11 +23,15 @@ R = TypeVar("R")
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+PUSHBACK = "grpc-retry-pushback-ms"
+MAX_PUSHBACK_S = 60.0  # that is believed: a mistaken one must not stop anybody for good
+
 TABLE: dict[type[AdapterError], grpc.StatusCode] = {
     errors.InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.MetaUnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.BrokerLogError: grpc.StatusCode.UNAVAILABLE,
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
+    errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DiskFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.StorageFailedError: grpc.StatusCode.UNAVAILABLE,
     errors.StoreDamagedError: grpc.StatusCode.DATA_LOSS,
@@ -41,6 +49,18 @@ def status_of(error: AdapterError) -> grpc.StatusCode:
     return next((code for kind, code in TABLE.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
 
 
+def pushback_of(error: AdapterError) -> tuple[tuple[str, str], ...]:
+    """The trailing metadata that says when to come back; empty where the error does not."""
+    after_s = error.retry_after_s if isinstance(error, errors.TransientError) else 0.0
+    return ((PUSHBACK, str(ceil(after_s * 1000))),) if after_s > 0 else ()
+
+
+def pushback_s(trailing: Iterable[tuple[str, str | bytes]] | None) -> float:
+    """In how many seconds to come back, by the trailing metadata of a failed call; 0 where it does not say."""
+    said = next((value for key, value in trailing or () if key == PUSHBACK), "")
+    return min(int(said) / 1000, MAX_PUSHBACK_S) if isinstance(said, str) and said.isdecimal() else 0.0
+
+
 def answering(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q, Context], Awaitable[R]]:
     """A unary method whose AdapterErrors become statuses."""
 
@@ -49,7 +69,7 @@ def answering(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q
         try:
             return await method(self, request, context)
         except AdapterError as error:
-            await context.abort(status_of(error), str(error))
+            await context.abort(status_of(error), str(error), pushback_of(error))
         except Exception:
             log.exception("rpc.failed", method=method.__name__)
             raise

@@ -13,7 +13,7 @@ from adapter.client import OffsetClient
 from adapter.config import MetaSection
 from adapter.memory_log import MemoryLog, serving
 from adapter.meta_client import CHANNEL_OPTIONS, GrpcMetaClient
-from adapter.model import OffsetKey
+from adapter.model import OffsetKey, OffsetRecord
 from adapter.requests import DEFAULT_PAGE
 from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
 
@@ -49,26 +49,36 @@ class Cluster:
 
     async def remote_positions(self) -> dict[OffsetKey, tuple[int, int]]:
         """All that the Meta Service lists."""
-        found: dict[OffsetKey, tuple[int, int]] = {}
-        token = b""
-        # A new channel each time: an old one may still wait to reconnect.
-        async with GrpcMetaClient.open(MetaSection(endpoints=(self.meta.address,))) as client:
-            while True:
-                page, token = await client.list_page("", "", DEFAULT_PAGE, token)
-                found |= {key: record.position for key, record in page}
-                if not token:
-                    return found
+        return {key: record.position for key, record in (await listed(self.meta.address)).items()}
 
     def stored_positions(self) -> dict[OffsetKey, tuple[int, int]]:
-        """All that is in the adapter's store, read from its directory. The adapter must have ended. Blocks."""
-        cache = OffsetCache.open(self.store, "interval")
-        try:
-            return {stored.key: stored.record.position for stored in cache.scan()}
-        finally:
-            cache.close()
+        """All that is in the adapter's store. Blocks."""
+        return stored_positions(self.store)
 
     def last_words(self, lines: int = 6) -> str:
         """The end of both logs, for a person who has to find out what went wrong."""
         logs = {"Meta Service": self.meta, "adapter": self.adapter}
         started = {name: process.log for name, process in logs.items() if process.process}
         return "\n".join(f"{name}:\n" + "\n".join(log.splitlines()[-lines:]) for name, log in started.items())
+
+
+async def listed(meta: str) -> dict[OffsetKey, OffsetRecord]:
+    """All that the Meta Service at this address lists."""
+    found: dict[OffsetKey, OffsetRecord] = {}
+    token = b""
+    # A new channel each time: an old one may still wait to reconnect.
+    async with GrpcMetaClient.open(MetaSection(endpoints=(meta,))) as client:
+        while True:
+            page, token = await client.list_page("", "", DEFAULT_PAGE, token)
+            found.update(page)
+            if not token:
+                return found
+
+
+def stored_positions(store: Path) -> dict[OffsetKey, tuple[int, int]]:
+    """All that is in an adapter's store, read from its directory. The adapter must have ended. Blocks."""
+    cache = OffsetCache.open(store, "interval")
+    try:
+        return {stored.key: stored.record.position for stored in cache.scan()}
+    finally:
+        cache.close()

@@ -1,20 +1,14 @@
-"""What a person sees: a live screen on a terminal, else a line a second; at the end a table and a sentence."""
+"""What a person sees: how things are now, while it runs; at the end a table and a sentence."""
 
-import sys
-
-import anyio
 from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from demo.comparison import Comparison
+from demo.show import Show
 from demo.state import State
 
-REFRESH_S = 0.25
-LINE_S = 1.0
 TITLE = "Offset adapter demo: offsets of real RocketMQ brokers, one commit per message"
 
 
@@ -24,25 +18,11 @@ class Display:
     def __init__(self, state: State, console: Console) -> None:
         self._state = state
         self._console = console
-        # Not the console's own guess: FORCE_COLOR makes that True for files, too.
-        self.live = sys.stdout.isatty() and not console.is_dumb_terminal
-        if not self.live:
-            state.on_event = lambda at, text: print(f"{at:5.1f} s  * {text}", flush=True)
+        self._show = Show(TITLE, state, console, self.line, self._numbers)
 
     async def run(self) -> None:
         """Show until cancelled."""
-        if not self.live:
-            await self._lines()
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            while True:
-                live.update(self.screen(), refresh=True)
-                await anyio.sleep(REFRESH_S)
-
-    async def _lines(self) -> None:
-        print(TITLE, flush=True)
-        while True:
-            await anyio.sleep(LINE_S)
-            print(self.line(), flush=True)
+        await self._show.run()
 
     def line(self) -> str:
         """The state in one line."""
@@ -53,24 +33,11 @@ class Display:
             f"adapter {state.adapter}, Meta Service {state.meta}"
         )
 
-    def screen(self) -> RenderableType:
-        """The state on a screen of 80 x 24 or more."""
-        state = self._state
-        bar = Table.grid(padding=(0, 2))
-        bar.add_row(ProgressBar(total=1.0, completed=state.progress, width=56), f"{state.elapsed:4.1f} s")
-        return Group(Text(TITLE, style="bold"), "", self._phases(), bar, "", self._numbers(), "", *self._events())
-
     def report(self, comparison: Comparison) -> None:
         """The end: what happened, the table, the verdict."""
-        if self.live:
-            self._console.print(Text(TITLE, style="bold"), *self._events(), sep="\n")
+        self._show.recap()
         sentence = Text(verdict(comparison, self._state), style="bold green" if comparison.complete else "bold red")
         self._console.print("", comparison_table(comparison), "", sentence, sep="\n")
-
-    def _phases(self) -> Text:
-        names = [name for name, _ in self._state.phases]
-        styles = ["green"] * self._state.phase + ["bold reverse"] + ["dim"] * len(names)
-        return Text("  ").join(Text(name, style=style) for name, style in zip(names, styles, strict=False))
 
     def _numbers(self) -> Table:
         state = self._state
@@ -84,9 +51,6 @@ class Display:
         table.add_row("dirty keys", f"{state.dirty_keys} of {state.keys}{oldest}", "last flush", f"{state.flush_ms:.1f} ms")
         table.add_row("adapter", _process(state.adapter), "Meta Service", _process(state.meta))
         return table
-
-    def _events(self) -> list[Text]:
-        return [Text(f"{at:5.1f} s  {text}") for at, text in self._state.events]
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -1,8 +1,6 @@
 """Asks both processes how they are, several times a second, and writes it into the state."""
 
 import signal
-from collections import deque
-from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -11,17 +9,11 @@ import grpc.aio
 from adapter.rpc import offsets_pb
 from adapter.testing import ServiceProcess
 from demo.cluster import Cluster, DemoError
+from demo.counting import Rate, Total
 from demo.state import State
 
 INTERVAL_S = 0.25
-WINDOW_S = 2.0  # over which rates are taken; save calls come in steps of ten a second
 STATUS_TIMEOUT_S = 1.0
-
-
-class _Sample(NamedTuple):
-    at: float
-    acknowledged: int
-    save_calls: int
 
 
 class Monitor:
@@ -30,8 +22,8 @@ class Monitor:
     def __init__(self, cluster: Cluster, state: State) -> None:
         self._cluster = cluster
         self._state = state
-        self._samples: deque[_Sample] = deque()
-        self._last_save_calls = 0
+        self._save_calls = Total()
+        self._commits_rate, self._save_calls_rate = Rate(), Rate()
 
     async def run(self) -> None:
         """Watch until cancelled. Raises DemoError when a process ended that nobody stopped."""
@@ -46,36 +38,27 @@ class Monitor:
         try:
             status = await self._cluster.broker.admin.Status(offsets_pb.StatusRequest(), timeout=STATUS_TIMEOUT_S)
         except grpc.aio.AioRpcError:
-            self._state.adapter = _without_answer(adapter)
+            self._state.adapter = without_answer(adapter)
             return
         self._state.adapter = f"{offsets_pb.StatusReply.State.Name(status.state).lower()} (pid {adapter.pid})"
         self._state.dirty_keys = status.dirty_keys
         self._state.oldest_dirty_s = status.oldest_dirty_seconds
         self._state.flush_ms = status.last_flush_seconds * 1000
-        # A smaller count is that of a new process.
-        known = self._last_save_calls if status.save_calls >= self._last_save_calls else 0
-        self._state.save_calls += status.save_calls - known
-        self._last_save_calls = status.save_calls
+        self._state.save_calls = self._save_calls.shown(status.save_calls)
 
     async def _ask_meta(self) -> None:
         meta = self._cluster.meta
         healthy = await anyio.to_thread.run_sync(meta.healthy)
-        self._state.meta = f"serving (pid {meta.pid})" if healthy else _without_answer(meta)
+        self._state.meta = f"serving (pid {meta.pid})" if healthy else without_answer(meta)
 
     def _take_rates(self) -> None:
         state = self._state
-        now = _Sample(state.elapsed, state.acknowledged, state.save_calls)
-        self._samples.append(now)
-        while now.at - self._samples[0].at > WINDOW_S:
-            self._samples.popleft()
-        first = self._samples[0]
-        seconds = now.at - first.at
-        if seconds > 0:
-            state.commits_per_s = (now.acknowledged - first.acknowledged) / seconds
-            state.save_calls_per_s = (now.save_calls - first.save_calls) / seconds
+        state.commits_per_s = self._commits_rate.of(state.elapsed, state.acknowledged)
+        state.save_calls_per_s = self._save_calls_rate.of(state.elapsed, state.save_calls)
 
 
-def _without_answer(service: ServiceProcess) -> str:
+def without_answer(service: ServiceProcess) -> str:
+    """Why a process does not answer, in words. Raises DemoError when it ended and nobody stopped it."""
     if service.process is None:
         return "not started"
     code = service.process.poll()

@@ -20,12 +20,9 @@ import pyarrow.parquet as pq
 from anyio.streams.text import TextReceiveStream
 
 from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
 from adapter.model import OffsetKey
-from adapter.requests import DEFAULT_PAGE
 from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
-from demo.cluster import DemoError
+from demo.cluster import DemoError, listed
 from demo.pipeline_driver import DONE
 
 SEGMENT_AGE_MS = 1_000
@@ -81,14 +78,7 @@ class Fleet:
 
     async def remote_offsets(self) -> dict[OffsetKey, int]:
         """All that the Meta Service lists."""
-        found: dict[OffsetKey, int] = {}
-        token = b""
-        async with GrpcMetaClient.open(MetaSection(endpoints=(self.meta.address,))) as client:
-            while True:
-                page, token = await client.list_page("", "", DEFAULT_PAGE, token)
-                found |= {key: record.offset for key, record in page}
-                if not token:
-                    return found
+        return {key: record.offset for key, record in (await listed(self.meta.address)).items()}
 
     async def snapshot(self, broker: Broker, output: Path) -> str:
         """Run `offset-adapter snapshot` at a broker; returns what it printed. Raises DemoError."""

@@ -8,6 +8,8 @@ import click
 
 from adapter import __version__, logs, repairing, sidecar
 from adapter.cli import offsets, options, tools
+from adapter.cli.meta_kv import kv
+from adapter.cli.meta_placement import placement
 from adapter.cli.snapshot import snapshot
 from adapter.config import AdapterConfig, load
 from adapter.errors import AdapterError, InvalidInputError
@@ -38,13 +40,15 @@ def serve(config: Path | None) -> None:
     sys.exit(run_process(lambda until: sidecar.run(settings, until)))
 
 
-@cli.command()
+@cli.group(invoke_without_command=True)
 @_config
-def meta(config: Path | None) -> None:
-    """Run the Meta Service."""
-    settings = load(config, MetaConfig) if config else MetaConfig()
-    logs.setup(settings.log)
-    sys.exit(run_process(lambda until: meta_process.run(settings, until)))
+@click.pass_context
+def meta(context: click.Context, config: Path | None) -> None:
+    """Run the Meta Service; with a command, look after the one that runs."""
+    if context.invoked_subcommand is None:
+        settings = load(config, MetaConfig) if config else MetaConfig()
+        logs.setup(settings.log)
+        sys.exit(run_process(lambda until: meta_process.run(settings, until)))
 
 
 @cli.command()
@@ -148,6 +152,8 @@ def repair(config: Path | None, *, start_from_meta: bool, yes: bool) -> None:
 cli.add_command(offsets.groups)
 cli.add_command(offsets.offsets)
 cli.add_command(snapshot)
+meta.add_command(kv)
+meta.add_command(placement)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import click
 
 from adapter.cli.tools import Target
 from adapter.config import AdapterServerSection, ClientTls, parse
+from adapter.metaservice.config import MetaServerSection
 
 DEFAULTS = AdapterServerSection()
 
@@ -33,6 +34,13 @@ _address = click.option(
     show_default=f"unix:{DEFAULTS.unix_socket} if it is there, else {DEFAULTS.listen}",
     envvar="OFFSET_ADAPTER_ADDRESS",
     help="The adapter: unix:PATH or HOST:PORT. [env: OFFSET_ADAPTER_ADDRESS]",
+)
+_meta_address = click.option(
+    "--address",
+    default=MetaServerSection().listen,
+    show_default=True,
+    envvar="OFFSET_META_ADDRESS",
+    help="The Meta Service: unix:PATH or HOST:PORT. [env: OFFSET_META_ADDRESS]",
 )
 _token_file = click.option(
     "--token-file",
@@ -77,3 +85,4 @@ def _tls_of(**files: Path | None) -> ClientTls | None:
 
 target = _as_target(_address, _token_file, *_tls)  # of the commands that call OffsetAdmin
 target_without_token = _as_target(_address, *_tls)
+meta_target = _as_target(_meta_address, *_tls)  # of those that call a Meta Service

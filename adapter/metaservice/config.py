@@ -93,7 +93,7 @@ class PlacementSection(Section):
 class EtcdSection(Section):
     """The etcd clusters behind `engine = "etcd"`, and how they are called."""
 
-    prefix: str = Field(default="offset-adapter/", min_length=1, max_length=255)
+    prefix: str = Field(default="offsets/", min_length=1, max_length=255)
     timeout_ms: int = Field(default=500, ge=10, le=60_000)
     max_txn_ops: int = Field(default=128, ge=8, le=100_000)
     user: str = ""

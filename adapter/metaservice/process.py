@@ -1,29 +1,32 @@
-"""The Meta Service process: open the engine, serve, forget old tombstones, stop."""
+"""The Meta Service process: open the stores, serve, forget old tombstones, stop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
-import anyio.to_thread
 import grpc.aio
 import structlog
 
 from adapter import metrics as metrics_http
 from adapter.clocks import wall_ms
-from adapter.errors import DiskFullError
-from adapter.listen import listening
+from adapter.errors import DiskFullError, MetaUnavailableError, RefusedError
+from adapter.listen import GrpcServer, listening
 from adapter.metaservice.config import MetaConfig, TombstoneSection
 from adapter.metaservice.engine import Engine
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
+from adapter.metaservice.limits import Limits
+from adapter.metaservice.metadata_service import SERVICE as METADATA_SERVICE
+from adapter.metaservice.metadata_service import MetadataMetrics, MetadataService
 from adapter.metaservice.service import MetaService
-from adapter.metrics import GaugesCollector, MetaMetrics
+from adapter.metaservice.stores import Stores, opened
+from adapter.metrics import MetaMetrics
 from adapter.process import Until
-from adapter.rpc import meta_grpc
+from adapter.rpc import meta_grpc, metadata_grpc
 
 log = structlog.get_logger(__name__)
 
 SERVICE = "meta.service.common.MetaServiceService"
 HOUR_MS = 3_600_000
 MAX_REQUEST_BYTES = 64 * 2**20  # whatever `flush.max_batch_bytes` an adapter is configured with
+OPTIONS = (("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.max_send_message_length", MAX_REQUEST_BYTES))
 
 
 async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], None] = lambda _: None) -> int:
@@ -31,33 +34,52 @@ async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], Non
 
     Raises what opening and listening raise, and StorageFailedError after a failed sync: only a new process may go on then.
     """
-    engine = await anyio.to_thread.run_sync(RocksDbEngine.open, config.store.path)
     stopped = anyio.Event()
     metrics = MetaMetrics()
-    metrics.registry.register(GaugesCollector("offset_meta", engine.gauges))
-
-    def add(server: grpc.aio.Server) -> None:
-        meta_grpc.add_MetaServiceServiceServicer_to_server(MetaService(engine, metrics), server)
-
-    options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.max_send_message_length", MAX_REQUEST_BYTES)]
-    try:
+    async with opened(config, metrics.registry) as stores:
+        services, add = _services(config, stores, metrics)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engine.run, name="engine")
-            tasks.start_soon(drop_tombstones, engine, config.tombstones, metrics, name="tombstones")
+            tasks.start_soon(stores.run, name="stores")
             tasks.start_soon(until, stopped.set, name="signals")
             with metrics_http.serving(config.metrics, metrics.registry):
-                async with listening(config.server, [SERVICE], add, options=options) as server:
-                    await server.set_serving(serving=True)
-                    ready(list(server.addresses))
+                async with listening(config.server, services, add, options=OPTIONS) as server:
+                    tasks.start_soon(_begin, server, stores, config, metrics, ready, name="begin")
                     await stopped.wait()
                     await server.set_serving(serving=False)
                     await server.stop(config.stop.grace_ms / 1000)
             tasks.cancel_scope.cancel()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(engine.close)
     log.info("meta.stopped")
     return 0
+
+
+def _services(
+    config: MetaConfig, stores: Stores, metrics: MetaMetrics
+) -> tuple[Sequence[str], Callable[[grpc.aio.Server], None]]:
+    """The names of what is served, and how to add it to a server."""
+    limits = Limits(config.limits, metrics)
+    offsets = MetaService(stores.offsets, limits, metrics) if stores.offsets else None
+    metadata = None
+    if stores.metadata:
+        metadata = MetadataService(stores.metadata, limits.metadata, MetadataMetrics(metrics.registry))
+
+    def add(server: grpc.aio.Server) -> None:
+        if offsets:
+            meta_grpc.add_MetaServiceServiceServicer_to_server(offsets, server)
+        if metadata:
+            metadata_grpc.add_MetadataStoreServicer_to_server(metadata, server)
+
+    return [name for name, service in ((SERVICE, offsets), (METADATA_SERVICE, metadata)) if service], add
+
+
+async def _begin(
+    server: GrpcServer, stores: Stores, config: MetaConfig, metrics: MetaMetrics, ready: Callable[[list[str]], None]
+) -> None:
+    """Serve once the stores can; then look for old tombstones for as long as this process lives."""
+    await stores.open()
+    await server.set_serving(serving=True)
+    ready(list(server.addresses))
+    if stores.offsets:
+        await drop_tombstones(stores.offsets, config.tombstones, metrics)
 
 
 async def drop_tombstones(
@@ -68,7 +90,7 @@ async def drop_tombstones(
         await anyio.sleep(section.interval_ms / 1000)
         try:
             dropped = await engine.drop_tombstones(now_ms() - section.retention_hours * HOUR_MS)
-        except DiskFullError as error:
+        except (DiskFullError, MetaUnavailableError, RefusedError) as error:
             log.warning("tombstones.kept", error=str(error), help="the next look tries again")
             continue
         metrics.tombstones_dropped.inc(dropped)

@@ -4,7 +4,7 @@ A save is one WriteBatch, synced before the reply; concurrent saves share the sy
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Self, cast
@@ -44,6 +44,8 @@ class RocksDbEngine:
         self._db = db
         self._data = db.get_column_family(DATA)
         self._handle = db.get_column_family_handle(DATA)
+        self._meta = db.get_column_family(META)
+        self._meta_handle = db.get_column_family_handle(META)
         self._path = path
         self._saving = anyio.Lock()
         self._limiter = anyio.CapacityLimiter(1)
@@ -91,7 +93,7 @@ class RocksDbEngine:
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         """Point reads."""
         found = await self._get(cluster, keys)
-        await self._settle()
+        await self.settle()
         return found
 
     async def _get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -108,7 +110,7 @@ class RocksDbEngine:
     async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         """A scan of the group's prefix."""
         found = self._get_group(cluster, namespace, group)
-        await self._settle()
+        await self.settle()
         return found
 
     def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -157,7 +159,7 @@ class RocksDbEngine:
         prefix = pack_names(cluster, *names)
         start = after + b"\0" if after else prefix
         rows = list(islice(rocks.scan(self._data, start, prefix_end(prefix)), size))
-        await self._settle()
+        await self.settle()
         return Page([_entry(key, value) for key, value in rows], rows[-1][0] if len(rows) == size else b"")
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
@@ -174,7 +176,7 @@ class RocksDbEngine:
             last = found[-1][0]
             room -= sum(map(len, records[-len(found) :]))
             await others()
-        await self._settle()
+        await self.settle()
         full = room <= 0 or len(keys) == size
         return RawPage(keys, records, last if full and last != until else b"")
 
@@ -186,7 +188,7 @@ class RocksDbEngine:
         while found := [key for key, _ in islice(rows, SLICE)]:
             cuts.add(found)
             await others()
-        await self._settle()
+        await self.settle()
         return cuts.parts()
 
     async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
@@ -202,6 +204,34 @@ class RocksDbEngine:
         await self._syncs.submit(None)
         return merge.counts
 
+    def get_meta(self, key: bytes) -> bytes | None:
+        """A value in `meta`; `settle` makes sure of it. Raises StorageFailedError or StoreDamagedError."""
+        value: bytes | None = rocks.guarded(self._meta.get, key)
+        return value
+
+    def scan_meta(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in `meta` from `start` up to, not including, `end`."""
+        return rocks.scan(self._meta, start, end)
+
+    def write_meta(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """One WriteBatch to `meta`; None deletes. Not synced before `settle`. Raises DiskFullError or StorageFailedError."""
+        self._check()
+        batch = WriteBatch(raw_mode=True)
+        for key, value in changes.items():
+            if value is None:
+                batch.delete(key, self._meta_handle)
+            else:
+                batch.put(key, value, self._meta_handle)
+        self._write_batch(batch)
+
+    async def settle(self) -> None:
+        """Behind a read: what it shows survives a power cut. Otherwise an adapter takes for clean what can still go (3).
+
+        Shares its sync with others; waits for none when everything is synced. Raises StorageFailedError.
+        """
+        if self._synced < self._written:
+            await self._syncs.submit(None)
+
     def gauges(self) -> dict[str, tuple[str, float]]:
         """RocksDB's own numbers for the metrics. Thread-safe."""
         return {
@@ -215,8 +245,9 @@ class RocksDbEngine:
             if not self._failure:
                 rocks.guarded(self._db.flush_wal, True)
         finally:
-            del self._handle  # it holds the database, and so the lock
+            del self._handle, self._meta_handle  # they hold the database, and so the lock
             self._data.close()
+            self._meta.close()
             self._db.close()
 
     async def _drop(self, keys: Sequence[bytes], before_ms: int) -> int:
@@ -281,11 +312,6 @@ class RocksDbEngine:
             raise StorageFailedError(str(error)) from error
         self._synced = written
         return callers
-
-    async def _settle(self) -> None:
-        """Behind a read: what it shows survives a power cut. Otherwise an adapter takes for clean what can still go (3)."""
-        if self._synced < self._written:
-            await self._syncs.submit(None)
 
     def _check(self) -> None:
         if self._failure:

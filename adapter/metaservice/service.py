@@ -12,6 +12,7 @@ from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import Engine
+from adapter.metaservice.limits import Limits
 from adapter.metrics import MetaMetrics
 from adapter.model import EPOCH_MAX, OffsetKey, SaveEntry, SaveOutcome, Status, check_metadata, check_name, check_topic
 from adapter.requests import (
@@ -34,8 +35,9 @@ MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one f
 class MetaService(meta_grpc.MetaServiceServiceServicer):
     """`meta.service.common.MetaServiceService`."""
 
-    def __init__(self, engine: Engine, metrics: MetaMetrics) -> None:
+    def __init__(self, engine: Engine, limits: Limits, metrics: MetaMetrics) -> None:
         self._engine = engine
+        self._limits = limits
         self._metrics = metrics
 
     @answering
@@ -44,6 +46,10 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     ) -> meta_pb.SaveOffsetDataReply:
         self._metrics.calls.labels("SaveOffsetData").inc()
         cluster = _cluster(request.cluster_name)
+        with self._limits.offsets.admit(sum(len(group.offsets) for group in request.offsets)):
+            return await self._saved(cluster, request)
+
+    async def _saved(self, cluster: str, request: meta_pb.SaveOffsetDataRequest) -> meta_pb.SaveOffsetDataReply:
         entries = list(save_entries(request, time.time_ns() // 1_000_000))
         with self._metrics.save_seconds.time():
             outcomes = await self._save(cluster, entries)
@@ -141,9 +147,10 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     async def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Context) -> meta_pb.MergeOffsetDataReply:  # noqa: D102
         self._metrics.calls.labels("MergeOffsetData").inc()
         cluster = _cluster(request.cluster_name)
-        checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
-        with self._metrics.save_seconds.time():
-            counts = await self._engine.merge(cluster, checked.keys, checked.records)
+        with self._limits.offsets.admit(len(request.keys)):
+            checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
+            with self._metrics.save_seconds.time():
+                counts = await self._engine.merge(cluster, checked.keys, checked.records)
         for status, count in (
             (Status.APPLIED, counts.applied),
             (Status.SUPERSEDED, counts.superseded),

@@ -14,6 +14,7 @@ from adapter.channels import credentials
 from adapter.config import ClientTls, MetaSection
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
 from adapter.rpc import meta_grpc, meta_pb
+from adapter.statuses import pushback_s
 
 log = structlog.get_logger(__name__)
 
@@ -38,8 +39,10 @@ _UNAVAILABLE = {
     grpc.StatusCode.ABORTED,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
+
+
+_BACKOFF = wait_random_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S)
 
 
 class _Method(Protocol):
@@ -98,7 +101,7 @@ class MetaCalls:
         attempts = Retrying(
             retry=retry_if_exception_type(MetaUnavailableError),
             stop=stop_after_delay(self._retry_s),
-            wait=wait_random_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S),
+            wait=_pause,
             before_sleep=lambda state: _tell(method, state),
             reraise=True,
         )
@@ -112,7 +115,7 @@ class MetaCalls:
 
     def _once(self, method: str, request: Any) -> Any:  # noqa: ANN401 - messages
         """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current."""
-        problems = []
+        problems: list[MetaUnavailableError] = []
         first = self._current
         for at in range(first, first + len(self._stubs)):
             index = at % len(self._stubs)
@@ -123,11 +126,12 @@ class MetaCalls:
                 found = _translate(self._section.endpoints[index], error, self._timeout_s)
                 if not isinstance(found, MetaUnavailableError):
                     raise found from error
-                problems.append(str(found))
+                problems.append(found)
             else:
                 self._current = index
                 return reply
-        raise MetaUnavailableError("; ".join(problems))
+        asked_s = min((problem.retry_after_s for problem in problems if problem.retry_after_s), default=0.0)
+        raise MetaUnavailableError("; ".join(map(str, problems)), retry_after_s=asked_s)
 
 
 def _channel(address: str, tls: ClientTls | None) -> grpc.Channel:
@@ -143,7 +147,15 @@ def _translate(endpoint: str, error: Any, timeout_s: float) -> AdapterError:  # 
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return MetaUnavailableError(f"{endpoint}: no answer within {timeout_s:g} s")
     text = f"{endpoint}: {code.name}: {error.details()}"
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return MetaUnavailableError(text, retry_after_s=pushback_s(error.trailing_metadata()))
     return MetaUnavailableError(text) if code in _UNAVAILABLE else RefusedError(text)
+
+
+def _pause(state: RetryCallState) -> float:
+    """At least what an overloaded Meta Service asks for."""
+    error = state.outcome.exception() if state.outcome else None
+    return max(_BACKOFF(state), error.retry_after_s if isinstance(error, MetaUnavailableError) else 0.0)
 
 
 def _tell(method: str, state: RetryCallState) -> None:

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from adapter.clocks import wall_ms
+from adapter.etcd.cluster import EtcdCluster
+from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.engine import Engine
+from adapter.metaservice.etcd_engine import EtcdEngine
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
 from tests.contract.cases import CLUSTER, save
+from tests.contract.etcd import shared_members, shared_section
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record, tombstone
 
@@ -56,7 +60,31 @@ async def memory(directory: Path) -> AsyncIterator[Engine]:
 
 _MEMORY: dict[Path, MemoryEngine] = {}
 
-ENGINES: dict[str, Callable[[Path], AbstractAsyncContextManager[Engine]]] = {"rocksdb": rocksdb, "memory": memory}
+
+@asynccontextmanager
+async def etcd(directory: Path) -> AsyncIterator[Engine]:
+    """The engine over etcd, with two Raft groups of offsets; a key prefix for each directory."""
+    section = _SECTIONS.setdefault(directory, shared_section())
+    async with AsyncExitStack() as stack:
+        metadata = await stack.enter_async_context(EtcdCluster.open("metadata", shared_members(), section))
+        groups = [
+            await stack.enter_async_context(EtcdCluster.open(name, shared_members(name), section))
+            for name in ("contract", "contract-2")
+        ]
+        engine = EtcdEngine(metadata, groups, section)
+        await engine.open()
+        running = asyncio.create_task(engine.run())
+        try:
+            yield engine
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+
+_SECTIONS: dict[Path, EtcdSection] = {}
+
+ENGINES: dict[str, Callable[[Path], AbstractAsyncContextManager[Engine]]] = {"rocksdb": rocksdb, "memory": memory, "etcd": etcd}
 
 
 @pytest.fixture(params=ENGINES)

@@ -54,7 +54,7 @@ META_MUTANTS = (
     Mutant(
         "scan-shows-what-is-not-synced",
         "metaservice/rocksdb_engine.py",
-        "        await self._settle()\n        full =",
+        "        await self.settle()\n        full =",
         "        full =",
         "a reconcile finds in the Meta Service what a power cut takes away",
         ("unit/test_meta_sync.py::test_a_read_waits_for_the_sync_of_what_it_shows",),

@@ -1,6 +1,6 @@
 """Calls of OffsetAdmin without gRPC: from where they come, and what they show."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import grpc
@@ -36,8 +36,9 @@ class FakeContext:
         """What TLS knows."""
         return self._certificate
 
-    async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        """End it."""
+    async def abort(self, code: grpc.StatusCode, details: str, trailing: Sequence[tuple[str, str]] = ()) -> None:
+        """End it. When to come back is of no interest here."""
+        del trailing
         raise AbortedError(code, details)
 
 

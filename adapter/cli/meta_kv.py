@@ -1,0 +1,207 @@
+"""The commands `meta kv`: the metadata that a Meta Service keeps, by key.
+
+Exit codes: 0 done; 1 the key is absent, or another revision stands than --if-revision names: nothing is changed; 2 an error.
+"""
+
+import base64
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import click
+import grpc
+import grpc.aio
+
+from adapter.access import harmless
+from adapter.channels import open_channel
+from adapter.cli import options
+from adapter.cli.tools import CallError, Target, print_json, tell
+from adapter.cli.tools_offsets import LEFT, RIGHT, note, print_table
+from adapter.errors import InvalidInputError
+from adapter.metaservice.metadata import KEY_MAX_BYTES, REVISION_MAX
+from adapter.metaservice.service import DEFAULT_CLUSTER
+from adapter.rpc import metadata_grpc, metadata_pb
+
+if TYPE_CHECKING:  # exists only in the stubs
+    from adapter.rpc.metadata_pb2_grpc import MetadataStoreAsyncStub as Stub
+
+R = TypeVar("R")
+
+TIMEOUT_S = 10.0  # of one call
+VALUE_SHOWN = 60  # characters in a table
+
+_CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
+
+_cluster = click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="Whose keys.")
+_key = click.argument("key")
+_if_revision = click.option(
+    "--if-revision",
+    type=click.IntRange(0, REVISION_MAX),
+    help="Only over this revision; 0: only when the key is absent. Else exit code 1.",
+)
+
+
+@click.group()
+def kv() -> None:
+    """Metadata by key: put, get, delete, list."""
+
+
+@kv.command()
+@_key
+@click.argument("value")
+@_cluster
+@_if_revision
+@options.meta_target
+@options.as_json
+def put(key: str, value: str, cluster: str, if_revision: int | None, target: Target, *, as_json: bool) -> None:
+    """Write VALUE, at most 1 MiB; `-` reads it from standard input, as it is. Shows its revision."""
+    data = sys.stdin.buffer.read() if value == "-" else value.encode()
+    _run(_put, target, metadata_pb.PutRequest(cluster_name=cluster, key=key, value=data, expected_revision=if_revision), as_json)
+
+
+@kv.command()
+@_key
+@_cluster
+@click.option("--value-only", is_flag=True, help="Only the value, as it is, to standard output.")
+@options.meta_target
+@options.as_json
+def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bool) -> None:
+    """Show a value and its revision. Exit code 1 when the key is absent."""
+    if value_only and as_json:
+        raise InvalidInputError("--value-only and --json: name one of them")
+    show = _show_value if value_only else _show_json if as_json else _show_row
+    _run(_get, target, metadata_pb.GetRequest(cluster_name=cluster, key=key), show)
+
+
+@kv.command()
+@_key
+@_cluster
+@_if_revision
+@options.meta_target
+@options.as_json
+def delete(key: str, cluster: str, if_revision: int | None, target: Target, *, as_json: bool) -> None:
+    """Take a key away. Exit code 1 when it was absent."""
+    _run(_delete, target, metadata_pb.DeleteRequest(cluster_name=cluster, key=key, expected_revision=if_revision), as_json)
+
+
+@kv.command("list")
+@click.argument("prefix", default="")
+@_cluster
+@options.meta_target
+@options.as_json
+def list_command(prefix: str, cluster: str, target: Target, *, as_json: bool) -> None:
+    """List the keys that start with PREFIX, in their order, with their values and revisions."""
+    _run(_list, target, metadata_pb.ListRequest(cluster_name=cluster, prefix=prefix, page_size=1_000), as_json)
+
+
+def _run(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object) -> None:
+    if not anyio.run(tool, *arguments):
+        sys.exit(1)
+
+
+async def _put(target: Target, request: metadata_pb.PutRequest, as_json: bool) -> bool:
+    async with _connected(target) as stub:
+        reply = await _unless_conflict(stub.Put(request, timeout=TIMEOUT_S))
+    if reply is None:
+        return False
+    if as_json:
+        print_json({"revision": reply.revision})
+    else:
+        tell(f"written, revision {reply.revision}")
+    return True
+
+
+async def _get(target: Target, request: metadata_pb.GetRequest, show: Callable[[metadata_pb.Entry], None]) -> bool:
+    async with _connected(target) as stub:
+        reply = await stub.Get(request, timeout=TIMEOUT_S)
+    if not reply.HasField("entry"):
+        note(f"key {request.key!r}: it is absent")
+        return False
+    show(reply.entry)
+    return True
+
+
+async def _delete(target: Target, request: metadata_pb.DeleteRequest, as_json: bool) -> bool:
+    async with _connected(target) as stub:
+        reply = await _unless_conflict(stub.Delete(request, timeout=TIMEOUT_S))
+    if reply is None:
+        return False
+    if as_json:
+        print_json({"deleted": reply.deleted})
+    else:
+        tell("deleted" if reply.deleted else "it was absent")
+    return reply.deleted
+
+
+async def _list(target: Target, request: metadata_pb.ListRequest, as_json: bool) -> bool:
+    rows: list[metadata_pb.Entry] = []
+    async with _connected(target) as stub:
+        while True:
+            reply = await stub.List(request, timeout=TIMEOUT_S)
+            rows += reply.entries
+            request.page_token = reply.next_page_token
+            if not reply.next_page_token:
+                break
+    if as_json:
+        print_json([_json(row) for row in rows])
+    else:
+        _print(rows)
+        tell(f"{len(rows):,} keys")
+    return True
+
+
+@asynccontextmanager
+async def _connected(target: Target) -> AsyncIterator["Stub"]:
+    """Calls of a Meta Service. What fails meanwhile is raised as a CallError, a bad file as a ConfigError."""
+    async with open_channel(target.address, target.tls, _CHANNEL_OPTIONS) as channel:
+        try:
+            yield metadata_grpc.MetadataStoreStub(channel)
+        except grpc.aio.AioRpcError as error:
+            unreachable = error.code() is grpc.StatusCode.UNAVAILABLE
+            help_text = "; is a Meta Service that serves metadata there? (--address)" if unreachable else ""
+            raise CallError(f"{target.address}: {error.code().name}: {error.details()}{help_text}") from error
+
+
+async def _unless_conflict(call: Awaitable[R]) -> R | None:
+    """Its reply; None, and the reason is shown, when another revision stands."""
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.ABORTED:
+            raise
+        note(error.details() or error.code().name)
+        return None
+
+
+def _show_value(entry: metadata_pb.Entry) -> None:
+    sys.stdout.buffer.write(entry.value)
+    sys.stdout.buffer.flush()
+
+
+def _show_json(entry: metadata_pb.Entry) -> None:
+    print_json(_json(entry))
+
+
+def _show_row(entry: metadata_pb.Entry) -> None:
+    _print([entry])
+
+
+def _print(rows: list[metadata_pb.Entry]) -> None:
+    columns = {"key": LEFT, "revision": RIGHT, "bytes": RIGHT, "value": LEFT}
+    cells = [(harmless(row.key, KEY_MAX_BYTES), str(row.revision), f"{len(row.value):,}", _shown(row.value)) for row in rows]
+    print_table(columns, cells)
+
+
+def _shown(value: bytes) -> str:
+    return harmless(value[: 4 * VALUE_SHOWN].decode(errors="replace"), VALUE_SHOWN)
+
+
+def _json(entry: metadata_pb.Entry) -> dict[str, Any]:
+    """`value` when it is UTF-8, else `value_base64`."""
+    shown: dict[str, Any] = {"key": entry.key, "revision": entry.revision}
+    try:
+        return {**shown, "value": entry.value.decode()}
+    except UnicodeDecodeError:
+        return {**shown, "value_base64": base64.b64encode(entry.value).decode()}

@@ -1,0 +1,266 @@
+"""The commands `meta placement`: where the leaders of the Raft groups are, and putting them where they should be.
+
+A table for a person, `--json` for a script. What is moved is told as it happens.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from adapter import logs
+from adapter.cli import options
+from adapter.cli.tools import print_json, tell
+from adapter.cli.tools_offsets import warn
+from adapter.config import LogSection, load
+from adapter.errors import AdapterError, TransientError
+from adapter.metaservice.config import EtcdSection, MetaConfig
+from adapter.metaservice.leaders import Balancer, opened
+from adapter.metaservice.placement import Member, Move, RaftGroup, Situation, apart, plan, problems
+from adapter.metaservice.turns import OthersTurnError
+from adapter.process import on_signals
+
+HAPPENED_SHOWN = 10  # lines under the live table
+GOOD = "good"
+WELL = ("leader", "follower")
+
+_config = click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The TOML file of a front with [etcd]."
+)
+
+
+@click.group()
+def placement() -> None:
+    """Where the leaders of the Raft groups are, and where they should be."""
+
+
+@placement.command()
+@_config
+@options.as_json
+def show(config: Path, *, as_json: bool) -> None:
+    """Show every Raft group's leader and members. Exit code 1 when an offsets leader is not where it should be, or unknown."""
+    situation = anyio.run(_look, _section(config))
+    if as_json:
+        print_json(as_dict(situation))
+    else:
+        Console().print(table(situation))
+        _tell_problems(situation)
+    sys.exit(1 if problems(situation) else 0)
+
+
+@placement.command()
+@_config
+@click.option("--watch", is_flag=True, help="Go on until a signal comes; of all who balance, one does it at a time.")
+def balance(config: Path, *, watch: bool) -> None:
+    """Move leaders away from the metadata leader's node, and spread them. Exit code 1 when they are not so afterwards."""
+    section = _section(config)
+    sys.exit(0 if anyio.run(_watch if watch else _once, section) else 1)
+
+
+def _section(config: Path) -> EtcdSection:
+    # What is done is printed here; the log would say it twice, into the table.
+    logs.setup(LogSection(level="error"))
+    return load(config, MetaConfig).etcd
+
+
+async def _look(section: EtcdSection) -> Situation:
+    async with opened(section) as leaders:
+        return await leaders.look()
+
+
+async def _once(section: EtcdSection) -> bool:
+    """Balance once and tell it; True when all is well then."""
+    lines = _Lines()
+    async with opened(section) as leaders:
+        try:
+            situation = await Balancer(leaders, section, [lines]).once()
+        except TransientError as error:
+            warn(f"{error} balances now; nothing was done here" if isinstance(error, OthersTurnError) else str(error))
+            situation = await leaders.look()
+    _tell_problems(situation)
+    for line in _held(lines.held):
+        tell(line)
+    return not problems(situation)
+
+
+async def _watch(section: EtcdSection) -> bool:
+    """Balance until a signal comes; True when all was well at the end."""
+    console = Console()
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
+        watcher = _LiveTable(live) if live else _Lines()
+        async with opened(section) as leaders, anyio.create_task_group() as tasks:
+            tasks.start_soon(on_signals, tasks.cancel_scope.cancel, name="signals")
+            await Balancer(leaders, section, [watcher]).run()
+    return watcher.situation is not None and not problems(watcher.situation)
+
+
+class _Lines:
+    """Prints what happens, a line each, and only what is new."""
+
+    def __init__(self) -> None:
+        self.situation: Situation | None = None
+        self.held: Mapping[str, int] = {}
+        self._turn = ""
+
+    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:
+        """See `Watcher`."""
+        self.situation, self.held = situation, held
+
+    def moved(self, move: Move, problem: str) -> None:
+        """See `Watcher`."""
+        self.tell(_text_of(move, problem))
+
+    def turn(self, error: AdapterError | None) -> None:
+        """See `Watcher`."""
+        text = _turn_text(error)
+        if text != self._turn:
+            self._turn = text
+            self.tell(text)
+
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        tell(text)
+
+
+class _LiveTable(_Lines):
+    """A table that is up to date, what is wrong, and what happened last."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__()
+        self._live = live
+        self._happened: deque[str] = deque(maxlen=HAPPENED_SHOWN)
+
+    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:
+        """See `Watcher`."""
+        super().looked(situation, held)
+        self._show()
+
+    def tell(self, text: str) -> None:
+        """Show a line below the table, with the time."""
+        self._happened.append(f"{time.strftime('%H:%M:%S')} {text}")
+        self._show()
+
+    def _show(self) -> None:
+        if self.situation:
+            lines = [*problems(self.situation), *_held(self.held), *self._happened]
+            self._live.update(Group(table(self.situation), *map(Text, lines)), refresh=True)
+
+
+def table(situation: Situation) -> Table:
+    """A row for each Raft group."""
+    found = Table("raft group", box=SIMPLE_HEAD, show_edge=False)
+    for name in ("leader", "endpoint", "members", "db size", "etcd", "placement"):
+        found.add_column(name, overflow="fold", justify="right" if name == "db size" else "left")
+    moves = {move.group for move in plan(situation)}
+    for group in (situation.metadata, *situation.offsets):
+        leader = group.leader
+        verdict = _verdict(situation, group, moves)
+        cells = (
+            group.name,
+            leader.node if leader else "unknown",
+            leader.endpoint if leader else "",
+            _members(group),
+            f"{max(member.db_bytes for member in group.members) / 2**20:,.1f} MiB",
+            ", ".join(sorted({member.version for member in group.members if member.reachable})),
+        )
+        found.add_row(*map(Text, cells), Text(verdict, style="green" if verdict == GOOD else "red"))
+    return found
+
+
+def as_dict(situation: Situation) -> dict[str, Any]:
+    """The same for a script, with every member."""
+    wrong = problems(situation)
+    groups = (situation.metadata, *situation.offsets)
+    return {
+        "good": not wrong,
+        "apart": apart(situation),
+        "problems": wrong,
+        "raft_groups": [_group_dict(group) for group in groups],
+    }
+
+
+def _group_dict(group: RaftGroup) -> dict[str, Any]:
+    leader = group.leader
+    return {
+        "name": group.name,
+        "leader": {"node": leader.node, "endpoint": leader.endpoint} if leader else None,
+        "members": [
+            {
+                "endpoint": member.endpoint,
+                "node": member.node,
+                "state": _state(group, member),
+                "behind": group.behind(member) if member.reachable else None,
+                "db_bytes": member.db_bytes,
+                "version": member.version,
+                "problem": member.problem,
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _state(group: RaftGroup, member: Member) -> str:
+    if not member.reachable:
+        return "unreachable"
+    if member.learner:
+        return "learner"
+    if group.leader == member:
+        return "leader"
+    return "follower" if group.caught_up(member) else "behind" if group.leader else "without a leader"
+
+
+def _members(group: RaftGroup) -> str:
+    states = [(member, _state(group, member)) for member in group.members]
+    well = sum(state in WELL for _, state in states)
+    others = [f"{member.node} {_behind(group, member, state)}" for member, state in states if state not in WELL]
+    alarms = sorted({member.problem for member in group.members if member.reachable and member.problem})
+    return ", ".join([f"{well}/{len(states)}", *others, *alarms])
+
+
+def _behind(group: RaftGroup, member: Member, state: str) -> str:
+    return f"behind by {group.behind(member):,}" if state == "behind" else state
+
+
+def _verdict(situation: Situation, group: RaftGroup, moves: Collection[str]) -> str:
+    metadata, leader = situation.metadata.leader, group.leader
+    if leader is None:
+        return "no leader"
+    if group is situation.metadata:
+        return GOOD
+    if metadata and leader.node == metadata.node:
+        return "beside metadata"
+    return "uneven" if group.name in moves else GOOD
+
+
+def _text_of(move: Move, problem: str) -> str:
+    text = f"{move.group}: leader {move.source.node} -> {move.target.node} ({move.target.endpoint})"
+    return f"{text} failed: {problem}" if problem else text
+
+
+def _turn_text(error: AdapterError | None) -> str:
+    if isinstance(error, OthersTurnError):
+        return f"{error} balances now; this one stands by"
+    return f"not balancing: {error}" if error else "balancing"
+
+
+def _held(held: Mapping[str, int]) -> list[str]:
+    return [
+        f"{name}: stays {left_ms / 1000:,.0f} s longer, because it was moved lately (etcd.placement.cooldown_ms)"
+        for name, left_ms in held.items()
+    ]
+
+
+def _tell_problems(situation: Situation) -> None:
+    for problem in problems(situation) or ["the leaders are where they should be"]:
+        tell(problem)

@@ -1,0 +1,43 @@
+"""etcd's errors in our terms, by one table; and which of them another member may not have."""
+
+import grpc
+import grpc.aio
+
+from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, RefusedError
+
+NO_SPACE = "mvcc: database space exceeded"  # how etcd tells a full quota from too many requests: both are RESOURCE_EXHAUSTED
+DRILL = "compact, defragment and disarm the alarm: see docs/etcd.md"
+
+_ELSEWHERE = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.DATA_LOSS,
+}
+# What a token that has expired, or is from before a change of users, is answered with.
+_OLD_TOKEN = ("auth: revision in header is old", "user name is empty", "invalid auth token")
+
+
+def translate(where: str, error: grpc.aio.AioRpcError, timeout_s: float) -> AdapterError:
+    """The error of a call to the member `where`.
+
+    MetaUnavailableError: another member may answer. DiskFullError: the quota is used up at every member. RefusedError: none will.
+    """
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and NO_SPACE in details:
+        return DiskFullError(f"{where}: etcd's quota is used up: {DRILL}")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return MetaUnavailableError(f"{where}: no answer within {timeout_s:g} s")
+    text = f"{where}: {code.name}: {details}"
+    if code is grpc.StatusCode.INVALID_ARGUMENT and "too many operations" in details:
+        return RefusedError(f"{text}; set etcd.max_txn_ops to what etcd has as --max-txn-ops")
+    return MetaUnavailableError(text) if code in _ELSEWHERE else RefusedError(text)
+
+
+def wants_token(error: grpc.aio.AioRpcError) -> bool:
+    """True when the same call may pass with a new token."""
+    return error.code() is grpc.StatusCode.UNAUTHENTICATED or any(text in (error.details() or "") for text in _OLD_TOKEN)

@@ -1,0 +1,292 @@
+"""The engine over etcd: offsets in any number of Raft groups, the layout in the metadata's. It keeps nothing of its own.
+
+Any number of processes work side by side with it. What is acknowledged is in etcd's quorum; reads are linearizable; a front with
+an old layout is refused by the fences.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import groupby
+from typing import TypeVar
+
+import anyio
+import structlog
+
+from adapter.clocks import wall_ms
+from adapter.codec import decode_record, encode_record, pack_names, prefix_end, unpack_names
+from adapter.errors import MetaUnavailableError
+from adapter.etcd.cluster import EtcdCluster
+from adapter.metaservice.bulk import Cuts
+from adapter.metaservice.config import EtcdSection
+from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage
+from adapter.metaservice.etcd_expiry import Expirer
+from adapter.metaservice.etcd_lane import Item, Lane
+from adapter.metaservice.etcd_moves import Moves
+from adapter.metaservice.etcd_reads import Row, Widths, lanes_of, read, read_all, walk
+from adapter.metaservice.etcd_values import Keys, decode_value
+from adapter.metaservice.fences import Fences, LayoutChangedError
+from adapter.metaservice.layout import Layout
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, is_deleted
+from adapter.rpc import etcd_pb
+from adapter.wire import others
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+
+SLICE = 500  # entries prepared before the event loop gets a turn
+LAYOUT_CHANGES = 5  # that a call goes along with
+PAGE_BYTES = 16 * 2**20  # of the records of a page: it fits in a reply
+CHANGES_ALL_THE_TIME = "the layout of the offsets changes all the time"
+
+
+class EtcdEngine:
+    """Offsets of clusters in etcd. `run` must be running, and `open` comes first."""
+
+    def __init__(self, metadata: EtcdCluster, offsets: Sequence[EtcdCluster], section: EtcdSection) -> None:
+        self._keys = Keys(section.prefix)
+        self._lanes = {group.name: Lane(group, self._keys, socket.gethostname(), section.max_txn_ops) for group in offsets}
+        self.fences = Fences(metadata, {group.name: group for group in offsets}, self._keys)
+        self._moves = Moves(self._lanes, self.fences, self._keys)
+        self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
+        self._max_reads = section.max_txn_ops
+        self._widths = Widths()
+
+    async def open(self) -> None:
+        """Read the layout, or make it. Raises MetaUnavailableError: try again. ConfigError: see the configuration."""
+        layout = await self.fences.open()
+        unused = {*self._lanes} - {*layout.groups}
+        if unused:
+            log.warning("layout.unused", raft_groups=sorted(unused), help="offset-adapter meta rebalance takes them into use")
+
+    async def run(self) -> None:
+        """Send what callers bring."""
+        async with anyio.create_task_group() as tasks:
+            for name, lane in self._lanes.items():
+                tasks.start_soon(lane.run, name=f"etcd.{name}")
+            tasks.start_soon(self._moves.run, name="etcd.moves")
+
+    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """Merges in each Raft group at once. Entries of one that fails are UNAVAILABLE; raises when all are."""
+        items = []
+        for at in range(0, len(entries), SLICE):
+            items += [Item(entry, self._keys.offset(cluster, entry.key)) for entry in entries[at : at + SLICE]]
+            if len(entries) > SLICE:
+                await others()
+        for wave in _waves(items):
+            await self._settle(wave)
+        errors = [item.error for item in items if item.error]
+        if errors and len(errors) == len(items):
+            raise errors[0]
+        return [item.outcome for item in items if item.outcome]
+
+    async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """Point reads, many in a transaction."""
+        return await self._with_layout(lambda layout: self._get(layout, cluster, keys))
+
+    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """A range."""
+        return await self._with_layout(lambda layout: self._get_group(layout, pack_names(cluster, namespace, group)))
+
+    async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
+        """Tombstones are merged like saves: what is raised meanwhile came after the delete, and stays."""
+        wanted = [OffsetKey(namespace, group, shard) for shard in shards]
+        standing = await (self.get(cluster, wanted) if shards else self.get_group(cluster, namespace, group))
+        now_ms = wall_ms()
+        buried = [SaveEntry(key, deleted(record, now_ms)) for key, record in standing if not is_deleted(record)]
+        outcomes = await self.save(cluster, buried)
+        failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
+        if failed:
+            raise MetaUnavailableError(failed.message)
+
+    async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
+        """Each write is done only where the whole group is as it was when it was read."""
+        packed = pack_names(cluster, namespace, group)
+
+        async def expire(layout: Layout) -> Expiry:
+            await self._moves.bring_home([packed], layout)
+            return await self._expirer.expire(self._lanes[layout.home(packed)], layout, packed, before_ms, now_ms)
+
+        return await self._with_layout(expire)
+
+    async def drop_tombstones(self, before_ms: int) -> int:
+        """By their index, so that only tombstones are looked at. Not while offsets are moved: an old copy could come back."""
+
+        async def drop(layout: Layout) -> int:
+            if not layout.settled:
+                return 0
+            return sum([await self._expirer.drop(lane, layout, before_ms) for lane in lanes_of(self._lanes, layout)])
+
+        return await self._with_layout(drop)
+
+    async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
+        """A range of each Raft group, put in order."""
+        rows, token = await self._page(cluster, names, size, after, b"", PAGE_BYTES)
+        return Page([self._entry(row) for row in rows], token)
+
+    async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
+        """As `list_page`. Ends before `size` when its records are large."""
+        rows, token = await self._page(cluster, names, size, after, until, PAGE_BYTES)
+        keys: list[bytes] = []
+        records: list[bytes] = []
+        cut = len(self._keys.offsets) + len(pack_names(cluster))
+        for at in range(0, len(rows), SLICE):
+            found = rows[at : at + SLICE]
+            keys += [row.where[cut:] for row in found]
+            records += [encode_record(decode_value(row.value)) for row in found]
+            await others()
+        return RawPage(keys, records, token)
+
+    async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
+        """A walk over all keys."""
+        prefix = self._keys.offsets + pack_names(cluster, *names)
+
+        async def split(layout: Layout) -> Parts:
+            cuts = Cuts(parts)
+            lanes = lanes_of(self._lanes, layout)
+            async for rows in walk(lanes, layout, self.fences, prefix, prefix_end(prefix), self._widths, keys_only=True):
+                cuts.add([row.where[len(self._keys.offsets) :] for row in rows])
+            return cuts.parts()
+
+        return await self._with_layout(split)
+
+    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+        """As saves, in slices, so that saves have their turns between them."""
+        applied = superseded = 0
+        for at in range(0, len(keys), SLICE):
+            pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
+            outcomes = await self.save(
+                cluster, [SaveEntry(OffsetKey(*unpack_names(key)), decode_record(record)) for key, record in pairs]
+            )
+            failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
+            if failed:
+                raise MetaUnavailableError(failed.message)
+            applied += sum(outcome.status is Status.APPLIED for outcome in outcomes)
+            superseded += sum(outcome.status is Status.SUPERSEDED for outcome in outcomes)
+        return MergeCounts(applied, superseded)
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """Numbers for the metrics. Thread-safe."""
+        layout = self.fences.known
+        return {
+            "etcd_waiting_entries": ("Entries that wait for a transaction.", sum(lane.waiting for lane in self._lanes.values())),
+            "etcd_raft_groups": ("Raft groups that hold offsets.", len(layout.groups) if layout else 0),
+            "etcd_raft_groups_unavailable": (
+                "Raft groups of offsets whose last call failed.",
+                sum(not lane.cluster.available for lane in self._lanes.values()),
+            ),
+            "etcd_layout_version": ("The version of the layout of the offsets.", layout.version if layout else 0),
+            "etcd_moving": ("1 while offsets are moved between Raft groups.", bool(layout and not layout.settled)),
+        }
+
+    async def _settle(self, items: Sequence[Item]) -> None:
+        """Bring items with different keys to their outcomes, along with changes of the layout."""
+        left = items
+        for _ in range(LAYOUT_CHANGES):
+            layout = self.fences.layout
+            try:
+                await self._settle_once(layout, left)
+                left = [item for item in left if item.outcome is None]
+                if not left:
+                    return
+                await self.fences.reload(layout)
+            except LayoutChangedError:
+                with contextlib.suppress(MetaUnavailableError):
+                    await self.fences.reload(layout)
+            except MetaUnavailableError as error:
+                for item in left:
+                    item.fail(error)
+                return
+        for item in left:
+            item.fail(MetaUnavailableError(CHANGES_ALL_THE_TIME))
+
+    async def _settle_once(self, layout: Layout, items: Sequence[Item]) -> None:
+        by_home: dict[str, list[Item]] = {}
+        groups: dict[bytes, list[Item]] = {}
+        for group, members in groupby(items, lambda item: self._keys.group_of(item.where)):
+            groups.setdefault(group, []).extend(members)
+        await self._moves.bring_home(groups, layout)
+        for group, found in groups.items():
+            by_home.setdefault(layout.home(group), []).extend(found)
+        guards = {name: self.fences.guard(layout, name) for name in by_home}
+        await asyncio.gather(*(self._lanes[name].settle(guards[name], found) for name, found in by_home.items()))
+
+    async def _get(self, layout: Layout, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
+        by_home: dict[str, list[OffsetKey]] = {}
+        groups = {key[:2]: pack_names(cluster, key.namespace, key.group) for key in keys}
+        await self._moves.bring_home(groups.values(), layout)
+        for key in keys:
+            by_home.setdefault(layout.home(groups[key[:2]]), []).append(key)
+        found = await asyncio.gather(*(self._get_in(layout, name, cluster, wanted) for name, wanted in by_home.items()))
+        records = {key: record for part in found for key, record in part}
+        return [(key, records[key]) for key in keys if key in records]
+
+    async def _get_in(
+        self, layout: Layout, name: str, cluster: str, keys: Sequence[OffsetKey]
+    ) -> list[tuple[OffsetKey, OffsetRecord]]:
+        records = []
+        for at in range(0, len(keys), self._max_reads):
+            wanted = keys[at : at + self._max_reads]
+            asked = [etcd_pb.RangeRequest(key=self._keys.offset(cluster, key)) for key in wanted]
+            for key, found in zip(wanted, await read(self._lanes[name], layout, self.fences, asked), strict=True):
+                records += [(key, decode_value(row.value)) for row in found.rows]
+        return records
+
+    async def _get_group(self, layout: Layout, packed: bytes) -> list[tuple[OffsetKey, OffsetRecord]]:
+        await self._moves.bring_home([packed], layout)
+        found = await read_all(self._lanes[layout.home(packed)], layout, self.fences, self._keys.offsets + packed)
+        return [self._entry(row) for row in found.rows]
+
+    async def _page(
+        self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes, room: int
+    ) -> tuple[list[Row], bytes]:
+        """Rows behind the token `after`, up to and with `until` unless that is empty; and the token of the next page."""
+        base = self._keys.offsets
+        prefix = base + pack_names(cluster, *names)
+        start = base + after + b"\0" if after else prefix
+        end = base + until + b"\0" if until else prefix_end(prefix)
+
+        async def page(layout: Layout) -> tuple[list[Row], bytes]:
+            rows: list[Row] = []
+            left = room
+            lanes = lanes_of(self._lanes, layout)
+            async for found in walk(lanes, layout, self.fences, start, end, self._widths, limit=size):
+                for row in found:
+                    rows.append(row)
+                    left -= len(row.value)
+                    if len(rows) == size or left <= 0:
+                        token = row.where[len(base) :]
+                        return rows, b"" if token == until else token
+            return rows, b""
+
+        return await self._with_layout(page)
+
+    async def _with_layout(self, work: Callable[[Layout], Awaitable[R]]) -> R:
+        """Do it under the current layout, and again when that has changed."""
+        for _ in range(LAYOUT_CHANGES):
+            layout = self.fences.layout
+            try:
+                return await work(layout)
+            except LayoutChangedError:
+                await self.fences.reload(layout)
+        raise MetaUnavailableError(CHANGES_ALL_THE_TIME)
+
+    def _entry(self, row: Row) -> tuple[OffsetKey, OffsetRecord]:
+        _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])
+        return OffsetKey(namespace, group, shard), decode_value(row.value)
+
+
+def _waves(items: Iterable[Item]) -> list[list[Item]]:
+    """Items such that those of one wave have different keys: entries of the same key count one after the other."""
+    waves: list[dict[bytes, Item]] = [{}]
+    seen: Counter[bytes] = Counter()
+    for item in items:
+        number = seen[item.where]
+        seen[item.where] += 1
+        if number == len(waves):
+            waves.append({})
+        waves[number][item.where] = item
+    return [list(wave.values()) for wave in waves]

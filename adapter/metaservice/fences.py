@@ -1,0 +1,190 @@
+"""The layout as all fronts agree on it: kept in the metadata Raft group, and as a fence in each Raft group of offsets.
+
+Every transaction on offsets, also a read, compares the fence. A front that has not heard of a change is refused by etcd: it can
+neither write where offsets have left nor read there what is old. No clock and no lease is needed for it.
+"""
+
+from collections.abc import Mapping
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError, ConfigError, ContendedError, MetaUnavailableError, StoreDamagedError
+from adapter.etcd.cluster import EtcdCluster
+from adapter.metaservice.etcd_values import Keys
+from adapter.metaservice.layout import Layout, first_layout
+from adapter.rpc import etcd_pb
+
+log = structlog.get_logger(__name__)
+
+VERSION_DIGITS = 20  # so that the order of fences is the order of their versions
+_CHANGES = 5  # of the layout while it is read
+
+
+class LayoutChangedError(AdapterError):
+    """A Raft group has another layout than the call was made for. Nothing was done there."""
+
+
+class Fences:
+    """Reads and changes the layout, and raises the fences behind a change."""
+
+    def __init__(self, metadata: EtcdCluster, offsets: Mapping[str, EtcdCluster], keys: Keys) -> None:
+        self._metadata = metadata
+        self._offsets = offsets
+        self._keys = keys
+        self._reading = anyio.Lock()
+        self._layout: Layout | None = None
+        self._guards: dict[str, etcd_pb.Compare] = {}
+
+    @property
+    def layout(self) -> Layout:
+        """What was read last. Raises MetaUnavailableError before that."""
+        if self._layout is None:
+            raise MetaUnavailableError("the layout of the offsets is not known yet: etcd has not answered")
+        return self._layout
+
+    @property
+    def known(self) -> Layout | None:
+        """What was read last, or nothing yet."""
+        return self._layout
+
+    def guard(self, layout: Layout, name: str) -> etcd_pb.Compare:
+        """What a transaction in a Raft group has to compare, so that it is done only under this layout.
+
+        Raises LayoutChangedError when it is known not to be the current one any more.
+        """
+        if layout is not self._layout:
+            raise LayoutChangedError("the layout of the offsets has changed")
+        found = self._guards.get(name)
+        if found is None:
+            found = self._guards[name] = _compare(self._keys.fence, fence(layout, name))
+        return found
+
+    async def open(self) -> Layout:
+        """Read the layout; the first front of a fleet makes it. Raises MetaUnavailableError, or ConfigError."""
+        return await self.reload(None)
+
+    async def reload(self, refused: Layout | None) -> Layout:
+        """Read the layout again, because one was refused; and raise fences that are behind.
+
+        Raises MetaUnavailableError, or ConfigError when it names a Raft group that is not configured.
+        """
+        async with self._reading:
+            if refused is None or self._layout == refused:
+                layout = await self._read()
+                # The same one stays the same object: what is under way for it goes on.
+                if layout != self._layout:
+                    self._take(layout)
+            return self.layout
+
+    async def change(self, before: Layout, after: Layout) -> None:
+        """Replace the layout and raise every fence. Raises ContendedError when another one stands; MetaUnavailableError."""
+        async with self._reading:
+            request = etcd_pb.TxnRequest(compare=[_compare(self._keys.layout, before.encode())])
+            _put(request, self._keys.layout, after.encode())
+            # Sent again after an unknown outcome it finds itself: compared below.
+            if not (await self._metadata.txn(request)).succeeded and await self._kept() != after:
+                raise ContendedError("the layout of the offsets was changed by somebody else; look at it and try again")
+            log.info("layout.changed", version=after.version, groups=after.groups, moving_from=after.moving_from)
+            self._take(after)
+            for name in after.fenced:
+                await self._raise(name, after)
+
+    def _take(self, layout: Layout) -> None:
+        missing = {*layout.fenced} - {*self._offsets}
+        if missing:
+            raise ConfigError(
+                f"etcd.offsets: offsets are also in {', '.join(sorted(missing))}, which is not configured here; add it again; "
+                "before a Raft group is taken away, its offsets are moved: offset-adapter meta rebalance --without NAME"
+            )
+        self._layout = layout
+        self._guards = {}
+
+    async def _read(self) -> Layout:
+        """The layout, once no Raft group that answers has a newer or an older fence."""
+        for _ in range(_CHANGES):
+            layout = await self._kept() or await self._begin()
+            newer = None
+            # In this order: where offsets leave, the old layout has ended before the new one begins where they arrive.
+            for name in layout.fenced:
+                if name in self._offsets:
+                    newer = newer or await self._raise(name, layout)
+            if newer is None:
+                return layout
+            await self._restore(layout, newer)
+        raise MetaUnavailableError("the layout of the offsets changes all the time")
+
+    async def _kept(self) -> Layout | None:
+        reply = await self._metadata.range(etcd_pb.RangeRequest(key=self._keys.layout))
+        return Layout.decode(reply.kvs[0].value) if reply.kvs else None
+
+    async def _begin(self) -> Layout:
+        """The first layout of a fleet, or what another front has made it meanwhile; or what the fences still know of it."""
+        request = etcd_pb.TxnRequest(compare=[_absent(self._keys.layout)])
+        first = first_layout(self._offsets)
+        _put(request, self._keys.layout, first.encode())
+        if (await self._metadata.txn(request)).succeeded:
+            log.info("layout.created", groups=first.groups)
+        return await self._kept() or first
+
+    async def _restore(self, kept: Layout, newer: Layout) -> None:
+        """The metadata Raft group has lost a change (an old snapshot was restored): what the fences know is newer."""
+        request = etcd_pb.TxnRequest(compare=[_compare(self._keys.layout, kept.encode())])
+        _put(request, self._keys.layout, newer.encode())
+        if (await self._metadata.txn(request)).succeeded:
+            log.warning("layout.restored", kept=kept.version, version=newer.version, help="was an old snapshot restored?")
+
+    async def _raise(self, name: str, layout: Layout) -> Layout | None:
+        """Raise the fence of a Raft group to this layout; a newer one is returned instead.
+
+        One that does not answer is left: whoever is refused there raises it.
+        """
+        wanted = fence(layout, name)
+        lower = _compare(self._keys.fence, wanted)
+        lower.result = etcd_pb.Compare.LESS
+        raising = etcd_pb.TxnRequest(compare=[lower])
+        _put(raising, self._keys.fence, wanted)
+        making = etcd_pb.TxnRequest(compare=[_absent(self._keys.fence)])
+        _put(making, self._keys.fence, wanted)
+        making.failure.add().request_txn.CopyFrom(raising)
+        request = etcd_pb.TxnRequest()
+        request.success.add().request_txn.CopyFrom(making)
+        request.success.add().request_range.key = self._keys.fence
+        try:
+            reply = await self._offsets[name].txn(request)
+        except MetaUnavailableError as error:
+            log.warning("fence.unknown", raft_group=name, error=str(error))
+            return None
+        return self._newer(name, reply.responses[1].response_range.kvs[0].value, wanted)
+
+    def _newer(self, name: str, found: bytes, wanted: bytes) -> Layout | None:
+        if found == wanted:
+            return None
+        version, owner, encoded = found.split(b" ", 2)
+        if owner != name.encode():
+            raise ConfigError(
+                f"etcd.offsets: the endpoints of {name} are those of the Raft group {owner.decode(errors='replace')}"
+            )
+        if int(version) <= int(wanted[:VERSION_DIGITS]):
+            raise StoreDamagedError(
+                f"{name}: two layouts have the version {int(version)}: are two fleets using the same etcd.prefix?"
+            )
+        return Layout.decode(encoded)
+
+
+def fence(layout: Layout, name: str) -> bytes:
+    """The fence of a layout in a Raft group: its version, whose fence it is, and the layout itself."""
+    return b"%0*d %s " % (VERSION_DIGITS, layout.version, name.encode()) + layout.encode()
+
+
+def _compare(key: bytes, value: bytes) -> etcd_pb.Compare:
+    return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VALUE, key=key, value=value)
+
+
+def _absent(key: bytes) -> etcd_pb.Compare:
+    return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VERSION, key=key, version=0)
+
+
+def _put(request: etcd_pb.TxnRequest, key: bytes, value: bytes) -> None:
+    put = request.success.add().request_put
+    put.key, put.value = key, value

@@ -1,0 +1,89 @@
+"""What may be under way at once in a Meta Service. More is refused at once, before anything is written, with a time to come back.
+
+A call that comes while there is any room is let in, whatever its size: else a large one would wait for ever among small ones. So
+what is under way is at most the limit and one call. Never delays or queues a call.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+
+from adapter.errors import OverloadedError
+from adapter.metaservice.config import LimitsSection
+from adapter.metrics import MetaMetrics
+
+MIN_DELAY_S, MAX_DELAY_S = 0.1, 5.0
+SPREAD = 0.5  # of a delay, upwards and downwards: who was refused together does not come back together
+GUESS_S = 0.1  # of busy time, that a guess weighs before anything is measured
+HALF_LIFE_S = 2.0  # of busy time, after which a measurement counts half
+
+TINY = 1e-9  # not nothing
+
+jitter = Random()  # noqa: S311 - spreads attempts, keeps no secret; a test seeds it
+
+
+class Limit:
+    """One kind of work, and how fast it has been going lately. `most` units may be under way."""
+
+    def __init__(self, what: str, most: int, on_refused: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._what = what
+        self._most = most
+        self._on_refused = on_refused
+        self._clock = clock
+        self.under_way = 0
+        # Work done in busy seconds, the older the less it counts. Until it is measured: as if all that is allowed took a second.
+        self._done = most * GUESS_S
+        self._busy_s = GUESS_S
+        self._measured_at = 0.0
+
+    @contextmanager
+    def admit(self, units: int) -> Iterator[None]:
+        """Meanwhile so many units are under way. Raises OverloadedError, and nothing is done, when there is no room."""
+        if self.under_way >= self._most:
+            self._on_refused()
+            delay_s = self._delay_s()
+            raise OverloadedError(
+                f"{self.under_way} {self._what} are under way, of at most {self._most}; nothing was done: "
+                f"come back in {delay_s:.1f} s",
+                retry_after_s=delay_s,
+            )
+        if not self.under_way:
+            self._measured_at = self._clock()
+        self.under_way += units
+        try:
+            yield
+        finally:
+            self.under_way -= units
+            self._measure(units)
+
+    def _measure(self, units: int) -> None:
+        now = self._clock()
+        busy_s = now - self._measured_at
+        weight = _weight(busy_s)
+        self._done = self._done * weight + units
+        self._busy_s = self._busy_s * weight + busy_s
+        self._measured_at = now
+
+    def _delay_s(self) -> float:
+        """About as long as what is under way will take; longer when nothing has been done for a while."""
+        stalled_s = self._clock() - self._measured_at
+        weight = _weight(stalled_s)
+        takes_s = self.under_way * (self._busy_s * weight + stalled_s) / max(self._done * weight, TINY)
+        return min(max(takes_s * jitter.uniform(1 - SPREAD, 1 + SPREAD), MIN_DELAY_S), MAX_DELAY_S)
+
+
+class Limits:
+    """The limits of a process: `offsets` counts those in saves and merges, `metadata` calls. Reads of offsets have none."""
+
+    def __init__(self, section: LimitsSection, metrics: MetaMetrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self.offsets = Limit("offsets", section.offsets, metrics.refused("offsets"), clock)
+        self.metadata = Limit("metadata calls", section.metadata, metrics.refused("metadata"), clock)
+        metrics.shows_under_way("offsets", lambda: self.offsets.under_way)
+        metrics.shows_under_way("metadata", lambda: self.metadata.under_way)
+
+
+def _weight(age_s: float) -> float:
+    """Of what was measured so long ago."""
+    return math.exp2(-age_s / HALF_LIFE_S)

@@ -1,0 +1,84 @@
+"""The stores behind the Meta Service, as its settings choose them: one embedded RocksDB, or Raft groups in etcd."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from prometheus_client import CollectorRegistry
+
+from adapter.errors import ConfigError
+from adapter.etcd.cluster import EtcdCluster
+from adapter.metaservice import leaders
+from adapter.metaservice.config import MetaConfig
+from adapter.metaservice.engine import Engine
+from adapter.metaservice.etcd_engine import EtcdEngine
+from adapter.metaservice.etcd_metadata import EtcdMetadata
+from adapter.metaservice.metadata import MetadataStore
+from adapter.metaservice.rocksdb_engine import RocksDbEngine
+from adapter.metaservice.rocksdb_metadata import RocksDbMetadata
+from adapter.metrics import GaugesCollector
+from adapter.retry import retrying
+
+PREFIX = "offset_meta"  # of the metrics
+FIRST_TRY_S, MAX_PAUSE_S = 0.1, 2.0  # of a start that waits for etcd
+
+
+class Stores(NamedTuple):
+    """What is served; None is not. `run` has to be running; calls are refused until `open` has returned."""
+
+    offsets: Engine | None
+    metadata: MetadataStore | None
+    run: Callable[[], Coroutine[Any, Any, None]]
+    open: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def opened(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterator[Stores]:
+    """The stores, closed at the end. Raises what opening them raises."""
+    async with _etcd(config, registry) if config.engine == "etcd" else _rocksdb(config, registry) as stores:
+        yield stores
+
+
+@asynccontextmanager
+async def _rocksdb(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterator[Stores]:
+    engine = await anyio.to_thread.run_sync(RocksDbEngine.open, config.store.path)
+    registry.register(GaugesCollector(PREFIX, engine.gauges))
+    try:
+        yield Stores(
+            engine if "offsets" in config.serve else None,
+            RocksDbMetadata(engine) if "metadata" in config.serve else None,
+            engine.run,
+            anyio.lowlevel.checkpoint,
+        )
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(engine.close)
+
+
+@asynccontextmanager
+async def _etcd(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterator[Stores]:
+    section = config.etcd
+    if section.metadata is None:
+        raise ConfigError("etcd.metadata: no endpoints are configured")
+    async with AsyncExitStack() as stack:
+        metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section))
+        groups = [await stack.enter_async_context(EtcdCluster.open(group.name, group, section)) for group in section.offsets]
+        engine = EtcdEngine(metadata, groups, section) if "offsets" in config.serve else None
+        if engine:
+            registry.register(GaugesCollector(PREFIX, engine.gauges))
+
+        async def run() -> None:
+            async with anyio.create_task_group() as tasks:
+                if engine:
+                    tasks.start_soon(engine.run, name="engine")
+                if section.placement.balance:
+                    tasks.start_soon(leaders.run, section, registry, name="leaders")
+
+        async def open_engine() -> None:
+            if engine:
+                await retrying("open", first_s=FIRST_TRY_S, max_s=MAX_PAUSE_S)(engine.open)
+
+        yield Stores(engine, EtcdMetadata(metadata, section.prefix) if "metadata" in config.serve else None, run, open_engine)

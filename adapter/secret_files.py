@@ -1,0 +1,24 @@
+"""Files that hold a secret: read only when nobody but their owner can, and never shown."""
+
+import os
+import stat
+from pathlib import Path
+
+from adapter.errors import ConfigError
+
+
+def read_secret(path: Path, name: str) -> str:
+    """The line of printable ASCII in a file, maybe empty, which the setting or option `name` names. Raises ConfigError."""
+    try:
+        with path.open(encoding="ascii") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            secret = file.read().strip()
+    except OSError as error:
+        raise ConfigError(f"{name}: {path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name}: {path}: is not one line of printable ASCII characters") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{name}: {path}: others than its owner have access to it: chmod 600")
+    if not secret.isprintable():
+        raise ConfigError(f"{name}: {path}: is not one line of printable ASCII characters")
+    return secret

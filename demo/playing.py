@@ -1,0 +1,48 @@
+"""How a demo is played: to its end, to a failure or until a signal comes, and the exit code that the shell gets."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+import anyio.abc
+import grpc
+import grpc.aio
+
+from adapter.errors import AdapterError
+from demo.cluster import DemoError
+
+EXIT_OK, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+
+# What may go wrong without being a mistake of the demo: a process that does not start, an answer that does not come.
+FAILURES = (DemoError, AdapterError, RuntimeError, TimeoutError, subprocess.TimeoutExpired, grpc.RpcError, OSError)
+
+T = TypeVar("T")
+
+
+class Stage:
+    """Where a demo is played. SIGINT, SIGTERM and SIGHUP end it early."""
+
+    def __init__(self, signals: AsyncIterator[signal.Signals]) -> None:
+        self.interrupted = False
+        self._signals = signals
+
+    async def play(self, play: Callable[[anyio.abc.TaskGroup], Awaitable[T]], failed: Callable[[str], str]) -> T | None:
+        """What `play` returns; it may start tasks, which end with it. None after a failure, which `failed` puts in words, or a signal."""
+        outcome: T | None = None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._cancel_on_signal, tasks.cancel_scope, name="signals")
+                outcome = await play(tasks)
+                tasks.cancel_scope.cancel()
+        except* FAILURES as group:
+            if not self.interrupted:
+                tell(failed(words(group)))
+        return outcome
+
+    async def _cancel_on_signal(self, scope: anyio.CancelScope) -> None:
+        async for _ in self._signals:
+            self.interrupted = True
+            scope.cancel()

@@ -1,0 +1,38 @@
+"""One etcd member of each name for all tests of a worker, started by the first that asks. Each test has its own key prefix."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+from adapter.local_etcd import LocalCluster
+from adapter.metaservice.config import EtcdSection, MembersSection
+from tests.durability.etcd_cluster import etcd
+from tests.durability.machine import require
+
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a sync costs nothing there, and no contract test cuts the power
+_used = count()
+
+
+@cache
+def shared_cluster(name: str = "contract") -> LocalCluster:
+    """Running until this process ends. Skips the test where there is no etcd."""
+    require("the contract on etcd", etcd)
+    directory = Path(tempfile.mkdtemp(prefix="contract-etcd-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    cluster = LocalCluster(name, members=1, directory=directory)
+    atexit.register(cluster.stop)
+    cluster.start()
+    return cluster
+
+
+def shared_members(name: str = "contract") -> MembersSection:
+    """The shared cluster, as the Meta Service's settings name it."""
+    return MembersSection(endpoints=shared_cluster(name).endpoints)
+
+
+def shared_section() -> EtcdSection:
+    """Settings under a prefix that nobody has had, so that a test finds nothing there."""
+    return EtcdSection(prefix=f"test-{next(_used)}/", timeout_ms=5_000, metadata=shared_members())

@@ -1,0 +1,248 @@
+"""Members of etcd and fronts killed, frozen, cut off, without disk or space: nothing acknowledged is ever missing (2, 3).
+
+`ETCD_KILLS=30 ETCD_TIMERS=default` in the environment: so many kills, with etcd's own timers. The output has the longest gap
+between two acknowledgements.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import grpc
+import pytest
+from anyio.to_thread import run_sync
+
+from adapter.client import OffsetClient
+from adapter.history import META, History
+from adapter.local_etcd import CHANNEL_OPTIONS, LocalCluster, LocalMember
+from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
+from adapter.rpc import etcd_grpc, etcd_pb
+from adapter.testing import ServiceProcess, ended, eventually
+from tests.durability import machine
+from tests.durability.callers import Callers, check_remote, under
+from tests.durability.etcd_cluster import WAIT_S, Fleet, Savers, engine_before, etcd, front_process, saving
+from tests.durability.load import status_when
+from tests.durability.machine import Strace, require
+from tests.durability.proxy import Proxy
+
+KILLS = int(os.environ.get("ETCD_KILLS", "3"))  # of the leader
+FAST = os.environ.get("ETCD_TIMERS", "fast") == "fast"
+OUTAGE_S = float(os.environ.get("ETCD_OUTAGE_S", "2"))  # without any Meta Service
+BACKLOG = 5_000  # keys that become dirty meanwhile, besides those of the load
+CALL_S = 0.5  # of a call that shall not be answered; what must not be told would be told at once
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """The fleet that these tests share."""
+    require("two Raft groups and two fronts", etcd)
+    with Fleet.running(tmp_path_factory.mktemp("fleet"), fast=FAST) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def fleet(started: Fleet) -> Fleet:
+    """The same, without what a test before left behind."""
+    started.mend()
+    return started
+
+
+async def test_kills_of_the_leader_lose_nothing(fleet: Fleet) -> None:
+    """Each SIGKILL strikes the leader of the offsets under load; another member goes on with all that was acknowledged (2, 3)."""
+    async with saving(Savers(fleet.fronts, "kills")) as savers:
+        for _ in range(KILLS):
+            leader = await run_sync(fleet.offsets.leader)
+            leader.kill()
+            await savers.acknowledged_more()
+            await run_sync(leader.start)
+            await savers.acknowledged_more()
+    await savers.check(*fleet.fronts)
+    sys.stdout.write(f"kills={KILLS} fast={FAST} longest gap between acknowledgements: {savers.longest_gap_s:.2f} s\n")
+
+
+async def test_a_frozen_leader_loses_nothing(fleet: Fleet) -> None:
+    """SIGSTOP: it keeps its connections. Thawed, it does not answer with what was true when it was frozen (2, 3)."""
+    async with saving(Savers(fleet.fronts, "frozen")) as savers:
+        leader = await run_sync(fleet.offsets.leader)
+        leader.freeze()
+        await savers.acknowledged_more()
+        newest = await run_sync(_revision, await run_sync(fleet.offsets.leader))
+        leader.thaw()
+        assert await run_sync(_revision, leader) >= newest
+        await savers.acknowledged_more()
+    await savers.check(*fleet.fronts)
+
+
+async def test_a_member_that_is_cut_off_answers_no_read_and_loses_nothing(fleet: Fleet) -> None:
+    """The leader, then others: it holds what was true before; a front that asks it what is true gets no answer (2, 3)."""
+    async with saving(Savers(fleet.fronts, "cut")) as savers:
+        leader = await run_sync(fleet.offsets.leader)
+        for member in sorted(fleet.offsets.members, key=lambda member: member is not leader):
+            async with engine_before(fleet, member) as engine:
+                assert await engine.get("default", savers.keys)
+                fleet.network.isolate(member)
+                await savers.acknowledged_more()
+                assert await run_sync(_held_revision, member) < await run_sync(_revision, await run_sync(fleet.offsets.leader))
+                with pytest.raises(TimeoutError), anyio.fail_after(CALL_S):
+                    await engine.get("default", savers.keys)
+                fleet.network.heal()
+                await savers.acknowledged_more()
+                assert await engine.get("default", savers.keys)
+    await savers.check(*fleet.fronts)
+
+
+async def test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do(fleet: Fleet) -> None:
+    """One member of three is not missed. Without two, commits are acknowledged from the cache, and arrive afterwards (3, 4)."""
+    history = History()
+    callers = Callers(fleet.adapter.address, history, group="majority")
+    async with saving(Savers(fleet.fronts, "lost")) as savers, under(callers):
+        leader = await run_sync(fleet.offsets.leader)
+        follower, other = (member for member in fleet.offsets.members if member is not leader)
+        follower.kill()
+        await savers.acknowledged_more()
+        other.kill()
+        await savers.failed_more()
+        saved = len(savers.acknowledged_at)
+        await callers.acknowledged_more()
+        await status_when(fleet.adapter.address, lambda status: bool(status.last_flush_error))
+        await callers.acknowledged_more()
+        assert len(savers.acknowledged_at) == saved
+        await run_sync(fleet.offsets.start)
+        await savers.acknowledged_more()
+    assert not callers.refused
+    await _everything_arrives(fleet, history)
+    await savers.check(*fleet.fronts)
+
+
+async def test_a_leader_whose_disk_fails_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    """The member ends itself at the first failed fdatasync, before it says that it has what it has not (3)."""
+    require("fdatasync EIO on the leader of etcd", machine.strace)
+    async with saving(Savers(fleet.fronts, "disk")) as savers:
+        leader = await run_sync(fleet.offsets.leader)
+        with Strace(leader.pid, tmp_path / "trace", error="EIO") as fault:
+            await eventually(lambda: leader.process is not None and leader.process.poll() is not None, WAIT_S)
+        assert fault.failures
+        await savers.acknowledged_more()
+        await run_sync(leader.start)
+        await savers.acknowledged_more()
+    await savers.check(*fleet.fronts)
+
+
+async def test_a_front_that_dies_between_the_txn_and_its_reply_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    """What was written without saying so stands; it is sent again to the next front, which changes nothing (2, 3)."""
+    proxy = Proxy(fleet.offsets.endpoints[0])
+    front = front_process(tmp_path, fleet.metadata.endpoints, [proxy.address])
+    with ended(front):
+        async with proxy.listening():
+            await run_sync(front.start)
+            async with saving(Savers([front], "reply")) as savers:
+                proxy.delay_s = WAIT_S
+                await eventually(lambda: proxy.disturbed > 0, WAIT_S)
+                front.kill()
+                proxy.delay_s = 0.0
+                await run_sync(front.start)
+                await savers.acknowledged_more()
+        await savers.check(*fleet.fronts)
+
+
+async def test_a_backlog_is_saved_when_the_meta_service_is_back(fleet: Fleet) -> None:
+    """Without any front, and without etcd behind them, adapters go on; then everything arrives at once (3, 4)."""
+    history = History()
+    callers = Callers(fleet.adapter.address, history, group="backlog")
+    async with under(callers):
+        await callers.acknowledged_more()
+        for front in fleet.fronts:
+            front.kill()
+        fleet.offsets.stop()
+        until = time.monotonic() + OUTAGE_S
+        await _commit_many(fleet.adapter, history)
+        await eventually(lambda: time.monotonic() > until, OUTAGE_S + WAIT_S)
+        await callers.acknowledged_more()
+    assert not callers.refused
+    backlog = (await status_when(fleet.adapter.address)).dirty_keys
+    await run_sync(fleet.mend)
+    back_at = time.monotonic()
+    await _everything_arrives(fleet, history)
+    took_s = time.monotonic() - back_at
+    sys.stdout.write(f"outage={OUTAGE_S:g} s: {backlog} dirty keys arrived and were compared within {took_s:.2f} s\n")
+
+
+async def test_a_full_quota_stops_saves_until_the_drill(fleet: Fleet) -> None:
+    """NOSPACE: nothing is lost, adapters go on; compacted, defragmented and disarmed, everything arrives (3, 4)."""
+    history = History()
+    callers = Callers(fleet.adapter.address, history, group="full")
+    async with saving(Savers(fleet.fronts, "quota")) as savers, under(callers):
+        try:
+            await run_sync(_fill, await run_sync(fleet.offsets.leader))
+            await savers.failed_more()
+            await status_when(fleet.adapter.address, lambda status: "quota" in status.last_flush_error)
+            await callers.acknowledged_more()
+        finally:
+            await run_sync(_drill, fleet.offsets)
+        await savers.acknowledged_more()
+    assert not callers.refused
+    await _everything_arrives(fleet, history)
+    await savers.check(*fleet.fronts)
+
+
+async def _everything_arrives(fleet: Fleet, history: History) -> None:
+    """Without new commits nothing stays dirty, and the Meta Service has all that was acknowledged."""
+    flush = history.carrying()
+    await status_when(fleet.adapter.address, lambda status: status.dirty_keys == 0)
+    flush.done()
+    assert history.least(META)
+    for front in fleet.fronts:
+        await check_remote(front, history)
+
+
+async def _commit_many(adapter: ServiceProcess, history: History) -> None:
+    shards = {f"s{number}": 1 for number in range(BACKLOG)}
+    writes = [history.begin(OffsetKey(DEFAULT_NAMESPACE, "many", shard), (FIRST_EPOCH, 1)) for shard in shards]
+    async with OffsetClient.connect(adapter.address, WAIT_S) as client:
+        await client.commit("many", shards)
+    for write in writes:
+        write.acknowledged()
+
+
+def _revision(member: LocalMember, *, serializable: bool = False) -> int:
+    """The revision that a member answers a linearizable read with."""
+    with grpc.insecure_channel(member.endpoint, CHANNEL_OPTIONS) as channel:
+        request = etcd_pb.RangeRequest(key=b"any", serializable=serializable)
+        return etcd_grpc.KVStub(channel).Range(request, timeout=WAIT_S).header.revision
+
+
+def _held_revision(member: LocalMember) -> int:
+    """The revision that a member happens to hold."""
+    return _revision(member, serializable=True)
+
+
+def _fill(member: LocalMember) -> None:
+    """Write over one key until the quota is used up."""
+    request = etcd_pb.PutRequest(key=b"filler", value=bytes(2**18))
+    with grpc.insecure_channel(member.endpoint, CHANNEL_OPTIONS) as channel:
+        kv = etcd_grpc.KVStub(channel)
+        with contextlib.suppress(grpc.RpcError):
+            while kv.Put(request, timeout=WAIT_S):
+                pass
+        with pytest.raises(grpc.RpcError, match="space exceeded"):
+            kv.Put(request, timeout=WAIT_S)
+
+
+def _drill(cluster: LocalCluster) -> None:
+    """What docs/etcd.md says to do by etcdctl: compact, defragment each member, disarm the alarm."""
+    for number, member in enumerate(cluster.members):
+        with grpc.insecure_channel(member.endpoint, CHANNEL_OPTIONS) as channel:
+            kv, maintenance = etcd_grpc.KVStub(channel), etcd_grpc.MaintenanceStub(channel)
+            if number == 0:
+                newest = maintenance.Status(etcd_pb.StatusRequest(), timeout=WAIT_S).header.revision
+                kv.Compact(etcd_pb.CompactionRequest(revision=newest, physical=True), timeout=WAIT_S)
+            maintenance.Defragment(etcd_pb.DefragmentRequest(), timeout=WAIT_S)
+    with grpc.insecure_channel(cluster.endpoints[0], CHANNEL_OPTIONS) as channel:
+        maintenance = etcd_grpc.MaintenanceStub(channel)
+        for alarm in maintenance.Alarm(etcd_pb.AlarmRequest(), timeout=WAIT_S).alarms:
+            off = etcd_pb.AlarmRequest(action=etcd_pb.AlarmRequest.DEACTIVATE, memberID=alarm.memberID, alarm=alarm.alarm)
+            maintenance.Alarm(off, timeout=WAIT_S)

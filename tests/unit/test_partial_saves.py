@@ -1,0 +1,424 @@
+"""Saves of which a part has no answer: what is clean, what is set aside, when it is tried again, and what nobody may be told."""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.broker_log import NoBrokerLog
+from adapter.cache import OffsetCache
+from adapter.clocks import Clocks
+from adapter.core import Core, running_core
+from adapter.dirty import DirtyKeys
+from adapter.errors import MetaUnavailableError, RefusedError
+from adapter.metrics import AdapterMetrics
+from adapter.model import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status
+from adapter.plans import Reset, To
+from adapter.reads import Wanted
+from adapter.testing import FakeMeta, adapter_config
+from tests.model.disk import Platter, SimDisk
+from tests.model.loop import VirtualLoop
+from tests.unit.helpers import commit_of, core_over, crash, doom, key, record, send, watched
+
+UP, GONE = key("s", "up"), key("s", "gone")
+BOTH = (UP, GONE)
+GONE_GROUP = GroupKey("default", "gone")
+WHY = "raft-2 does not answer"
+
+
+class PartedMeta(FakeMeta):
+    """A Meta Service whose groups are in parts of their own: those in `gone` do not answer, though they may apply."""
+
+    def __init__(self, *gone: str, applies: bool = False) -> None:
+        super().__init__()
+        self.gone = set(gone)
+        self.applies = applies
+
+    def apply(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """Each entry in its own part."""
+        outcomes = []
+        for entry in entries:
+            away = entry.key.group in self.gone
+            outcome = super().apply([entry])[0] if not away or self.applies else None
+            outcomes.append(SaveOutcome(Status.UNAVAILABLE, None, WHY) if away or not outcome else outcome)
+        return outcomes
+
+
+async def commit_both(core: Core, offset: int) -> None:
+    """Commit the same offset in either part."""
+    await send(core, commit_of(dict.fromkeys(BOTH, offset)))
+
+
+def sent(meta: FakeMeta) -> list[list[tuple[str, int]]]:
+    """Group and offset of what each save carried."""
+    return [[(entry.key.group, entry.record.offset) for entry in save] for save in meta.saves]
+
+
+async def test_what_is_answered_is_clean_and_the_rest_stays_dirty(tmp_path: Path) -> None:
+    """In one answer. It counts as a failed flush, not as a refusal, and nobody has to catch an error for it (3, 4)."""
+    meta = PartedMeta("gone")
+    async with core_over(tmp_path, meta) as core:
+        await commit_both(core, 5)
+        assert await core.flusher.flush_once() == 1
+        assert [found in core.dirty for found in BOTH] == [False, True]
+        assert (core.dirty.waiting, core.dirty.aside, core.dirty.refused, len(core.dirty)) == (0, 1, 0, 1)
+        assert core.flusher.last_error == f"default/gone/s: UNAVAILABLE {WHY}"
+
+
+async def test_a_group_that_is_set_aside_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """New commits of it wait with it: each save that carried them would wait for the part that is away."""
+    meta = PartedMeta("gone")
+    async with core_over(tmp_path, meta) as core:
+        for offset in (5, 6, 7):
+            await commit_both(core, offset)
+            assert await core.flusher.flush_once() == 1
+        assert sent(meta) == [[("up", 5), ("gone", 5)], [("up", 6)], [("up", 7)]]
+        assert core.flusher.last_error.endswith(WHY)  # the others' success does not hide it
+        meta.gone.clear()
+        assert await core.flusher.flush_once(aside_too=True) == 1
+        assert meta.records[GONE] == record(7)
+        assert (len(core.dirty), core.flusher.last_error) == (0, "")
+
+
+async def test_an_entry_that_was_applied_without_an_answer_is_sent_again_and_harms_nothing(tmp_path: Path) -> None:
+    """It is unknown, so it is dirty; whoever went on in between is not set back (2, 4)."""
+    meta = PartedMeta("gone", applies=True)
+    async with core_over(tmp_path, meta) as core:
+        await commit_both(core, 5)
+        await core.flusher.flush_once()
+        assert (GONE in core.dirty, meta.records[GONE]) == (True, record(5))
+        meta.records[GONE] = record(9)
+        meta.gone.clear()
+        assert await core.flusher.flush_all() == 1
+        assert (meta.records[GONE], core.cache.get(GONE), len(core.dirty)) == (record(9), record(9), 0)
+
+
+async def test_what_is_found_to_be_saved_all_the_same_is_clean(tmp_path: Path) -> None:
+    """A load of the group shows it: nothing is left to send (6)."""
+    meta = PartedMeta("gone", applies=True)
+    async with core_over(tmp_path, meta) as core:
+        await commit_both(core, 5)
+        await core.flusher.flush_once()
+        await core.flusher.flush_once()
+        assert core.dirty.keys() == {GONE}
+        await core.loader.load(GONE_GROUP)
+        assert (len(core.dirty), core.dirty.some_aside) == (0, False)
+        assert await core.flusher.flush_all() == 0
+        assert len(meta.saves) == 1
+
+
+async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: Path) -> None:
+    """However much of the rest is flushed; a kill finds it unflushed on the disk (1, 3)."""
+    meta = PartedMeta()
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, meta, cache=cache) as core:
+        await commit_both(core, 5)
+        await core.flusher.flush_once()
+        before = cache.flushed_seq
+        meta.gone.add("gone")
+        for offset in (6, 7):
+            await commit_both(core, offset)
+            await core.flusher.flush_once()
+        assert cache.flushed_seq == before < cache.seq_of(GONE)
+        await send(core, commit_of({UP: 8}))  # with which the watermark rides to the disk
+        doom(cache)
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        await core.recovery.mark_unflushed()
+        assert GONE in core.dirty
+        core.flusher.tracks_all = True
+        meta.gone.clear()
+        await core.flusher.flush_all()
+        assert core.cache.flushed_seq == core.cache.seq
+        assert meta.records[GONE] == record(7)
+
+
+async def test_a_failed_flush_of_what_was_taken_up_loses_nothing(tmp_path: Path) -> None:
+    """The whole Meta Service goes away while a part was (4)."""
+    meta = PartedMeta("gone")
+    async with core_over(tmp_path, meta) as core:
+        await commit_both(core, 5)
+        await core.flusher.flush_once()
+        meta.faults.append(MetaUnavailableError("down by the test"))
+        with pytest.raises(MetaUnavailableError):
+            await core.flusher.flush_once(aside_too=True)
+        assert GONE in core.dirty
+        meta.gone.clear()
+        assert await core.flusher.flush_once() == 1
+        assert meta.records[GONE] == record(5)
+
+
+async def test_flush_all_says_what_has_no_answer(tmp_path: Path) -> None:
+    """An operator, the drain and a deletion everywhere must not take it for done (8)."""
+    meta = PartedMeta("gone")
+    async with core_over(tmp_path, meta, flush={"interval_ms": 1}) as core:
+        await commit_both(core, 5)
+        with pytest.raises(MetaUnavailableError, match=f"^1 offsets have no answer: default/gone/s: UNAVAILABLE {WHY}$"):
+            await core.flusher.flush_all()
+        tried = len(meta.saves)
+        assert await core.flusher.drain(0.05) == 1
+        assert len(meta.saves) > tried + 1
+        assert core.cache.flushed_seq == 0
+
+
+async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Path) -> None:
+    """The next owner would read an older offset from the Meta Service; nothing is removed here (1)."""
+    meta = PartedMeta("gone")
+    async with core_over(tmp_path, meta) as core:
+        await commit_both(core, 5)
+        with pytest.raises(MetaUnavailableError, match=WHY):
+            await core.ownership.remove([Wanted(GONE_GROUP, [])])
+        assert core.cache.get(GONE) == record(5)
+        assert await core.ownership.remove([Wanted(GroupKey("default", "up"), [])]) == 1
+        meta.gone.clear()
+        assert await core.ownership.remove([Wanted(GONE_GROUP, [])]) == 1
+        assert meta.records[GONE] == record(5)
+
+
+async def test_a_written_through_commit_without_an_answer_is_unavailable_and_not_refused(tmp_path: Path) -> None:
+    """It does not count, and may be sent again; one that shared the save and has an answer counts (1)."""
+    meta = PartedMeta("gone")
+    async with core_over(tmp_path, meta, mode="write_through") as core:
+        answers = await asyncio.gather(*(send(core, commit_of({found: 5})) for found in BOTH), return_exceptions=True)
+        assert answers[0] == [(UP, record(5))]
+        assert type(answers[1]) is MetaUnavailableError
+        assert str(answers[1]) == f"default/gone/s: the Meta Service did not answer for it: {WHY}"
+        assert (core.cache.get(UP), core.cache.get(GONE), len(core.dirty)) == (record(5), None, 0)
+
+
+async def test_a_reset_without_an_answer_is_no_success_and_is_made_by_the_next_try(tmp_path: Path) -> None:
+    """Neither is a deletion. Whether it was made is unknown: what reads will show is found out by the next load (7)."""
+    meta = PartedMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit_both(core, 5)
+        await core.flusher.flush_all()
+        meta.gone.add("gone")
+        wanted = Wanted(GONE_GROUP, ["s"])
+        with pytest.raises(MetaUnavailableError, match=WHY) as caught:
+            await core.resets.reset(wanted, Reset(To.OFFSET, 1), execute=True)
+        assert [change.key for change in caught.value.attempted] == [GONE]
+        with pytest.raises(MetaUnavailableError, match=WHY):
+            await core.resets.delete(wanted, execute=True)
+        assert core.cache.get(GONE) == record(5)
+        meta.gone.clear()
+        outcome = await core.resets.reset(wanted, Reset(To.OFFSET, 1), execute=True)
+        assert outcome.executed
+        assert meta.records[GONE] == core.cache.get(GONE)
+        assert meta.records[GONE].offset == 1
+
+
+async def test_a_reset_of_which_a_part_was_made_is_known_here_and_not_undone_by_a_flush(tmp_path: Path) -> None:
+    """What has an answer is adopted before the error is told: else commits here would go on in the old epoch and lose (7)."""
+    meta = FakeMeta()
+    first, second = key("a"), key("b")
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({first: 5, second: 5}))
+        await core.flusher.flush_all()
+
+        async def half(entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+            return [*meta.apply(entries[:1]), SaveOutcome(Status.UNAVAILABLE, None, WHY)]
+
+        meta.faults.append(half)
+        with pytest.raises(MetaUnavailableError, match="default/g/b"):
+            await core.resets.reset(Wanted(first.group_key, []), Reset(To.OFFSET, 1), execute=True)
+        assert core.cache.get(first) == meta.records[first]
+        assert meta.records[first].offset == 1
+        await send(core, commit_of({first: 2}))
+        await core.flusher.flush_all()
+        assert meta.records[first].offset == 2
+
+
+async def test_a_push_of_the_recovery_without_an_answer_has_failed(tmp_path: Path) -> None:
+    """The report says so, and the key is dirty; the flush loop goes on with it (9)."""
+    cache = OffsetCache.open(tmp_path / "adapter", "interval")
+    cache.write(dict.fromkeys(BOTH, record(5)))
+    crash(cache)
+    meta = PartedMeta("gone")
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        report = await core.recovery.run()
+        assert (report.pushed, report.failed) == (1, 1)
+        assert core.dirty.keys() == {GONE}
+        meta.gone.clear()
+        await core.flusher.flush_all()
+        assert meta.records[GONE] == record(5)
+
+
+async def test_an_overloaded_meta_service_is_left_alone_by_the_recovery_for_as_long_as_it_asked(tmp_path: Path) -> None:
+    """Each of its batches would send all that is dirty again."""
+    keys = [key(f"s{at}") for at in range(6)]
+    cache = OffsetCache.open(tmp_path / "adapter", "interval")
+    cache.write(dict.fromkeys(keys, record(5)))
+    crash(cache)
+    meta = FakeMeta()
+    meta.faults.append(MetaUnavailableError("overloaded", retry_after_s=60.0))
+    async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 1}) as core:
+        report = await core.recovery.run()
+        assert (report.pushed, report.failed, len(meta.saves)) == (0, 6, 1)
+        assert core.dirty.keys() == set(keys)
+
+
+async def test_a_key_that_was_refused_before_its_group_was_set_aside_is_not_lost(tmp_path: Path) -> None:
+    """It waits for both: its own retry and that of its group (4)."""
+    meta = PartedMeta()
+    other = GONE._replace(shard="t")
+    async with core_over(tmp_path, meta) as core:
+
+        async def refuse(entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+            return [SaveOutcome(Status.INVALID, None, "by the test")] * len(entries)
+
+        meta.faults.append(refuse)
+        await send(core, commit_of({GONE: 5}))
+        await core.flusher.flush_once()
+        meta.gone.add("gone")
+        await send(core, commit_of({other: 5}))
+        await core.flusher.flush_once()
+        await core.flusher.flush_once(refused_too=True)
+        assert core.dirty.keys() == {GONE, other}
+        assert (core.dirty.aside, core.dirty.refused, core.cache.flushed_seq) == (2, 0, 0)
+        meta.gone.clear()
+        assert await core.flusher.flush_all() == 2
+        assert core.cache.flushed_seq == core.cache.seq
+
+
+AWAY_S = 30.0  # virtual
+TURNS = 600  # in them
+
+
+class TimedMeta(PartedMeta):
+    """Notes when each save came, and lets one wait that meets the part that is away."""
+
+    def __init__(self, loop: VirtualLoop, *gone: str) -> None:
+        super().__init__(*gone)
+        self._loop = loop
+        self.times: list[tuple[float, set[str]]] = []
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """See `MetaClient.save`."""
+        groups = {entry.key.group for entry in entries}
+        self.times.append((self._loop.time(), groups))
+        if groups & self.gone:
+            await asyncio.sleep(0.5)
+        return await super().save(entries)
+
+
+def flushed_while(tmp_path: Path, gone: set[str], groups_at: Callable[[int], Collection[str]]) -> TimedMeta:
+    """The saves of a flush loop in virtual time, while some groups are committed to 20 times a second."""
+    loop = VirtualLoop()
+    meta = TimedMeta(loop, *gone)
+    config = adapter_config(tmp_path, flush={"interval_ms": 100, "backoff_max_ms": 2_000})
+    cache = OffsetCache.over(SimDisk(Platter(), lambda: None), "interval")
+
+    async def main() -> None:
+        clocks = Clocks(loop.time)
+        async with running_core(config, cache, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
+            core.flusher.tracks_all = True
+            core.tasks.start_soon(core.flusher.run)
+            for turn in range(TURNS):
+                await send(core, commit_of({key("s", group): turn for group in groups_at(turn)}))
+                await asyncio.sleep(AWAY_S / TURNS)
+            assert {found.group for found in core.dirty.keys()} >= gone  # noqa: SIM118 - of `DirtyKeys`
+            core.tasks.cancel_scope.cancel()
+
+    task: asyncio.Task[Any] = loop.create_task(main())
+    loop.run_for(AWAY_S + 10)
+    task.result()
+    loop.close()
+    return meta
+
+
+def test_the_others_keep_their_rhythm_while_a_part_is_away_for_good(tmp_path: Path) -> None:
+    """The part is tried again every two seconds at most; in between the others are flushed in each interval (5)."""
+    meta = flushed_while(tmp_path, {"gone"}, lambda _: ("up", "gone"))
+    times = [at for at, _ in meta.times]
+    tries = [at for at, groups in meta.times if "gone" in groups]
+    pauses = [later - earlier for earlier, later in pairwise(tries)]
+    assert AWAY_S / 3 < len(tries) < AWAY_S
+    assert max(pauses) < 0.5 + 2.0 + 2 * 0.1  # the try itself, the pause, and the tick that it waits for
+    assert pauses[0] < 1.0  # at first it is looked after soon
+    assert all(groups in ({"up"}, {"up", "gone"}) for _, groups in meta.times)
+    between = sorted(later - earlier for earlier, later in pairwise(times))
+    assert between[len(between) // 2] == pytest.approx(0.1)
+    assert max(between) < 0.5 + 0.2
+    # One attempt in each interval of the time that passed, as always (5).
+    assert len(times) <= AWAY_S / 0.1 + 2
+
+
+def test_groups_that_join_do_not_put_off_the_next_try(tmp_path: Path) -> None:
+    """Each one that is new in the part that is away costs one slow save, but the time of the next try stands (4)."""
+    joining = {f"gone{turn}" for turn in range(TURNS)}
+    meta = flushed_while(tmp_path, {"gone", *joining}, lambda turn: ("up", "gone", f"gone{turn}"))
+    tries = [at for at, groups in meta.times if "gone" in groups]
+    assert all("up" in groups for _, groups in meta.times)
+    assert len(tries) > AWAY_S / (0.5 + 2.0 + 0.5)  # the try, the pause, and the save that is under way then
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "ok", "lost", "refused", "parted", "retry", "take up"]), *[st.sampled_from("ab")] * 2),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, str]]) -> None:
+    """A key is clean exactly when its newest value was acknowledged, whatever was set aside and taken up meanwhile (3, 4)."""
+    dirty, newest, acknowledged = DirtyKeys(), dict[OffsetKey, int](), dict[OffsetKey, int]()
+    for seq, (step, shard, group) in enumerate(steps, start=1):
+        where = key(shard, group)
+        if step == "add":
+            dirty.add(where.group_key, {shard: (record(seq), seq, b"key")}, float(seq))
+            newest[where] = seq
+        elif step == "retry":
+            dirty.retry_refused()
+        elif step == "take up":
+            dirty.take_up()
+        else:
+            expected = dirty.waiting
+            sent = {OffsetKey(*of, name): one[1] for of, shards in dirty.take().items() for name, one in shards.items()}
+            assert len(sent) == expected
+            for found, value in sent.items():
+                if step == "parted" and found.group == group:
+                    dirty.set_aside(found.group_key)
+                elif found != where or step == "ok":
+                    dirty.acknowledge(found)
+                    acknowledged[found] = value
+                elif step == "refused":
+                    dirty.refuse(found)
+            dirty.settle()
+        unacknowledged = {found for found, value in newest.items() if acknowledged.get(found, 0) < value}
+        assert {found for found in newest if found in dirty} == dirty.keys() == unacknowledged
+        assert len(dirty) == len(unacknowledged)
+        assert all(dirty.is_aside(found) <= (found in unacknowledged) for found in newest)
+
+
+async def test_whatever_happens_in_whatever_order_the_watermark_stays_below_what_is_not_saved(tmp_path: Path) -> None:
+    """A kill at any moment finds every offset that the Meta Service does not have above it (1, 3)."""
+    chance = Random(6)
+    meta = PartedMeta()
+    keys = [key(shard, group) for group in "abc" for shard in "st"]
+    async with core_over(tmp_path, meta, knows="abc") as core:
+        for step in range(400):
+            await send(core, commit_of({chance.choice(keys): step}))
+            meta.gone = {group for group in "abc" if chance.random() < 0.2}
+            meta.applies = chance.random() < 0.3
+            if chance.random() < 0.1:
+                meta.faults.append(chance.choice([MetaUnavailableError("down"), RefusedError("no")]))
+            if chance.random() < 0.6:
+                with suppress(MetaUnavailableError):
+                    await core.flusher.flush_once(refused_too=chance.random() < 0.3, aside_too=chance.random() < 0.3)
+            for found in keys:
+                stands = core.cache.get(found)
+                saved = meta.records.get(found)
+                if stands and (saved is None or saved.position < stands.position):
+                    assert found in core.dirty
+                    assert core.cache.seq_of(found) > core.cache.flushed_seq
+        meta.gone, meta.applies = set(), False
+        meta.faults.clear()
+        await core.flusher.flush_all()
+        assert core.cache.flushed_seq == core.cache.seq
+        assert meta.records == {found: core.cache.get(found) for found in keys}
