@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-pipeline test tools lint format types proto proto-check mutants soak model bench lock clean
+.PHONY: help setup demo demo-cluster demo-pipeline test tools lint format types proto proto-check mutants soak model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -31,12 +31,15 @@ setup: $(STAMP) ## Make the virtual environment with everything pinned
 demo: $(STAMP) ## Show the main job on real data, end to end, in under a minute
 	$(BIN)/python -m demo
 
+demo-cluster: $(STAMP) ## Show the Meta Service on etcd: Raft groups, fronts and adapters under load, each part killed in turn, comparison
+	@sh demo/install-etcd.sh
+	$(BIN)/python -m demo.raft
+
 demo-pipeline: $(SPARK_STAMP) ## Show the Spark pipeline: a fleet under load, lag tables, a crash, reconcile, repair, the report
 	$(BIN)/python -m demo.pipeline
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
-	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),3) --dist=loadfile --ignore=tests/pipeline
-	$(BIN)/python -m pytest --cov --cov-append --cov-report=term tests/pipeline
+	$(BIN)/python -m pytest --cov --cov-report=term --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading
 
 tools: ## Install the Debian packages that the fault tests use
 	@sh tests/install-tools.sh

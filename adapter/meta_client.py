@@ -35,7 +35,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Behind one name (a load balancer), a machine that dies without a word would be called until TCP gives up: for minutes.
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # `keepalive_timeout_ms` alone ends no connection in grpcio 1.85
     ("grpc.keepalive_permit_without_calls", 1),
 )
 

@@ -18,6 +18,10 @@ from adapter.config import LogSection
 from benchmarks import (
     ack_window,
     during_flush,
+    etcd_fleet,
+    etcd_front,
+    etcd_isolation,
+    etcd_placement,
     fast_path_batches,
     fast_path_client,
     fast_path_floor,
@@ -58,10 +62,14 @@ ALL: dict[str, Benchmark] = {
     "pipeline_lag": pipeline_lag.run,
     "pipeline_reconcile": pipeline_reconcile.run,
     "pipeline_import": pipeline_import.run,
+    "etcd_front": etcd_front.run,
+    "etcd_isolation": etcd_isolation.run,
+    "etcd_fleet": etcd_fleet.run,
+    "etcd_placement": etcd_placement.run,
     "peers": peers.run,
 }
 # They start other people's servers, or Spark: only a short run that names them does.
-HEAVY = {"peers", "pipeline_source", "pipeline_lag", "pipeline_reconcile", "pipeline_import"}
+HEAVY = {name for name in ALL if name == "peers" or name.startswith(("pipeline", "etcd"))}
 RESULTS = Path(__file__).parent / "results"
 
 

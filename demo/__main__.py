@@ -3,33 +3,25 @@
 Exit code 0 when nothing is missing, 1 when something is or the demo failed, 130 when it was interrupted.
 """
 
-import signal
-import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
-import grpc
-import grpc.aio
+import anyio.abc
 from rich.console import Console
 
 from adapter import logs
 from adapter.config import LogSection
-from adapter.errors import AdapterError
-from demo.cluster import Cluster, DemoError
+from demo.cluster import Cluster
 from demo.comparison import Comparison
 from demo.display import Display
 from demo.monitor import Monitor
 from demo.phases import Scenario
+from demo.playing import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Stage, tell
 from demo.state import State
 from demo.table import QueueOffset, TableError, read_tables
 
-EXIT_OK, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 TABLES = sorted((Path(__file__).parent / "data" / "rocketmq").glob("*.json"))
-
-# What may go wrong without being a mistake of the demo: a process that does not start, an answer that does not come.
-FAILURES = (DemoError, AdapterError, RuntimeError, TimeoutError, subprocess.TimeoutExpired, grpc.RpcError)
 
 
 def exit_code(comparison: Comparison | None, *, interrupted: bool = False) -> int:
@@ -43,51 +35,21 @@ async def run(table: list[QueueOffset]) -> int:
     """Play the demo and show it; returns the exit code."""
     state = State()
     display = Display(state, Console(highlight=False))
-    # Outermost: a second Ctrl-C must not disturb the cleaning up after the first.
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        comparison = await _play(table, state, display, signals)
+    async with Stage.open() as stage, Cluster.open() as cluster:
+
+        async def play(tasks: anyio.abc.TaskGroup) -> Comparison:
+            tasks.start_soon(Monitor(cluster, state).run, name="monitor")
+            tasks.start_soon(display.run, name="display")
+            return await Scenario(cluster, table, state, tasks).play()
+
+        comparison = await stage.play(
+            play, lambda why: f"The demo failed in phase {state.phase_name}: {why}\n{cluster.last_words()}"
+        )
     if comparison is not None:
         display.report(comparison)
-    elif state.interrupted:
+    elif stage.interrupted:
         tell("Interrupted: both processes are stopped, their directory is removed.")
-    return exit_code(comparison, interrupted=state.interrupted)
-
-
-async def _play(
-    table: list[QueueOffset], state: State, display: Display, signals: AsyncIterator[signal.Signals]
-) -> Comparison | None:
-    comparison: Comparison | None = None
-    async with Cluster.open() as cluster:
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_cancel_on_signal, signals, tasks.cancel_scope, state, name="signals")
-                tasks.start_soon(Monitor(cluster, state).run, name="monitor")
-                tasks.start_soon(display.run, name="display")
-                comparison = await Scenario(cluster, table, state, tasks).play()
-                tasks.cancel_scope.cancel()
-        except* FAILURES as group:
-            if not state.interrupted:
-                tell(f"The demo failed in phase {state.phase_name}: {_words(group)}\n{cluster.last_words()}")
-    return comparison
-
-
-async def _cancel_on_signal(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope, state: State) -> None:
-    async for _ in signals:
-        state.interrupted = True
-        scope.cancel()
-
-
-def _words(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup):
-        return _words(error.exceptions[0])
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return str(error) or type(error).__name__
-
-
-def tell(text: str) -> None:
-    """A message on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    return exit_code(comparison, interrupted=stage.interrupted)
 
 
 def main() -> int:

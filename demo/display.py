@@ -1,7 +1,7 @@
 """What a person sees: how things are now, while it runs; at the end a table and a sentence."""
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 

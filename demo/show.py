@@ -51,7 +51,9 @@ class Show:
     def screen(self) -> RenderableType:
         """How things are now, and as many of the last events as there is room for."""
         bar = Table.grid(padding=(0, 2))
-        bar.add_row(ProgressBar(total=1.0, completed=self._timeline.progress, width=BAR_WIDTH), f"{self._timeline.elapsed:4.1f} s")
+        bar.add_row(
+            ProgressBar(total=1.0, completed=self._timeline.progress, width=BAR_WIDTH), f"{self._timeline.elapsed:4.1f} s"
+        )
         upper = Group(Text(self._title, style="bold"), "", self._phases(), bar, "", self._body(), "")
         room = max(1, self._console.height - len(self._console.render_lines(upper)))
         events = [Text(line, no_wrap=True, overflow="ellipsis") for line in self._events()[-room:]]

@@ -4,7 +4,7 @@
 set -eu
 sh "$(dirname "$0")/../demo/install-etcd.sh" || echo "no etcd; the tests that use it will say so"
 missing=""
-for pair in strace:strace faketime:faketime mkfs.ext4:e2fsprogs mount:mount losetup:mount chromium:chromium; do
+for pair in strace:strace faketime:faketime mkfs.ext4:e2fsprogs mount:mount losetup:mount chromium:chromium etcdctl:etcd-client; do
   command -v "${pair%%:*}" >/dev/null 2>&1 || PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
 done
 [ -n "$missing" ] || exit 0

@@ -32,6 +32,7 @@ R = TypeVar("R")
 TIMEOUT_S = 10.0  # of one call
 VALUE_SHOWN = 60  # characters in a table
 
+_NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
 _CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
 
 _cluster = click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="Whose keys.")
@@ -159,8 +160,7 @@ async def _connected(target: Target) -> AsyncIterator["Stub"]:
         try:
             yield metadata_grpc.MetadataStoreStub(channel)
         except grpc.aio.AioRpcError as error:
-            unreachable = error.code() is grpc.StatusCode.UNAVAILABLE
-            help_text = "; is a Meta Service that serves metadata there? (--address)" if unreachable else ""
+            help_text = "; is a Meta Service that serves metadata there? (--address)" if error.code() in _NOT_THERE else ""
             raise CallError(f"{target.address}: {error.code().name}: {error.details()}{help_text}") from error
 
 

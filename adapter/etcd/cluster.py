@@ -5,6 +5,7 @@ caller says when it is not.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -17,6 +18,7 @@ import structlog
 
 from adapter.channels import open_channel
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError
+from adapter.etcd.elections import Elections
 from adapter.etcd.errors import translate, wants_token
 from adapter.metaservice.config import EtcdSection, MembersSection
 from adapter.rpc import etcd_grpc, etcd_pb
@@ -32,6 +34,8 @@ R = TypeVar("R")
 Metadata = tuple[tuple[str, str], ...]
 
 LIMIT_S = 2.5  # for all attempts of a call: less than the 3 s for which an adapter waits
+SILENCE_S = 0.1  # of a call, after which it may be that its leader is gone
+STATUS_S = 0.2  # for a member to say which leader it knows
 PAUSE_S = 0.05  # after all members have failed: an election takes a second or two
 # A member that sees no leader says so at once, instead of keeping the call until there is one.
 _NEEDS_LEADER = (("hasleader", "true"),)
@@ -80,6 +84,7 @@ class EtcdCluster:
         self._timeout_s = timeout_s
         self._user = user
         self._token: Metadata = ()
+        self._elections = Elections(self._look)
 
     @classmethod
     @asynccontextmanager
@@ -113,7 +118,7 @@ class EtcdCluster:
         while True:
             endpoint = self.current
             try:
-                answer = await self.ask(endpoint, call)
+                answer = await (self._ask_this_leader(endpoint, call) if resend else self.ask(endpoint, call))
             except MetaUnavailableError as error:
                 problems[endpoint] = str(error)
                 self._leave(endpoint)
@@ -136,6 +141,41 @@ class EtcdCluster:
             # grpc.aio loses the mark by which a cancel scope knows its own cancellation, which would go on beyond it.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
+
+    async def _ask_this_leader(self, endpoint: str, call: Call[R]) -> R:
+        """As `ask`. Given up when another leader is elected meanwhile, since it is sent again anyway."""
+        term = self._elections.term
+        asked = asyncio.create_task(self.ask(endpoint, call), name=f"etcd.{self.name}.call")
+        elected = None
+        try:
+            await asyncio.wait([asked], timeout=SILENCE_S)
+            if not asked.done():
+                elected = asyncio.create_task(self._elections.since(term), name=f"etcd.{self.name}.elected")
+                await asyncio.wait([asked, elected], return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                raise MetaUnavailableError(f"{endpoint}: another leader was elected meanwhile")
+            answer = asked.result()
+        finally:
+            asked.cancel()
+            if elected:
+                elected.cancel()
+        header: etcd_pb.ResponseHeader | None = getattr(answer, "header", None)  # unless the caller made something else of it
+        if header:
+            self._elections.saw(header.raft_term)
+        return answer
+
+    async def _look(self) -> None:
+        """Ask all members which leader they know."""
+        await asyncio.gather(*map(self._look_at, self.endpoints))
+
+    async def _look_at(self, endpoint: str) -> None:
+        with contextlib.suppress(AdapterError):
+            status = await self.ask(
+                endpoint,
+                lambda stubs, _, metadata: stubs.maintenance.Status(etcd_pb.StatusRequest(), timeout=STATUS_S, metadata=metadata),
+            )
+            if status.leader:
+                self._elections.saw(status.raftTerm)
 
     async def _authenticated(self, stubs: Stubs, call: Call[R]) -> R:
         if self._user and not self._token:

@@ -7,11 +7,12 @@ Where it comes from, the fences keep everything as it is, so a copy is done once
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
-import structlog
+import anyio
+import anyio.abc
 
 from adapter.codec import unpack_names
 from adapter.combine import Combiner
-from adapter.errors import MetaUnavailableError
+from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError
 from adapter.metaservice.etcd_lane import Item, Lane
 from adapter.metaservice.etcd_reads import Row, read_all
 from adapter.metaservice.etcd_values import Keys, decode_value
@@ -19,9 +20,10 @@ from adapter.metaservice.fences import Fences, LayoutChangedError
 from adapter.metaservice.layout import Layout
 from adapter.model import OffsetKey, SaveEntry
 
-log = structlog.get_logger(__name__)
+MAX_GROUPS = 64  # that are copied at once between two Raft groups
 
-MAX_GROUPS = 64  # that are copied at once
+# A consumer group under a layout.
+Asked = tuple[Layout, bytes]
 
 
 class Moves:
@@ -33,22 +35,42 @@ class Moves:
         self._keys = keys
         self._layout: Layout | None = None
         self._home: set[bytes] = set()
-        # A caller that gives up does not stop a copy: the next one finds it done.
-        self._copies: Combiner[tuple[Layout, bytes], None] = Combiner(self._copy_all, max_items=MAX_GROUPS)
+        self._tasks: anyio.abc.TaskGroup | None = None
+        # From where and to where. A caller that gives up does not stop a copy: the next one finds it done.
+        self._copies: dict[tuple[str, str], Combiner[Asked, None]] = {}
 
     async def run(self) -> None:
         """Copy what is asked for."""
-        await self._copies.run()
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
 
     async def bring_home(self, groups: Collection[bytes], layout: Layout) -> None:
         """Copy these consumer groups (packed) home, unless that is done. Raises MetaUnavailableError, LayoutChangedError."""
+        for error in (await self.kept_away(groups, layout)).values():
+            raise error
+
+    async def kept_away(self, groups: Collection[bytes], layout: Layout) -> dict[bytes, AdapterError]:
+        """As `bring_home`; those that cannot be copied now, with the reason: their Raft groups do not answer.
+
+        Raises LayoutChangedError.
+        """
         if not layout.moving_from:
-            return
-        if self._layout != layout:
+            return {}
+        if self._layout is not layout:
             self._layout = layout
             self._home.clear()
         away = [group for group in groups if group not in self._home and layout.former(group)]
-        await asyncio.gather(*(self._copies.submit((layout, group)) for group in away))
+        results = await asyncio.gather(*(self._bring(layout, group) for group in away), return_exceptions=True)
+        failed = {}
+        for group, result in zip(away, results, strict=True):
+            if isinstance(result, BaseException):
+                if isinstance(result, LayoutChangedError) or not isinstance(result, AdapterError):
+                    raise result
+                failed[group] = result
+        return failed
 
     async def copy(self, rows: Sequence[Row], layout: Layout) -> None:
         """Merge rows into their homes. Raises MetaUnavailableError, LayoutChangedError."""
@@ -68,17 +90,28 @@ class Moves:
         _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])
         return Item(SaveEntry(OffsetKey(namespace, group, shard), decode_value(row.value)), row.where)
 
-    async def _copy_all(self, asked: Sequence[tuple[Layout, bytes]]) -> Sequence[None]:
-        layout = self._layout
-        if layout is not None:
-            # Who asked for another layout is refused by its guard.
-            wanted = {group for found, group in asked if found is layout} - self._home
-            await asyncio.gather(*(self._copy(layout, group) for group in wanted))
-        return [None] * len(asked)
+    async def _bring(self, layout: Layout, group: bytes) -> None:
+        if self._tasks is None:
+            raise NotReadyError("stopped before this was taken; send it again")
+        way = (layout.former(group) or "", layout.home(group))
+        if way not in self._copies:
+            # One for each way: a Raft group that does not answer holds up only what comes from it, or goes to it.
+            self._copies[way] = Combiner(self._copy_all, max_items=MAX_GROUPS)
+            self._tasks.start_soon(self._copies[way].run, name=f"etcd.moves.{way[0]}-{way[1]}")
+        await self._copies[way].submit((layout, group))
+
+    async def _copy_all(self, asked: Sequence[Asked]) -> list[AdapterError | None]:
+        wanted = dict.fromkeys(asked)
+        results = await asyncio.gather(*(self._copy(*each) for each in wanted), return_exceptions=True)
+        found = dict(zip(wanted, results, strict=True))
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, AdapterError):
+                raise result
+        return [result if isinstance(result := found[each], AdapterError) else None for each in asked]
 
     async def _copy(self, layout: Layout, group: bytes) -> None:
         before = layout.former(group)
-        if before is None:
+        if before is None or (self._layout is layout and group in self._home):
             return
         found = await read_all(self._lanes[before], layout, self._fences, self._keys.offsets + group)
         await self.copy(found.rows, layout)

@@ -59,6 +59,7 @@ class Keys:
         self.metadata = base + b"m/"
         self.layout = base + b"layout"
         self.fence = base + b"fence"
+        self.moving = base + b"moving/"  # how far a rebalance is, of each Raft group
         self.writers = base + b"seq/"
 
     def offset(self, cluster: str, key: OffsetKey) -> bytes:

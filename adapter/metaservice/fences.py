@@ -5,10 +5,12 @@ neither write where offsets have left nor read there what is old. No clock and n
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import anyio
 import structlog
 
+from adapter.codec import pack_names
 from adapter.errors import AdapterError, ConfigError, ContendedError, MetaUnavailableError, StoreDamagedError
 from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.etcd_values import Keys
@@ -25,6 +27,14 @@ class LayoutChangedError(AdapterError):
     """A Raft group has another layout than the call was made for. Nothing was done there."""
 
 
+class _Fence(NamedTuple):
+    """What stands in a Raft group."""
+
+    owner: bytes
+    version: int
+    layout: bytes
+
+
 class Fences:
     """Reads and changes the layout, and raises the fences behind a change."""
 
@@ -33,6 +43,7 @@ class Fences:
         self._offsets = offsets
         self._keys = keys
         self._reading = anyio.Lock()
+        self._readings = 0  # that have begun
         self._layout: Layout | None = None
         self._guards: dict[str, etcd_pb.Compare] = {}
 
@@ -60,27 +71,46 @@ class Fences:
             found = self._guards[name] = _compare(self._keys.fence, fence(layout, name))
         return found
 
+    def stands(self, layout: Layout) -> etcd_pb.Compare:
+        """What a transaction in the metadata Raft group has to compare, so that it is done only under this layout."""
+        return _compare(self._keys.layout, layout.encode())
+
     async def open(self) -> Layout:
-        """Read the layout; the first front of a fleet makes it. Raises MetaUnavailableError, or ConfigError."""
-        return await self.reload(None)
+        """Read the layout; the first front of a fleet makes it.
 
-    async def reload(self, refused: Layout | None) -> Layout:
-        """Read the layout again, because one was refused; and raise fences that are behind.
-
-        Raises MetaUnavailableError, or ConfigError when it names a Raft group that is not configured.
+        Raises MetaUnavailableError, or ConfigError when the layout names a Raft group that is not configured, or the endpoints of
+        one lead to another.
         """
         async with self._reading:
-            if refused is None or self._layout == refused:
-                layout = await self._read()
-                # The same one stays the same object: what is under way for it goes on.
-                if layout != self._layout:
-                    self._take(layout)
+            await self._reload()
+            return self.layout
+
+    async def reload(self, refused: Layout) -> Layout:
+        """Read the layout again, because one was refused; and raise fences that are behind. Raises MetaUnavailableError.
+
+        Also where `open` would raise a ConfigError: other fronts may have the new configuration already.
+        """
+        readings = self._readings
+        async with self._reading:
+            # Of many that were refused together, one reads.
+            if self._layout == refused and self._readings == readings:
+                try:
+                    await self._reload()
+                except ConfigError as error:
+                    log.error("layout.unusable", error=str(error))
+                    raise MetaUnavailableError(str(error)) from error
             return self.layout
 
     async def change(self, before: Layout, after: Layout) -> None:
-        """Replace the layout and raise every fence. Raises ContendedError when another one stands; MetaUnavailableError."""
+        """Replace the layout and raise every fence.
+
+        Raises ContendedError when another layout stands; MetaUnavailableError when a Raft group does not answer; ConfigError.
+        """
         async with self._reading:
-            request = etcd_pb.TxnRequest(compare=[_compare(self._keys.layout, before.encode())])
+            self._check_configured(after)
+            for name in after.fenced:
+                await self._standing(name)
+            request = etcd_pb.TxnRequest(compare=[self.stands(before)])
             _put(request, self._keys.layout, after.encode())
             # Sent again after an unknown outcome it finds itself: compared below.
             if not (await self._metadata.txn(request)).succeeded and await self._kept() != after:
@@ -90,15 +120,25 @@ class Fences:
             for name in after.fenced:
                 await self._raise(name, after)
 
+    async def _reload(self) -> None:
+        self._readings += 1
+        layout = await self._read()
+        # The same one stays the same object: what is under way for it goes on.
+        if layout != self._layout:
+            self._check_configured(layout)
+            self._take(layout)
+
     def _take(self, layout: Layout) -> None:
+        self._layout = layout
+        self._guards = {}
+
+    def _check_configured(self, layout: Layout) -> None:
         missing = {*layout.fenced} - {*self._offsets}
         if missing:
             raise ConfigError(
                 f"etcd.offsets: offsets are also in {', '.join(sorted(missing))}, which is not configured here; add it again; "
                 "before a Raft group is taken away, its offsets are moved: offset-adapter meta rebalance --without NAME"
             )
-        self._layout = layout
-        self._guards = {}
 
     async def _read(self) -> Layout:
         """The layout, once no Raft group that answers has a newer or an older fence."""
@@ -119,20 +159,30 @@ class Fences:
         return Layout.decode(reply.kvs[0].value) if reply.kvs else None
 
     async def _begin(self) -> Layout:
-        """The first layout of a fleet, or what another front has made it meanwhile; or what the fences still know of it."""
+        """The first layout of a fleet, or what another front has made it meanwhile; or what the fences still know of it.
+
+        Every Raft group has to answer: one that does not may know it.
+        """
+        standing = [await self._standing(name) for name in sorted(self._offsets)]
+        newest = max((found for found in standing if found), key=lambda found: found.version, default=None)
+        first = Layout.decode(newest.layout) if newest else first_layout(self._offsets)
         request = etcd_pb.TxnRequest(compare=[_absent(self._keys.layout)])
-        first = first_layout(self._offsets)
         _put(request, self._keys.layout, first.encode())
         if (await self._metadata.txn(request)).succeeded:
-            log.info("layout.created", groups=first.groups)
+            log.info("layout.created", version=first.version, groups=first.groups)
         return await self._kept() or first
 
     async def _restore(self, kept: Layout, newer: Layout) -> None:
         """The metadata Raft group has lost a change (an old snapshot was restored): what the fences know is newer."""
-        request = etcd_pb.TxnRequest(compare=[_compare(self._keys.layout, kept.encode())])
+        request = etcd_pb.TxnRequest(compare=[self.stands(kept)])
         _put(request, self._keys.layout, newer.encode())
         if (await self._metadata.txn(request)).succeeded:
             log.warning("layout.restored", kept=kept.version, version=newer.version, help="was an old snapshot restored?")
+
+    async def _standing(self, name: str) -> _Fence | None:
+        """The fence of a Raft group. Raises ConfigError when it is another one's; MetaUnavailableError."""
+        reply = await self._offsets[name].range(etcd_pb.RangeRequest(key=self._keys.fence))
+        return _owned(name, reply.kvs[0].value) if reply.kvs else None
 
     async def _raise(self, name: str, layout: Layout) -> Layout | None:
         """Raise the fence of a Raft group to this layout; a newer one is returned instead.
@@ -140,9 +190,7 @@ class Fences:
         One that does not answer is left: whoever is refused there raises it.
         """
         wanted = fence(layout, name)
-        lower = _compare(self._keys.fence, wanted)
-        lower.result = etcd_pb.Compare.LESS
-        raising = etcd_pb.TxnRequest(compare=[lower])
+        raising = etcd_pb.TxnRequest(compare=[_older(self._keys.fence, layout, name), _of(self._keys.fence, name)])
         _put(raising, self._keys.fence, wanted)
         making = etcd_pb.TxnRequest(compare=[_absent(self._keys.fence)])
         _put(making, self._keys.fence, wanted)
@@ -155,30 +203,50 @@ class Fences:
         except MetaUnavailableError as error:
             log.warning("fence.unknown", raft_group=name, error=str(error))
             return None
-        return self._newer(name, reply.responses[1].response_range.kvs[0].value, wanted)
-
-    def _newer(self, name: str, found: bytes, wanted: bytes) -> Layout | None:
+        found = reply.responses[1].response_range.kvs[0].value
         if found == wanted:
             return None
-        version, owner, encoded = found.split(b" ", 2)
-        if owner != name.encode():
-            raise ConfigError(
-                f"etcd.offsets: the endpoints of {name} are those of the Raft group {owner.decode(errors='replace')}"
-            )
-        if int(version) <= int(wanted[:VERSION_DIGITS]):
+        standing = _owned(name, found)
+        if standing.version == layout.version:
             raise StoreDamagedError(
-                f"{name}: two layouts have the version {int(version)}: are two fleets using the same etcd.prefix?"
+                f"{name}: two layouts have the version {layout.version}: are two fleets using the same etcd.prefix?"
             )
-        return Layout.decode(encoded)
+        return Layout.decode(standing.layout)
 
 
 def fence(layout: Layout, name: str) -> bytes:
-    """The fence of a layout in a Raft group: its version, whose fence it is, and the layout itself."""
-    return b"%0*d %s " % (VERSION_DIGITS, layout.version, name.encode()) + layout.encode()
+    """The fence of a layout in a Raft group: whose fence it is, its version, and the layout itself."""
+    return _up_to_version(layout, name) + b" " + layout.encode()
+
+
+def _up_to_version(layout: Layout, name: str) -> bytes:
+    return b"%s%0*d" % (pack_names(name), VERSION_DIGITS, layout.version)
+
+
+def _owned(name: str, found: bytes) -> _Fence:
+    """A fence, taken apart. Raises ConfigError when it is another Raft group's."""
+    size = found[0]
+    version, _, layout = found[1 + size :].partition(b" ")
+    standing = _Fence(found[1 : 1 + size], int(version), layout)
+    if standing.owner != name.encode():
+        raise ConfigError(
+            f"etcd.offsets: the endpoints of {name} are those of the Raft group {standing.owner.decode(errors='replace')}"
+        )
+    return standing
 
 
 def _compare(key: bytes, value: bytes) -> etcd_pb.Compare:
     return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VALUE, key=key, value=value)
+
+
+def _of(key: bytes, name: str) -> etcd_pb.Compare:
+    """Behind `_older`: the fence is this Raft group's. The fences of a Raft group follow its name, and no other one's do."""
+    return etcd_pb.Compare(result=etcd_pb.Compare.GREATER, target=etcd_pb.Compare.VALUE, key=key, value=pack_names(name))
+
+
+def _older(key: bytes, layout: Layout, name: str) -> etcd_pb.Compare:
+    value = _up_to_version(layout, name)
+    return etcd_pb.Compare(result=etcd_pb.Compare.LESS, target=etcd_pb.Compare.VALUE, key=key, value=value)
 
 
 def _absent(key: bytes) -> etcd_pb.Compare:

@@ -100,14 +100,17 @@ def plan(situation: Situation, held: Collection[str] = (), refused: Collection[R
     """The fewest moves after which no offsets leader is beside the metadata leader, and the nodes lead as evenly as they can.
 
     Groups that are `held` stay, members that are `refused` are not asked. First come the moves away from the metadata leader.
-    Without a metadata leader there are none: nobody knows which node to keep free.
+    Without a metadata leader there are none: nobody knows which node to keep free. While a group has no leader the others are not
+    made even: it may be about to have one where they would go.
     """
     if situation.metadata.leader is None:
         return []
     taken = situation.metadata.leader.node
     groups = {group.name: group for group in situation.offsets if group.leader}
     homes = {name: group.leader.node for name, group in groups.items() if group.leader}
-    targets = {name: {} if name in held else _targets(group, refused) for name, group in groups.items()}
+    all_led = len(groups) == len(situation.offsets)
+    stays = {name for name, home in homes.items() if name in held or not (all_led or home == taken)}
+    targets = {name: {} if name in stays else _targets(group, refused) for name, group in groups.items()}
     choices = {name: _choices(homes[name], targets[name], taken) for name in groups}
     placed = _placed(homes, choices)
     moves = [

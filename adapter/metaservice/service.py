@@ -4,6 +4,7 @@ A bad entry of a save is answered with INVALID in its row and the others are sav
 and one of them must not disturb the others (invariant 10). A bad request as a whole gets INVALID_ARGUMENT.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,18 @@ from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.limits import Limits
 from adapter.metrics import MetaMetrics
-from adapter.model import EPOCH_MAX, OffsetKey, SaveEntry, SaveOutcome, Status, check_metadata, check_name, check_topic
+from adapter.model import (
+    EPOCH_MAX,
+    GroupKey,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    check_metadata,
+    check_name,
+    check_topic,
+)
 from adapter.requests import (
     DEFAULT_PAGE,
     DEFAULT_SCAN_PAGE,
@@ -29,6 +41,7 @@ from adapter.statuses import Context, answering
 from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save_entries
 
 DEFAULT_CLUSTER = "default"
+GROUPS_AT_ONCE = 16  # that one call reads
 MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
 
@@ -86,15 +99,22 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     ) -> meta_pb.BatchGetOffsetDataReply:
         self._metrics.calls.labels("BatchGetOffsetData").inc()
         cluster = _cluster(request.cluster_name)
-        reply = meta_pb.BatchGetOffsetDataReply()
+        keys: list[OffsetKey] = []
+        groups: list[GroupKey] = []
         for at, item in enumerate(request.groups):
-            namespace, group = _group(item.namespace, "", item.group, f"groups[{at}].")
-            if item.shard_names:
-                names = [check_name(name, f"groups[{at}].shard_names[{index}]") for index, name in enumerate(item.shard_names)]
-                keys = [OffsetKey(namespace, group, name) for name in names]
-                found = await self._engine.get(cluster, keys)
-            else:
-                found = await self._engine.get_group(cluster, namespace, group)
+            group = GroupKey(*_group(item.namespace, "", item.group, f"groups[{at}]."))
+            names = [check_name(name, f"groups[{at}].shard_names[{index}]") for index, name in enumerate(item.shard_names)]
+            keys += [OffsetKey(*group, name) for name in names]
+            if not names:
+                groups.append(group)
+        # All named ones at once: a call of a recovery may name one shard in each of thousands of groups.
+        named = dict(await self._engine.get(cluster, keys)) if keys else {}
+        whole = await self._get_groups(cluster, groups)
+        reply = meta_pb.BatchGetOffsetDataReply()
+        for item in request.groups:
+            group = GroupKey(namespace_of(item.namespace, ""), item.group)
+            asked = [OffsetKey(*group, name) for name in item.shard_names]
+            found = [(key, named[key]) for key in asked if key in named] if asked else whole[group]
             reply.groups.add(offsets=[reply_offset(key, record) for key, record in found])
         return reply
 
@@ -159,6 +179,16 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             self._metrics.results[status].inc(count)
         rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in checked.rejected]
         return meta_pb.MergeOffsetDataReply(applied=counts.applied, superseded=counts.superseded, rejected=rejected)
+
+    async def _get_groups(self, cluster: str, groups: Sequence[GroupKey]) -> dict[GroupKey, list[tuple[OffsetKey, OffsetRecord]]]:
+        """Whole groups, a few at a time."""
+        found: dict[GroupKey, list[tuple[OffsetKey, OffsetRecord]]] = {}
+        for at in range(0, len(groups), GROUPS_AT_ONCE):
+            wanted = groups[at : at + GROUPS_AT_ONCE]
+            found.update(
+                zip(wanted, await asyncio.gather(*(self._engine.get_group(cluster, *group) for group in wanted)), strict=True)
+            )
+        return found
 
     async def _save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         problems = [_problem(at, entry) for at, entry in enumerate(entries)]

@@ -11,13 +11,10 @@ from math import ceil
 from typing import Protocol
 
 import anyio
-import structlog
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError
 from adapter.etcd.cluster import Call, Metadata, R, Stubs
 from adapter.rpc import etcd_pb
-
-log = structlog.get_logger(__name__)
 
 # etcd gives no lease that is shorter than 1.5 election timeouts: 2 s by default. When a process dies together with the metadata
 # leader, the next one has its turn at most an election (2 s), this, and an election timeout (1 s) later.
@@ -151,10 +148,9 @@ class Turns:
                 await anyio.sleep(pause_s)
                 asked_at = anyio.current_time()
                 try:
-                    if not await self._cluster.call(partial(_renew, lease)):
+                    if not (await self._cluster.call(partial(_renew, lease))).TTL:
                         return
-                except AdapterError as error:
-                    log.info("turn.not_renewed", error=str(error))
+                except AdapterError:
                     pause_s = AGAIN_S
                 else:
                     ends_at, pause_s = asked_at + self._ttl_s, self._ttl_s / RENEWALS
@@ -177,9 +173,9 @@ def _check_ours(found: Iterable[etcd_pb.KeyValue], lease: int) -> None:
             raise OthersTurnError(row.value.decode(errors="replace"))
 
 
-async def _renew(lease: int, stubs: Stubs, within_s: float, metadata: Metadata) -> bool:
-    """True when the lease goes on, False when it has ended."""
+async def _renew(lease: int, stubs: Stubs, within_s: float, metadata: Metadata) -> etcd_pb.LeaseKeepAliveResponse:
+    """Renew a lease once. It has ended when 0 s are left."""
     requests = iter([etcd_pb.LeaseKeepAliveRequest(ID=lease)])
     async for reply in stubs.lease.LeaseKeepAlive(requests, timeout=within_s, metadata=metadata):
-        return reply.TTL > 0
+        return reply
     raise MetaUnavailableError("etcd ended the stream of renewals")

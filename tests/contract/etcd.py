@@ -12,7 +12,7 @@ from adapter.metaservice.config import EtcdSection, MembersSection
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a sync costs nothing there, and no contract test cuts the power
+_NO_SYNC = {"unsafe-no-fsync": "true"}  # no contract test cuts the power
 _used = count()
 
 
@@ -20,9 +20,9 @@ _used = count()
 def shared_cluster(name: str = "contract") -> LocalCluster:
     """Running until this process ends. Skips the test where there is no etcd."""
     require("the contract on etcd", etcd)
-    directory = Path(tempfile.mkdtemp(prefix="contract-etcd-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+    directory = Path(tempfile.mkdtemp(prefix="contract-etcd-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    cluster = LocalCluster(name, members=1, directory=directory)
+    cluster = LocalCluster(name, members=1, directory=directory, options=_NO_SYNC)
     atexit.register(cluster.stop)
     cluster.start()
     return cluster

@@ -1,4 +1,4 @@
-"""The Meta Service on etcd for the fault tests: two Raft groups, two fronts, an adapter; what is saved and read there meanwhile.
+"""The Meta Service on etcd for the fault tests: two Raft groups and two fronts, and what is saved and read there meanwhile.
 
 What was sent, answered and read is in a history, which decides whether anything acknowledged is missing (2, 3).
 """
@@ -12,16 +12,20 @@ from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 
+import anyio
+import grpc
+
 from adapter.config import MetaSection
 from adapter.errors import MetaUnavailableError
 from adapter.etcd.cluster import EtcdCluster
 from adapter.history import META, History
-from adapter.local_etcd import EtcdMissingError, LocalCluster, LocalMember, etcd_binary
+from adapter.local_etcd import CHANNEL_OPTIONS, EtcdMissingError, LocalCluster, LocalMember, etcd_binary
 from adapter.meta_client import GrpcMetaClient
 from adapter.metaservice.config import EtcdSection, MembersSection
 from adapter.metaservice.etcd_engine import EtcdEngine
 from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, Status
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, free_port
+from adapter.rpc import etcd_grpc, etcd_pb
+from adapter.testing import ServiceProcess, ended, eventually, free_port
 from tests.durability.etcd_network import PeerNetwork
 
 WAIT_S = 30.0  # for what comes within a few seconds on an idle machine
@@ -60,48 +64,45 @@ endpoints = {list(offsets)}
 
 @dataclass
 class Fleet:
-    """One Raft group of metadata with one member, one of offsets with three; two fronts before them, and an adapter."""
+    """One Raft group of metadata with one member, one of offsets with three; and two fronts before them."""
 
     metadata: LocalCluster
     offsets: LocalCluster
     network: PeerNetwork
     fronts: tuple[ServiceProcess, ServiceProcess]
-    adapter: ServiceProcess
 
     @classmethod
     @contextmanager
-    def running(cls, directory: Path, *, fast: bool) -> Iterator["Fleet"]:
-        """Start everything; kill it at the end."""
+    def running(cls, directory: Path, *, fast: bool = True, divisible: bool = False) -> Iterator["Fleet"]:
+        """Start everything; kill it at the end. `divisible`: members of offsets can be cut off, and are slower for it."""
         metadata = LocalCluster("metadata", 1, directory=directory)
         offsets = LocalCluster("offsets", directory=directory, fast=fast, options={"quota-backend-bytes": str(QUOTA_BYTES)})
         network = PeerNetwork(offsets)
         # They do not call the same member, so that one of them can be told less than the other.
         first = front_process(directory / "front-1", metadata.endpoints, offsets.endpoints)
         second = front_process(directory / "front-2", metadata.endpoints, offsets.endpoints[::-1])
-        adapter = adapter_process(directory, f"{first.address}', '{second.address}")
         with ExitStack() as stack:
-            stack.enter_context(network.running())
+            if divisible:
+                stack.enter_context(network.running())
             stack.callback(metadata.stop)
             stack.callback(offsets.stop)
-            stack.enter_context(ended(first, second, adapter))
-            fleet = cls(metadata, offsets, network, (first, second), adapter)
+            stack.enter_context(ended(first, second))
+            fleet = cls(metadata, offsets, network, (first, second))
             fleet.mend()
             yield fleet
 
     def mend(self) -> None:
-        """Undo every fault that can be undone: all processes run, reach each other, and are ready."""
-        self.network.heal()
+        """Undo every fault that can be undone: all processes run and are ready."""
         for cluster in (self.metadata, self.offsets):
             for member in cluster.members:
                 if member.process and member.process.poll() is None:
                     member.thaw()
             cluster.start()
-        services = (*self.fronts, self.adapter)
-        for service in services:
-            if service.process is None or service.process.poll() is not None:
-                service.launch()
-        for service in services:
-            service.wait_ready()
+        for front in self.fronts:
+            if front.process is None or front.process.poll() is not None:
+                front.launch()
+        for front in self.fronts:
+            front.wait_ready()
 
 
 class Savers:
@@ -188,15 +189,24 @@ class Savers:
 
 @asynccontextmanager
 async def saving(savers: Savers) -> AsyncIterator[Savers]:
-    """Meanwhile they save, through all faults; and what they do not expect ends the test."""
-    task = asyncio.create_task(savers.run(), name="savers")
-    try:
+    """Meanwhile they save, through all faults; an error that they do not expect ends the test."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(savers.run, name="savers")
         await savers.acknowledged_more()
         yield savers
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        tasks.cancel_scope.cancel()
+
+
+def revision(member: LocalMember, *, serializable: bool = False) -> int:
+    """The newest revision, as a member answers a linearizable read; or, serializable, the one that it happens to hold."""
+    with grpc.insecure_channel(member.endpoint, CHANNEL_OPTIONS) as channel:
+        request = etcd_pb.RangeRequest(key=b"any", serializable=serializable)
+        return etcd_grpc.KVStub(channel).Range(request, timeout=WAIT_S).header.revision
+
+
+def held_revision(member: LocalMember) -> int:
+    """The revision that a member happens to hold."""
+    return revision(member, serializable=True)
 
 
 def _client(front: ServiceProcess) -> AbstractAsyncContextManager[GrpcMetaClient]:

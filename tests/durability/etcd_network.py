@@ -11,7 +11,7 @@ from functools import partial
 import anyio
 import anyio.abc
 import psutil
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from adapter.local_etcd import LocalCluster, LocalMember
 from tests.durability.proxy import Proxy
@@ -24,24 +24,24 @@ class PeerNetwork:
         self.members = cluster.members
         self._isolated: frozenset[str] = frozenset()
         self._changed = asyncio.Event()
-        self._call: Callable[..., object] = lambda function, *args: function(*args)
+        self._portal: BlockingPortal | None = None
 
     @contextmanager
     def running(self) -> Iterator["PeerNetwork"]:
         """Carry what the members send each other, in a thread. Enter this before the cluster starts."""
         with ExitStack() as stack:
-            portal = stack.enter_context(start_blocking_portal())
+            self._portal = portal = stack.enter_context(start_blocking_portal())
             for member in self.members:
                 proxy = _PeerProxy(self, member)
                 stack.enter_context(portal.wrap_async_context_manager(proxy.listening()))
                 member.peer_address = proxy.address
-            self._call = portal.call
             yield self
             self.heal()
 
     def isolate(self, *members: LocalMember) -> None:
         """From now on, until the next such call, these members reach each other, and no others; and are reached so."""
-        self._call(self._set, frozenset(member.name for member in members))
+        assert self._portal
+        self._portal.call(self._set, frozenset(member.name for member in members))
 
     def heal(self) -> None:
         """Everybody reaches everybody, and what was held back arrives."""

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
 import grpc
 import pytest
 from anyio.to_thread import run_sync
@@ -21,10 +20,10 @@ from adapter.history import META, History
 from adapter.local_etcd import CHANNEL_OPTIONS, LocalCluster, LocalMember
 from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.testing import ServiceProcess, ended, eventually
+from adapter.testing import ServiceProcess, adapter_process, ended, eventually
 from tests.durability import machine
 from tests.durability.callers import Callers, check_remote, under
-from tests.durability.etcd_cluster import WAIT_S, Fleet, Savers, engine_before, etcd, front_process, saving
+from tests.durability.etcd_cluster import WAIT_S, Fleet, Savers, etcd, front_process, revision, saving
 from tests.durability.load import status_when
 from tests.durability.machine import Strace, require
 from tests.durability.proxy import Proxy
@@ -33,13 +32,12 @@ KILLS = int(os.environ.get("ETCD_KILLS", "3"))  # of the leader
 FAST = os.environ.get("ETCD_TIMERS", "fast") == "fast"
 OUTAGE_S = float(os.environ.get("ETCD_OUTAGE_S", "2"))  # without any Meta Service
 BACKLOG = 5_000  # keys that become dirty meanwhile, besides those of the load
-CALL_S = 0.5  # of a call that shall not be answered; what must not be told would be told at once
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """The fleet that these tests share."""
-    require("two Raft groups and two fronts", etcd)
+    require("the Meta Service on etcd under faults", etcd)
     with Fleet.running(tmp_path_factory.mktemp("fleet"), fast=FAST) as fleet:
         yield fleet
 
@@ -49,6 +47,22 @@ def fleet(started: Fleet) -> Fleet:
     """The same, without what a test before left behind."""
     started.mend()
     return started
+
+
+@pytest.fixture(scope="module")
+def started_adapter(started: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """An adapter whose Meta Service is both fronts."""
+    adapter = adapter_process(tmp_path_factory.mktemp("adapter"), "', '".join(front.address for front in started.fronts))
+    with ended(adapter):
+        adapter.start()
+        yield adapter
+
+
+@pytest.fixture
+def adapter(fleet: Fleet, started_adapter: ServiceProcess) -> ServiceProcess:
+    """The same, with a fleet that is whole."""
+    assert fleet
+    return started_adapter
 
 
 async def test_kills_of_the_leader_lose_nothing(fleet: Fleet) -> None:
@@ -70,35 +84,17 @@ async def test_a_frozen_leader_loses_nothing(fleet: Fleet) -> None:
         leader = await run_sync(fleet.offsets.leader)
         leader.freeze()
         await savers.acknowledged_more()
-        newest = await run_sync(_revision, await run_sync(fleet.offsets.leader))
+        newest = await run_sync(revision, await run_sync(fleet.offsets.leader))
         leader.thaw()
-        assert await run_sync(_revision, leader) >= newest
+        assert await run_sync(revision, leader) >= newest
         await savers.acknowledged_more()
     await savers.check(*fleet.fronts)
 
 
-async def test_a_member_that_is_cut_off_answers_no_read_and_loses_nothing(fleet: Fleet) -> None:
-    """The leader, then others: it holds what was true before; a front that asks it what is true gets no answer (2, 3)."""
-    async with saving(Savers(fleet.fronts, "cut")) as savers:
-        leader = await run_sync(fleet.offsets.leader)
-        for member in sorted(fleet.offsets.members, key=lambda member: member is not leader):
-            async with engine_before(fleet, member) as engine:
-                assert await engine.get("default", savers.keys)
-                fleet.network.isolate(member)
-                await savers.acknowledged_more()
-                assert await run_sync(_held_revision, member) < await run_sync(_revision, await run_sync(fleet.offsets.leader))
-                with pytest.raises(TimeoutError), anyio.fail_after(CALL_S):
-                    await engine.get("default", savers.keys)
-                fleet.network.heal()
-                await savers.acknowledged_more()
-                assert await engine.get("default", savers.keys)
-    await savers.check(*fleet.fronts)
-
-
-async def test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do(fleet: Fleet) -> None:
+async def test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do(fleet: Fleet, adapter: ServiceProcess) -> None:
     """One member of three is not missed. Without two, commits are acknowledged from the cache, and arrive afterwards (3, 4)."""
     history = History()
-    callers = Callers(fleet.adapter.address, history, group="majority")
+    callers = Callers(adapter.address, history, group="majority")
     async with saving(Savers(fleet.fronts, "lost")) as savers, under(callers):
         leader = await run_sync(fleet.offsets.leader)
         follower, other = (member for member in fleet.offsets.members if member is not leader)
@@ -108,13 +104,13 @@ async def test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do
         await savers.failed_more()
         saved = len(savers.acknowledged_at)
         await callers.acknowledged_more()
-        await status_when(fleet.adapter.address, lambda status: bool(status.last_flush_error))
+        await status_when(adapter.address, lambda status: bool(status.last_flush_error))
         await callers.acknowledged_more()
         assert len(savers.acknowledged_at) == saved
         await run_sync(fleet.offsets.start)
         await savers.acknowledged_more()
     assert not callers.refused
-    await _everything_arrives(fleet, history)
+    await _everything_arrives(adapter, fleet, history)
     await savers.check(*fleet.fronts)
 
 
@@ -149,50 +145,50 @@ async def test_a_front_that_dies_between_the_txn_and_its_reply_loses_nothing(fle
         await savers.check(*fleet.fronts)
 
 
-async def test_a_backlog_is_saved_when_the_meta_service_is_back(fleet: Fleet) -> None:
+async def test_a_backlog_is_saved_when_the_meta_service_is_back(fleet: Fleet, adapter: ServiceProcess) -> None:
     """Without any front, and without etcd behind them, adapters go on; then everything arrives at once (3, 4)."""
     history = History()
-    callers = Callers(fleet.adapter.address, history, group="backlog")
+    callers = Callers(adapter.address, history, group="backlog")
     async with under(callers):
         await callers.acknowledged_more()
         for front in fleet.fronts:
             front.kill()
         fleet.offsets.stop()
         until = time.monotonic() + OUTAGE_S
-        await _commit_many(fleet.adapter, history)
+        await _commit_many(adapter, history)
         await eventually(lambda: time.monotonic() > until, OUTAGE_S + WAIT_S)
         await callers.acknowledged_more()
     assert not callers.refused
-    backlog = (await status_when(fleet.adapter.address)).dirty_keys
+    backlog = (await status_when(adapter.address)).dirty_keys
     await run_sync(fleet.mend)
     back_at = time.monotonic()
-    await _everything_arrives(fleet, history)
+    await _everything_arrives(adapter, fleet, history)
     took_s = time.monotonic() - back_at
     sys.stdout.write(f"outage={OUTAGE_S:g} s: {backlog} dirty keys arrived and were compared within {took_s:.2f} s\n")
 
 
-async def test_a_full_quota_stops_saves_until_the_drill(fleet: Fleet) -> None:
+async def test_a_full_quota_stops_saves_until_the_drill(fleet: Fleet, adapter: ServiceProcess) -> None:
     """NOSPACE: nothing is lost, adapters go on; compacted, defragmented and disarmed, everything arrives (3, 4)."""
     history = History()
-    callers = Callers(fleet.adapter.address, history, group="full")
+    callers = Callers(adapter.address, history, group="full")
     async with saving(Savers(fleet.fronts, "quota")) as savers, under(callers):
         try:
             await run_sync(_fill, await run_sync(fleet.offsets.leader))
             await savers.failed_more()
-            await status_when(fleet.adapter.address, lambda status: "quota" in status.last_flush_error)
+            await status_when(adapter.address, lambda status: "quota" in status.last_flush_error)
             await callers.acknowledged_more()
         finally:
             await run_sync(_drill, fleet.offsets)
         await savers.acknowledged_more()
     assert not callers.refused
-    await _everything_arrives(fleet, history)
+    await _everything_arrives(adapter, fleet, history)
     await savers.check(*fleet.fronts)
 
 
-async def _everything_arrives(fleet: Fleet, history: History) -> None:
+async def _everything_arrives(adapter: ServiceProcess, fleet: Fleet, history: History) -> None:
     """Without new commits nothing stays dirty, and the Meta Service has all that was acknowledged."""
     flush = history.carrying()
-    await status_when(fleet.adapter.address, lambda status: status.dirty_keys == 0)
+    await status_when(adapter.address, lambda status: status.dirty_keys == 0)
     flush.done()
     assert history.least(META)
     for front in fleet.fronts:
@@ -206,18 +202,6 @@ async def _commit_many(adapter: ServiceProcess, history: History) -> None:
         await client.commit("many", shards)
     for write in writes:
         write.acknowledged()
-
-
-def _revision(member: LocalMember, *, serializable: bool = False) -> int:
-    """The revision that a member answers a linearizable read with."""
-    with grpc.insecure_channel(member.endpoint, CHANNEL_OPTIONS) as channel:
-        request = etcd_pb.RangeRequest(key=b"any", serializable=serializable)
-        return etcd_grpc.KVStub(channel).Range(request, timeout=WAIT_S).header.revision
-
-
-def _held_revision(member: LocalMember) -> int:
-    """The revision that a member happens to hold."""
-    return _revision(member, serializable=True)
 
 
 def _fill(member: LocalMember) -> None:

@@ -31,7 +31,7 @@ class Fleet:
     """A metadata group and one of offsets, member for member on the same nodes."""
 
     def __init__(self, directory: Path) -> None:
-        self.metadata, self.offsets = (LocalCluster(name, directory=directory, fast=True) for name in ("metadata", "offsets-1"))
+        self.metadata, self.offsets = (LocalCluster(name, directory=directory) for name in ("metadata", "offsets-1"))
         self.config = directory / "meta.toml"
         self.configure("first/")
 

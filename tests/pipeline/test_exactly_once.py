@@ -53,7 +53,7 @@ def driver(config: Path) -> Iterator[subprocess.Popen[bytes]]:
         "local[2]",
         "--available-now",
     ]
-    environment = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+    environment = {**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     with (
         (config.parent / f"{config.stem}.log").open("ab") as log,
         subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True) as process,

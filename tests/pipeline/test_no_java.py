@@ -10,6 +10,8 @@ import pytest
 from adapter.pipeline.cli import ENTRY
 from adapter.pipeline.java import java_home
 
+# Half of a short job is the compiler's second stage.
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 pytestmark = pytest.mark.timeout(600)  # two JVMs, and everything that they load, on a machine that may be busy
 
 SESSION = """
@@ -52,7 +54,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         if not tool.name.startswith("java"):
             (tools / tool.name).symlink_to(tool)
     kept = {name: value for name, value in os.environ.items() if name not in {"JAVA_HOME", "SPARK_HOME"} and "SPARK" not in name}
-    return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "a cache")}
+    return {**kept, "PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "a cache"), "JDK_JAVA_OPTIONS": SHORT_LIVED}
 
 
 def test_sql_streams_and_python_sources_work_without_java(tmp_path: Path, environment: dict[str, str]) -> None:

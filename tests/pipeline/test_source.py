@@ -1,10 +1,7 @@
 """`spark.read.format("offsets")` and `df.write.format("offsets")`, in Spark, against a real Meta Service."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,13 +16,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from adapter.codec import encode_key, encode_record
 from adapter.config import MetaSection
 from adapter.model import U64_MAX, OffsetKey, OffsetRecord
-from adapter.pipeline.java import java_home
 from adapter.pipeline.meta_calls import MetaCalls
 from adapter.tables import RECORDS
 from adapter.testing import ServiceProcess, ended, free_port, meta_process
-from tests.pipeline.bulk_meta import BulkMeta, kill_the_caller, no_fault, serving
 
-ROOT = Path(__file__).parent.parent.parent
 AT_MS = 1_700_000_000_000
 # Two namespaces, two groups in each, names that are prefixes of one another and not ASCII.
 GROUPS = [("default", "g"), ("default", "gg"), ("tenant", "g"), ("tenant", "ä")]
@@ -183,41 +177,3 @@ def test_a_write_that_cannot_be_done_says_why(spark: SparkSession, meta: Service
         with pytest.raises(PySparkException, match=problem):
             frame.write.format("offsets").options(**into).mode(mode).save()
     assert spark.read.format("offsets").options(**into).load().isEmpty()
-
-
-PLAIN = """
-import sys
-from pyspark.sql import SparkSession
-
-address = sys.argv[1]
-spark = (
-    SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
-    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
-)
-rows = spark.range(0, 50_000, 1, 1).selectExpr(
-    "'default' as namespace", "'g' as `group`", "concat('s', id) as shard", "id as offset"
-)
-rows.write.format("offsets").option("endpoints", address).mode("append").save()
-read = spark.read.format("offsets").option("endpoints", address).load()
-print("rows, sum:", *read.filter("namespace = 'default'").selectExpr("count(*)", "sum(offset)").first())
-"""
-
-
-def test_a_plain_session_knows_the_source_and_repeats_a_task_that_was_killed_half_way(tmp_path: Path) -> None:
-    """Nothing of ours makes that session: Spark finds the source by itself, pushdown is off."""
-    meta = BulkMeta()
-    meta.faults.extend([no_fault, kill_the_caller])
-    environment = {**os.environ, "JAVA_HOME": str(java_home(os.environ)), "PYSPARK_PYTHON": sys.executable}
-    with serving(meta) as address:
-        ran = subprocess.run(
-            [sys.executable, "-c", PLAIN, address],
-            cwd=tmp_path,
-            env={**environment, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-    assert f"rows, sum: 50000 {sum(range(50_000))}" in ran.stdout, ran.stderr[-4000:]
-    assert "Python worker exited unexpectedly (crashed)" in ran.stderr
-    assert sum(meta.merges) > 50_000  # a part was sent twice

@@ -1,7 +1,8 @@
-"""A Raft group in memory, as etcd shows it to who looks after its leaders; and a watcher that can be waited for."""
+"""A Raft group in memory, as etcd shows it to who looks after its leaders; a watcher to wait for; tests in virtual time."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,14 +14,34 @@ from adapter.metaservice.config import MembersSection
 from adapter.metaservice.leaders import Watched
 from adapter.metaservice.placement import Move, Situation
 from adapter.rpc import etcd_pb
+from tests.model.loop import VirtualLoop
 
+PATIENCE_S = 1_000.0  # of virtual time
 COMMITTED = 50_000
 NODES = ("n1", "n2", "n3")
 
 
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test in which nothing waits: the clock jumps to the next timer."""
+
+    @wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        loop = VirtualLoop()
+        task = loop.create_task(test(*args, **named))
+        loop.run_for(PATIENCE_S)
+        ended = task.done()
+        task.cancel()
+        loop.run_for(PATIENCE_S)
+        loop.close()
+        assert ended, "it waits for what does not come"
+        task.result()
+
+    return run
+
+
 @dataclass
 class FakeEtcd:
-    """A cluster with a member on each of three nodes. Leases end when a test says so."""
+    """A cluster with a member on each of three nodes. Its leases end in the time of the event loop, or when a test says so."""
 
     name: str
     leader: str  # its node
@@ -28,10 +49,11 @@ class FakeEtcd:
     lost: bool = False  # nobody answers to what needs a majority
     applied: dict[str, int] = field(default_factory=dict)
     stored: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # value and lease
-    leases: set[int] = field(default_factory=set)
+    leases: dict[int, float] = field(default_factory=dict)  # when they end
     asked: list[str] = field(default_factory=list)  # nodes to which the leader was to be moved
     on_move: Callable[[str], Awaitable[None]] | None = None  # in place of the move, with the node
     granted: int = 0
+    ttl_s: int = 0  # of the last lease
 
     @property
     def watched(self) -> Watched:
@@ -43,15 +65,21 @@ class FakeEtcd:
         return f"{self.name}-{node}:2379"
 
     def end_leases(self) -> None:
-        """Every lease ends, and what was put under it is gone."""
+        """Every lease ends now."""
         self.leases.clear()
-        self.stored = {key: found for key, found in self.stored.items() if not found[1]}
+
+    def live(self) -> dict[bytes, tuple[bytes, int]]:
+        """What is stored: what was put under a lease goes with it."""
+        now = anyio.current_time()
+        self.leases = {lease: ends_at for lease, ends_at in self.leases.items() if ends_at >= now}
+        self.stored = {key: found for key, found in self.stored.items() if not found[1] or found[1] in self.leases}
+        return self.stored
 
     async def txn(self, request: etcd_pb.TxnRequest) -> etcd_pb.TxnResponse:
         """One compare, and one operation for each case, as turns use it."""
         await self._majority()
         [compare] = request.compare
-        lease = self.stored.get(compare.key, (b"", 0))[1]
+        lease = self.live().get(compare.key, (b"", 0))[1]
         succeeded = compare.key not in self.stored if compare.target == etcd_pb.Compare.CREATE else lease == compare.lease
         responses = [self._done(operation) for operation in (request.success if succeeded else request.failure)]
         return etcd_pb.TxnResponse(succeeded=succeeded, responses=responses)
@@ -89,7 +117,7 @@ class FakeEtcd:
 
     def _range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
         end = request.range_end or request.key + b"\0"
-        found = sorted((key, *stored) for key, stored in self.stored.items() if request.key <= key < end)
+        found = sorted((key, *stored) for key, stored in self.live().items() if request.key <= key < end)
         return etcd_pb.RangeResponse(kvs=[etcd_pb.KeyValue(key=key, value=value, lease=lease) for key, value, lease in found])
 
 
@@ -133,13 +161,13 @@ class _Lease:
     async def LeaseGrant(self, request: etcd_pb.LeaseGrantRequest, **_: object) -> etcd_pb.LeaseGrantResponse:
         """A new one."""
         self._etcd.granted += 1
-        self._etcd.leases.add(self._etcd.granted)
+        self._etcd.ttl_s = request.TTL
+        self._etcd.leases[self._etcd.granted] = anyio.current_time() + request.TTL
         return etcd_pb.LeaseGrantResponse(ID=self._etcd.granted, TTL=request.TTL)
 
     async def LeaseRevoke(self, request: etcd_pb.LeaseRevokeRequest, **_: object) -> etcd_pb.LeaseRevokeResponse:
         """It ends now."""
-        self._etcd.leases.discard(request.ID)
-        self._etcd.stored = {key: found for key, found in self._etcd.stored.items() if found[1] != request.ID}
+        self._etcd.leases.pop(request.ID, None)
         return etcd_pb.LeaseRevokeResponse()
 
     def LeaseKeepAlive(
@@ -148,8 +176,12 @@ class _Lease:
         """One answer for each request: 0 s for a lease that has ended."""
 
         async def answers() -> AsyncIterator[etcd_pb.LeaseKeepAliveResponse]:
+            self._etcd.live()
             for request in requests:
-                yield etcd_pb.LeaseKeepAliveResponse(ID=request.ID, TTL=3 if request.ID in self._etcd.leases else 0)
+                left = self._etcd.ttl_s if request.ID in self._etcd.leases else 0
+                if left:
+                    self._etcd.leases[request.ID] = anyio.current_time() + left
+                yield etcd_pb.LeaseKeepAliveResponse(ID=request.ID, TTL=left)
 
         return answers()
 
@@ -181,7 +213,7 @@ class Seen:
         self.turns.append(error)
         self._change()
 
-    async def until(self, condition: Callable[[], bool], within_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], within_s: float = 20.0) -> None:
         """Wait for a look, a move or a turn after which it holds. Raises TimeoutError."""
         with anyio.fail_after(within_s):
             while not condition():

@@ -1,11 +1,13 @@
 """The balancer: whose turn it is, what it moves, and what it does when something fails."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
@@ -15,15 +17,15 @@ from adapter.metaservice.config import EtcdSection, PlacementSection
 from adapter.metaservice.leader_watchers import LeaderMetrics, LoggedLeaders, Watcher
 from adapter.metaservice.leaders import Balancer, Leaders
 from adapter.metaservice.placement import BEHIND_ENTRIES, apart
-from adapter.metaservice.turns import OthersTurnError, Turn, TurnOverError, Turns
-from tests.unit.leader_fakes import COMMITTED, FakeEtcd, Seen
+from adapter.metaservice.turns import AGAIN_S, RENEWALS, TTL_S, OthersTurnError, Turn, TurnOverError, Turns
+from tests.model.loop import Process, VirtualLoop
+from tests.unit.leader_fakes import COMMITTED, FakeEtcd, Seen, in_virtual_time
 
 NOW_MS = 1_800_000_000_000
 COOLDOWN_MS = 30_000
 PREFIX = "here/"
 MOVED = b"here/moved/offsets-1"
 TURN = b"here/balancer"
-SHORT_S = 0.06  # a lease that a test can see end
 
 
 class Fleet:
@@ -36,10 +38,8 @@ class Fleet:
 
     def balancer(self, watchers: Sequence[Watcher] = (), **options: Any) -> Balancer:
         """One of its balancers."""
-        section = EtcdSection(prefix=PREFIX, placement=PlacementSection(interval_ms=100, cooldown_ms=COOLDOWN_MS))
-        balancer = Balancer(self.leaders, section, watchers, now_ms=lambda: self.now_ms, **options)
-        balancer._interval_s = 0.001  # less than what a person may set
-        return balancer
+        section = EtcdSection(prefix=PREFIX, placement=PlacementSection(cooldown_ms=COOLDOWN_MS))
+        return Balancer(self.leaders, section, watchers, now_ms=lambda: self.now_ms, **options)
 
     @property
     def leaders(self) -> Leaders:
@@ -56,6 +56,7 @@ async def running(balancer: Balancer) -> AsyncIterator[anyio.CancelScope]:
         tasks.cancel_scope.cancel()
 
 
+@in_virtual_time
 async def test_a_leader_is_moved_and_the_time_is_kept() -> None:
     """Where every front sees it; and the turn is given back at the end."""
     fleet, seen = Fleet(), Seen()
@@ -67,10 +68,11 @@ async def test_a_leader_is_moved_and_the_time_is_kept() -> None:
         "target": "offsets-1-n2:2379",
         "metadata_node": "n1",
     }
-    assert fleet.metadata.stored.keys() == {MOVED}
+    assert fleet.metadata.live().keys() == {MOVED}
     assert not fleet.metadata.leases
 
 
+@in_virtual_time
 async def test_nothing_is_moved_when_all_is_well() -> None:
     """Not by any of many looks."""
     fleet, seen = Fleet(offsets="n2"), Seen()
@@ -80,6 +82,7 @@ async def test_nothing_is_moved_when_all_is_well() -> None:
     assert seen.moves == []
 
 
+@in_virtual_time
 async def test_a_leader_that_another_front_moved_lately_stays() -> None:
     """Until the cool-down is over; it is told meanwhile."""
     fleet, seen = Fleet(), Seen()
@@ -96,6 +99,7 @@ async def test_a_leader_that_another_front_moved_lately_stays() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"at_ms": "x"}'])
+@in_virtual_time
 async def test_a_time_that_cannot_be_read_holds_nothing(value: bytes) -> None:
     """As if the leader had never been moved."""
     fleet = Fleet()
@@ -104,6 +108,7 @@ async def test_a_time_that_cannot_be_read_holds_nothing(value: bytes) -> None:
     assert fleet.offsets.leader == "n2"
 
 
+@in_virtual_time
 async def test_a_member_that_is_behind_is_not_asked() -> None:
     """The other one is."""
     fleet = Fleet()
@@ -112,6 +117,7 @@ async def test_a_member_that_is_behind_is_not_asked() -> None:
     assert fleet.offsets.asked == ["n3"]
 
 
+@in_virtual_time
 async def test_a_member_that_does_not_answer_is_not_asked() -> None:
     """And what is wrong with it is known."""
     fleet = Fleet()
@@ -121,8 +127,10 @@ async def test_a_member_that_does_not_answer_is_not_asked() -> None:
     assert situation.offsets[0].members[1].problem == "offsets-1-n2:2379: no answer within 0.5 s"
 
 
-async def test_when_a_move_is_refused_another_member_is_tried() -> None:
+@in_virtual_time
+async def test_when_a_move_is_refused_another_member_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that refused is not asked again during the cool-down, and the leader is not held by a move that was none."""
+    monkeypatch.setattr("adapter.metaservice.leaders.MOVE_S", 1_000.0)  # what is refused is not waited for
     fleet, seen = Fleet(), Seen()
 
     async def refuse(node: str) -> None:
@@ -139,6 +147,7 @@ async def test_when_a_move_is_refused_another_member_is_tried() -> None:
     assert registry.get_sample_value("offset_meta_leader_moves_total", {"result": "moved"}) == 1
 
 
+@in_virtual_time
 async def test_after_a_refusal_nothing_else_is_moved_before_the_next_look() -> None:
     """What was planned with the move may be wrong without it."""
     fleet = Fleet()
@@ -153,6 +162,7 @@ async def test_after_a_refusal_nothing_else_is_moved_before_the_next_look() -> N
     assert other.asked == []
 
 
+@in_virtual_time
 async def test_a_leader_that_went_counts_whatever_the_call_was_answered() -> None:
     """The members are asked, not the call believed."""
     fleet, seen = Fleet(), Seen()
@@ -166,6 +176,7 @@ async def test_a_leader_that_went_counts_whatever_the_call_was_answered() -> Non
     assert seen.moves == ["offsets-1 n1-n2"]
 
 
+@in_virtual_time
 async def test_a_leader_that_did_not_go_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the call was answered as if it had."""
     monkeypatch.setattr("adapter.metaservice.leaders.MOVE_S", 0.0)
@@ -180,6 +191,7 @@ async def test_a_leader_that_did_not_go_does_not_count(monkeypatch: pytest.Monke
     assert MOVED not in fleet.metadata.stored
 
 
+@in_virtual_time
 async def test_of_two_balancers_one_works_and_the_other_stands_by() -> None:
     """When the first stops, it gives the turn back, and the second goes on."""
     fleet, first, second = Fleet(offsets="n2"), Seen(), Seen()
@@ -194,15 +206,17 @@ async def test_of_two_balancers_one_works_and_the_other_stands_by() -> None:
             await second.until(lambda: second.turns[-1] is None)
 
 
+@in_virtual_time
 async def test_one_round_is_refused_while_another_has_the_turn() -> None:
     """And says who."""
     fleet = Fleet()
-    fleet.metadata.stored[TURN] = (b"a front", 99)
+    fleet.metadata.stored[TURN] = (b"a front", 0)
     with pytest.raises(OthersTurnError, match="a front"):
         await fleet.balancer().once()
     assert fleet.offsets.asked == []
 
 
+@in_virtual_time
 async def test_when_the_lease_has_ended_the_work_stops_at_once() -> None:
     """In the middle of a move; later it is tried again."""
     fleet, seen = Fleet(), Seen()
@@ -213,43 +227,48 @@ async def test_when_the_lease_has_ended_the_work_stops_at_once() -> None:
         await anyio.sleep_forever()
 
     fleet.offsets.on_move = last_for_ever
-    async with running(fleet.balancer([seen], ttl_s=SHORT_S)):
+    async with running(fleet.balancer([seen])):
         await seen.until(lambda: any(isinstance(error, TurnOverError) for error in seen.turns))
         assert seen.moves == []
         await seen.until(lambda: seen.turns[-1] is None)
 
 
+@in_virtual_time
 async def test_without_an_answer_the_turn_ends_before_the_lease() -> None:
     """Whether it was renewed is unknown then, and another one may have it."""
     fleet, over = Fleet(), []
 
     async def work(_: Turn) -> None:
+        await anyio.sleep(10 * TTL_S)
         fleet.metadata.lost = True
         try:
             await anyio.sleep_forever()
         finally:
-            over.append(bool(fleet.metadata.leases))
+            over.append(TURN in fleet.metadata.live())
 
     with pytest.raises(TurnOverError, match="in time"):
-        await Turns(fleet.metadata, TURN, "a", SHORT_S).use(work)
+        await Turns(fleet.metadata, TURN, "a").use(work)
     assert over == [True]
 
 
-async def test_a_lease_is_renewed_while_the_work_goes_on() -> None:
-    """A renewal that failed is tried again."""
+@in_virtual_time
+async def test_a_turn_outlives_an_election() -> None:
+    """A renewal that failed is tried again until the lease would end."""
     fleet = Fleet()
 
     async def work(turn: Turn) -> None:
+        await anyio.sleep(10 * TTL_S)
         fleet.metadata.lost = True
-        await anyio.sleep(SHORT_S)
+        await anyio.sleep(TTL_S - TTL_S / RENEWALS - AGAIN_S)
         fleet.metadata.lost = False
-        await anyio.sleep(4 * SHORT_S)
+        await anyio.sleep(10 * TTL_S)
         await turn.put(b"key", b"value")
 
-    await Turns(fleet.metadata, TURN, "a", 3 * SHORT_S).use(work)
-    assert fleet.metadata.stored == {b"key": (b"value", 0)}
+    await Turns(fleet.metadata, TURN, "a").use(work)
+    assert fleet.metadata.live() == {b"key": (b"value", 0)}
 
 
+@in_virtual_time
 async def test_who_lost_the_turn_without_noticing_moves_nothing() -> None:
     """The write before the move is refused by etcd itself."""
     fleet, seen = Fleet(), Seen()
@@ -261,19 +280,50 @@ async def test_who_lost_the_turn_without_noticing_moves_nothing() -> None:
     with pytest.raises(TurnOverError):
         await fleet.balancer([EndsIt(), seen]).once()
     assert fleet.offsets.asked == []
-    assert fleet.metadata.stored == {}
+    assert fleet.metadata.live() == {}
 
 
+@in_virtual_time
+async def test_who_was_stopped_for_longer_than_the_lease_moves_nothing() -> None:
+    """As by SIGSTOP, before the write that goes before a move. Another one has the turn meanwhile, and keeps it."""
+    fleet, first, second = Fleet(), Seen(), Seen()
+    loop, process = asyncio.get_running_loop(), Process()
+    assert isinstance(loop, VirtualLoop)
+    before_write = anyio.Event()
+
+    async def stopped(turn: Turn) -> None:
+        before_write.set()
+        await anyio.lowlevel.checkpoint()
+        await turn.put(MOVED, b"late")
+        first.moves.append("late")
+
+    stopping = asyncio.create_task(Turns(fleet.metadata, TURN, "first").use(stopped), context=process.context())
+    await before_write.wait()
+    loop.pause(process)
+    async with running(fleet.balancer([second], name="second")):
+        await second.until(lambda: bool(second.moves))
+        loop.resume(process)
+        with pytest.raises(TurnOverError):
+            await stopping
+        await second.looks_more(3)
+        assert second.turns[-1] is None
+    assert first.moves == []
+    assert json.loads(fleet.metadata.stored[MOVED][0])["target"] == "offsets-1-n2:2379"
+
+
+@in_virtual_time
 async def test_a_turn_taken_twice_by_one_request_is_ones_own() -> None:
     """Sent again after a lost answer, it finds itself."""
     fleet = Fleet()
     turns = Turns(fleet.metadata, TURN, "a")
     fleet.metadata.stored[TURN] = (b"a", 7)
+    fleet.metadata.leases[7] = float("inf")
     await turns._take(7)
     with pytest.raises(OthersTurnError):
         await turns._take(8)
 
 
+@in_virtual_time
 async def test_a_balancer_goes_on_when_nobody_answers_and_when_they_are_back() -> None:
     """One event for each change."""
     fleet, seen = Fleet(), Seen()
@@ -304,16 +354,18 @@ async def test_a_balancer_goes_on_when_nobody_answers_and_when_they_are_back() -
     ]
 
 
+@in_virtual_time
 async def test_who_stands_by_and_what_failed_is_logged_once() -> None:
     """With the name of who balances."""
     fleet, seen = Fleet(offsets="n2"), Seen()
-    fleet.metadata.stored[TURN] = (b"another", 99)
+    fleet.metadata.stored[TURN] = (b"another", 0)
     with capture_logs() as logs:
         async with running(fleet.balancer([LoggedLeaders(), seen])):
             await seen.looks_more(3)
     assert [(line["event"], line["balancer"]) for line in logs] == [("leaders.standing_by", "another")]
 
 
+@in_virtual_time
 async def test_a_refused_move_is_logged_with_its_reason() -> None:
     """As a warning."""
     fleet = Fleet()
@@ -327,6 +379,7 @@ async def test_a_refused_move_is_logged_with_its_reason() -> None:
     assert [line["error"] for line in logs if line["event"] == "leaders.not_moved"] == ["permission denied"]
 
 
+@in_virtual_time
 async def test_metrics_tell_whether_the_leaders_are_apart() -> None:
     """And how many members are away, and whose turn it is."""
     fleet, seen, registry = Fleet(), Seen(), CollectorRegistry()

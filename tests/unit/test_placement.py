@@ -118,6 +118,13 @@ def test_a_leader_makes_room_for_one_that_has_no_other_place() -> None:
     assert shown(plan(what)) == ["offsets-2 n0-n1", "offsets-1 n1-n2"]
 
 
+def test_evenness_is_worth_more_moves_than_one() -> None:
+    """Nothing of n1 can go to n3, which leads none: so one goes to n2, and that gives one on."""
+    free = raft_group("offsets-1", "n1", "n1 n2"), raft_group("offsets-2", "n2", "n2 n3")
+    what = Situation(raft_group("metadata", "n0"), (*free, raft_group("offsets-3", "n1", "n0 n1")))
+    assert shown(plan(what)) == ["offsets-1 n1-n2", "offsets-2 n2-n3"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -161,11 +168,12 @@ def test_without_a_metadata_leader_nothing_is_moved() -> None:
 
 
 def test_a_group_without_a_leader_is_a_problem_that_no_move_helps() -> None:
-    """And the others are placed as if it were not there."""
-    what = situation("n0", "", "n1", "n2")
+    """Nor are the others made even meanwhile: it may have one soon where they would go."""
+    what = situation("n0", "", "n1", "n1", "n1")
     assert plan(what) == []
     assert problems(what) == ["offsets-1: no leader is known"]
     assert not apart(what)
+    assert shown(plan(situation("n0", "", "n1", "n1", "n1", "n0"))) == ["offsets-5 n0-n2"]
 
 
 def test_a_leader_without_another_place_is_a_problem_that_no_move_helps() -> None:
@@ -240,19 +248,23 @@ def situations(draw: st.DrawFn) -> Situation:
 def _drawn(draw: st.DrawFn, name: str) -> RaftGroup:
     nodes = draw(st.lists(st.sampled_from(NODES), min_size=1, unique=True))
     leader = draw(st.sampled_from([*nodes, *nodes, ""]))
-    fields = {node: draw(_UNFIT) if node != leader else {} for node in nodes}
+    fields: dict[str, dict[str, object]] = {node: draw(_UNFIT) if node != leader else {} for node in nodes}
     return RaftGroup(name, tuple(member(name, node, leader, **fields[node]) for node in nodes))
 
 
-_UNFIT = st.sampled_from([{}, {}, {}, {"reachable": False}, {"learner": True}, {"applied": 0}, {"leader_id": 0}])
+_UNFIT: st.SearchStrategy[dict[str, object]] = st.sampled_from(
+    [{}, {}, {}, {"reachable": False}, {"learner": True}, {"applied": 0}, {"leader_id": 0}]
+)
 
 
 def choices(what: Situation, group: RaftGroup) -> set[str]:
     """By the rules: the nodes on which a group's leader may be."""
     assert what.metadata.leader is not None
     assert group.leader is not None
-    others = {one.node for one in group.members if group.caught_up(one)} - {what.metadata.leader.node}
-    return others or {group.leader.node}
+    home, taken = group.leader.node, what.metadata.leader.node
+    if home != taken and not all(other.leader for other in what.offsets):
+        return {home}
+    return {one.node for one in group.members if group.caught_up(one)} - {taken} or {home}
 
 
 def cost(what: Situation, nodes: tuple[str, ...]) -> tuple[int, int]:

@@ -1,0 +1,93 @@
+"""Asks Raft groups, fronts and adapters how they are, several times a second, and writes it into the state."""
+
+from http.client import HTTPConnection
+
+import anyio
+import anyio.to_thread
+import grpc.aio
+from prometheus_client.parser import text_string_to_metric_families
+
+from adapter.rpc import offsets_pb
+from adapter.testing import ServiceProcess
+from demo.counting import Rate, Total
+from demo.monitor import without_answer
+from demo.raft_fleet import Broker, Fleet, Front
+from demo.raft_state import RaftState
+
+ADAPTERS_EVERY_S = 0.05  # how exact the lag is
+LEADERS_EVERY_S = 0.2
+FRONTS_EVERY_S = 0.4
+STATUS_TIMEOUT_S = 1.0
+
+Samples = dict[tuple[str, str], float]
+
+
+class Monitor:
+    """One per demo."""
+
+    def __init__(self, fleet: Fleet, state: RaftState) -> None:
+        self._fleet = fleet
+        self._state = state
+
+    async def run(self) -> None:
+        """Watch until cancelled. Raises DemoError when a process ended that nobody stopped."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch_leaders, name="watch leaders")
+            for front in self._fleet.fronts:
+                tasks.start_soon(self._watch_front, front, name=f"watch {front.name}")
+            for broker in self._fleet.brokers:
+                tasks.start_soon(self._watch_adapter, broker, name=f"watch {broker.name}")
+
+    async def _watch_leaders(self) -> None:
+        while True:
+            self._state.looked(await self._fleet.leaders.look())
+            await anyio.sleep(LEADERS_EVERY_S)
+
+    async def _watch_front(self, front: Front) -> None:
+        shown = self._state.fronts[front.name]
+        save_calls, moves = Total(), Total()
+        while True:
+            samples = await anyio.to_thread.run_sync(metrics, front.metrics_port)
+            shown.state = _without_answer(front.process) if samples is None else "serving"
+            found = samples or {}
+            shown.balances = bool(found.get(("offset_meta_leaders_balancing", "")))
+            if samples is not None:
+                shown.save_calls = save_calls.shown(int(found.get(("offset_meta_calls_total", "SaveOffsetData"), 0)))
+                shown.moves = moves.shown(int(found.get(("offset_meta_leader_moves_total", "moved"), 0)))
+            await anyio.sleep(FRONTS_EVERY_S)
+
+    async def _watch_adapter(self, broker: Broker) -> None:
+        shown, rate, commits = self._state.brokers[broker.name], Rate(), Total()
+        while True:
+            try:
+                status = await broker.client.admin.Status(offsets_pb.StatusRequest(), timeout=STATUS_TIMEOUT_S)
+            except grpc.aio.AioRpcError:
+                shown.state = _without_answer(broker.adapter)
+                shown.endpoint, shown.commits_per_s, shown.dirty_keys, shown.lag_s = "", 0.0, 0, 0.0
+            else:
+                shown.state = offsets_pb.StatusReply.State.Name(status.state).lower()
+                shown.endpoint, shown.dirty_keys = status.meta_endpoint, status.dirty_keys
+                shown.commits_per_s = rate.of(self._state.elapsed, commits.shown(status.commits))
+                self._state.lagging(broker.name, status.oldest_dirty_seconds)
+            await anyio.sleep(ADAPTERS_EVERY_S)
+
+
+def _without_answer(service: ServiceProcess) -> str:
+    """In a word or two."""
+    return without_answer(service).partition(" (")[0]
+
+
+def metrics(port: int) -> Samples | None:
+    """What Prometheus would get of a process here: (name, first label) -> value. None when it does not answer. Blocks."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=STATUS_TIMEOUT_S)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    except OSError:
+        return None
+    finally:
+        connection.close()
+    families = text_string_to_metric_families(text)
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value for family in families for sample in family.samples
+    }

@@ -1,0 +1,192 @@
+"""What happens in the demo on etcd, phase by phase: each part of it is killed in turn, and brought back."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from adapter.local_etcd import LocalCluster, LocalMember
+from adapter.metaservice.placement import apart
+from adapter.testing import ServiceProcess, eventually
+from demo.cluster import DemoError, listed
+from demo.comparison import compare
+from demo.raft_fleet import Fleet, Front, node_of, start, started
+from demo.raft_load import Load
+from demo.raft_state import BrokerState, Fault, FrontState, Outcome, ProcessState, RaftState
+
+WAIT_S = 60.0  # for what takes a few seconds on an idle machine
+SMALL_LAG_S = 1.0
+
+
+class Phase(NamedTuple):
+    """A step, with the seconds that it is planned to take."""
+
+    name: str
+    planned_s: float
+    run: Callable[[], Awaitable[None]]
+
+
+class Scenario:
+    """The phases. Everything is watched for `watch_s` seconds under load, again after each kill, and again after each return."""
+
+    def __init__(self, fleet: Fleet, state: RaftState, tasks: anyio.abc.TaskGroup, watch_s: float) -> None:
+        self._fleet = fleet
+        self._state = state
+        self._tasks = tasks
+        self._watch_s = watch_s
+        self._load = Load(fleet.brokers, state.ledger)
+        self._phases = [
+            Phase("start", 5.0, self._start),
+            Phase("load", watch_s, self._run_load),
+            Phase("member", 2 * watch_s + 1, self._kill_member),
+            Phase("leader", 2 * watch_s + 3, self._kill_leader),
+            Phase("node", 2 * watch_s + 3, self._kill_node),
+            Phase("front", 2 * watch_s + 2, self._kill_front),
+            Phase("adapter", 2 * watch_s + 2, self._kill_adapter),
+            Phase("compare", 3.0, self._stop_and_compare),
+        ]
+        state.phases = [(phase.name, phase.planned_s) for phase in self._phases]
+        state.fronts = {front.name: FrontState() for front in fleet.fronts}
+        state.brokers = {broker.name: BrokerState() for broker in fleet.brokers}
+        self._outcome = Outcome({})
+
+    async def play(self) -> Outcome:
+        """Run all phases. Raises DemoError, and what starting a process raises."""
+        for number, phase in enumerate(self._phases):
+            self._state.enter(number)
+            await phase.run()
+        return self._outcome
+
+    async def _start(self) -> None:
+        fleet = self._fleet
+        for front in fleet.fronts:
+            front.process.launch()  # it waits for etcd, and is not the quickest to start
+        await fleet.start_etcd()
+        self._state.tell(f"two Raft groups of three etcd members run, in {fleet.directory}: each write is synced to that disk")
+        await started(*(front.process for front in fleet.fronts))
+        await start(*(broker.adapter for broker in fleet.brokers))
+        await self._until(self._well, "all serve, and the leaders are apart")
+        leaders = ", ".join(f"{group} {node}" for group, node in self._state.leaders.items())
+        self._state.tell(f"two fronts and three adapters serve; leaders: {leaders}")
+
+    async def _run_load(self) -> None:
+        self._load.start(self._tasks)
+        self._state.tell(f"{self._load.running} consumer groups commit")
+        await anyio.sleep(self._watch_s)
+
+    async def _kill_member(self) -> None:
+        leader = await _leader(self._fleet.offsets)
+        member = next(member for member in self._fleet.offsets.members if member is not leader)
+        await self._kill(f"{member.name}, a follower, {node_of(member)}", member)
+
+    async def _kill_leader(self) -> None:
+        leader = await _leader(self._fleet.offsets)
+        await self._kill(f"{leader.name}, the leader, {node_of(leader)}", leader)
+
+    async def _kill_node(self) -> None:
+        """Both members on the node of the metadata leader, at once."""
+        node = node_of(await _leader(self._fleet.metadata))
+        members = (*self._fleet.metadata.members, *self._fleet.offsets.members)
+        both = [member for member in members if node_of(member) == node]
+        await self._kill(f"{node}, both members", *both, more=", one led metadata")
+
+    async def _kill_front(self) -> None:
+        front = self._busiest()
+        users = sum(broker.endpoint == front.process.address for broker in self._state.brokers.values())
+        balances = " and which balances" if self._state.fronts[front.name].balances else ""
+        await self._kill(front.name, front.process, more=f", which {users} adapters use{balances}")
+
+    async def _kill_adapter(self) -> None:
+        broker = self._fleet.brokers[-1]
+        await self._kill(f"adapter of {broker.name}", broker.adapter, more="; its brokers commit again when it is back")
+
+    async def _kill(self, what: str, *victims: ServiceProcess, more: str = "") -> None:
+        """Kill processes, see the rest go on, start them again, and wait until all is well."""
+        async with self._measured(what) as fault:
+            killed_at = self._state.elapsed
+            self._state.tell(f"kill -9: {what}{more}")
+            for victim in victims:
+                victim.kill()
+            await anyio.sleep(self._watch_s)
+            await self._until(self._goes_on, "the rest goes on")
+            self._state.tell(f"without it: flush lag at most {fault.lag_s:.2f} s; starting it again")
+            await start(*victims)
+            fault.away_s = self._state.elapsed - killed_at
+            await self._until(self._well, "all is well again")
+            self._state.tell("back, and all is well")
+            await anyio.sleep(self._watch_s)
+
+    @asynccontextmanager
+    async def _measured(self, what: str) -> AsyncIterator[Fault]:
+        state, fault = self._state, Fault(what)
+        state.fault = fault
+        state.ledger.measure()
+        yield fault
+        state.fault = None
+        fault.waited_s = max(state.ledger.slowest_s.values(), default=0.0)
+        state.faults.append(fault)
+
+    async def _stop_and_compare(self) -> None:
+        fleet, state = self._fleet, self._state
+        self._load.stop()
+        await self._until(lambda: self._load.running == 0, "every commit is answered")
+        await _stop({broker.name: broker.adapter for broker in fleet.brokers})
+        remote = {front.name: await listed(front.process.address) for front in fleet.fronts}
+        await _stop({front.name: front.process for front in fleet.fronts})
+        state.tell("load, adapters and fronts stopped by SIGTERM, exit codes 0")
+        local, acknowledged = await fleet.stored(), state.ledger.positions
+        self._outcome = Outcome(
+            {
+                name: compare(acknowledged, local, {key: record.position for key, record in records.items()})
+                for name, records in remote.items()
+            }
+        )
+
+    async def _until(self, holds: Callable[[], bool], what: str) -> None:
+        try:
+            await eventually(holds, WAIT_S)
+        except TimeoutError:
+            raise DemoError(f"not so within {WAIT_S:g} s: {what}") from None
+
+    def _goes_on(self) -> bool:
+        """Every Raft group has a leader, and adapters that are there get their offsets to it."""
+        situation = self._state.situation
+        led = situation is not None and all(group.leader for group in (situation.metadata, *situation.offsets))
+        return led and all(broker.lag_s < SMALL_LAG_S for broker in self._state.brokers.values())
+
+    def _well(self) -> bool:
+        """All are there, the leaders are apart, and nothing lags."""
+        situation = self._state.situation
+        if situation is None or not self._goes_on() or not apart(situation):
+            return False
+        members_there = all(member.reachable for group in (situation.metadata, *situation.offsets) for member in group.members)
+        shown: list[ProcessState] = [*self._state.fronts.values(), *self._state.brokers.values()]
+        return members_there and all(process.serves for process in shown)
+
+    def _busiest(self) -> Front:
+        """The front that most adapters use; of two, the one that balances."""
+        uses = Counter(broker.endpoint for broker in self._state.brokers.values())
+        return max(self._fleet.fronts, key=lambda front: (uses[front.process.address], self._state.fronts[front.name].balances))
+
+
+async def _leader(group: LocalCluster) -> LocalMember:
+    return await anyio.to_thread.run_sync(group.leader)
+
+
+async def _stop(processes: dict[str, ServiceProcess]) -> None:
+    """SIGTERM to all at once. Raises DemoError when one did not end as it should."""
+    codes: dict[str, int] = {}
+
+    async def stop(name: str, process: ServiceProcess) -> None:
+        codes[name] = await anyio.to_thread.run_sync(process.stop)
+
+    async with anyio.create_task_group() as tasks:
+        for name, process in processes.items():
+            tasks.start_soon(stop, name, process, name=f"stop {name}")
+    wrong = {name: code for name, code in codes.items() if code}
+    if wrong:
+        raise DemoError(f"exit codes {wrong}: not everything was flushed, or a process failed")

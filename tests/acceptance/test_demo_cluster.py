@@ -1,0 +1,137 @@
+"""`make demo-cluster` on a machine without a terminal, in a short form; what it compares, and what it leaves behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
+from demo.comparison import Positions, compare
+from demo.raft import exit_code
+from demo.raft_display import verdict
+from demo.raft_load import MOVED, SHARDS, Ledger, commit_of
+from demo.raft_state import Outcome, RaftState
+from tests.durability.etcd_cluster import etcd
+from tests.durability.machine import require
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 170  # far above what it takes
+KILLED = ("a follower", "the leader", "both members", "front-", "adapter of")
+
+
+def test_the_demo_of_a_cluster_ends_with_nothing_missing(tmp_path: Path) -> None:
+    """Every part of it killed in turn under load (invariants 1 to 4, 8): exit code 0, both fronts read all, nothing is left."""
+    require("the demo of a cluster", etcd)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "demo.raft", "--watch", "0.3"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=LIMIT_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, output + errors
+    assert errors == ""
+    assert [part for part in KILLED if f"{part}" in _after(output, "killed, and brought back")] == list(KILLED)
+    rows = [line.split() for line in _after(output, "acknowledged = in the stores").splitlines() if line.startswith("front-")]
+    assert [row[0] for row in rows] == ["front-1", "front-2"]
+    for _, keys, missing, above in rows:
+        assert int(keys.replace(",", "")) > 600
+        assert (missing, above) == ("0", "0")
+    assert "Nothing is missing" in output
+    assert list(tmp_path.iterdir()) == []
+    assert not [command for command in map(_command, psutil.process_iter()) if str(tmp_path) in command]
+
+
+def _after(output: str, title: str) -> str:
+    return output.partition(title)[2]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def key(shard: str) -> OffsetKey:
+    """A key of the load."""
+    return OffsetKey(DEFAULT_NAMESPACE, "g", shard)
+
+
+MOVES, ONCE = key("shard-0"), key("once-1")
+ACKNOWLEDGED = {MOVES: (1, 7), ONCE: (1, 1)}
+LOST = {MOVES: (1, 7)}
+BELOW = {MOVES: (1, 6), ONCE: (1, 1)}
+ABOVE = {MOVES: (1, 8), ONCE: (1, 1)}
+
+
+def outcome(**fronts: Positions) -> Outcome:
+    """What each front reads, against stores that have all."""
+    return Outcome({name: compare(ACKNOWLEDGED, ACKNOWLEDGED, read) for name, read in fronts.items()})
+
+
+def test_all_fronts_reading_all_is_a_success() -> None:
+    """Exit code 0, and the numbers are told."""
+    found, state = outcome(a=ACKNOWLEDGED, b=ACKNOWLEDGED), RaftState()
+    state.ledger.acknowledged("broker", "g", {"shard-0": 7, "once-1": 1}, 0.1)
+    assert exit_code(found) == 0
+    assert verdict(found, state).startswith("Nothing is missing: all 2 acknowledged offsets on 2 keys, of which 1 ")
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (LOST, "MISSING at b: 1 of 2 keys, for example g once-1: acknowledged 1, local 1, remote absent."),
+        (BELOW, "MISSING at b: 1 of 2 keys, for example g shard-0: acknowledged 7, local 7, remote 6."),
+        (ABOVE, "WRONG at b: 1 keys are above"),
+        ({}, "MISSING at b: 2 of 2 keys"),
+    ],
+)
+def test_one_front_that_reads_something_else_is_a_failure(read: Positions, text: str) -> None:
+    """Also when the other one reads all."""
+    found = outcome(a=ACKNOWLEDGED, b=read)
+    assert exit_code(found) == 1
+    assert verdict(found, RaftState()).startswith(text)
+
+
+def test_nothing_compared_is_no_success() -> None:
+    """Neither no front, nor no key, nor no outcome."""
+    assert exit_code(Outcome({})) == 1
+    assert exit_code(Outcome({"a": compare({}, {}, {})})) == 1
+    assert exit_code(None) == 1
+    assert exit_code(None, interrupted=True) == 130
+
+
+def test_the_ledger_has_the_last_acknowledged_offset_of_each_key() -> None:
+    """Which is what the fronts are compared with, and the slowest commit of each broker since it was asked for."""
+    ledger = Ledger()
+    for tick, seconds in ((1, 0.5), (2, 0.2)):
+        ledger.acknowledged("broker", "g", {"shard-0": tick, f"once-{tick}": tick}, seconds)
+    assert ledger.positions == {key("shard-0"): (FIRST_EPOCH, 2), ONCE: (FIRST_EPOCH, 1), key("once-2"): (FIRST_EPOCH, 2)}
+    assert (ledger.commits, ledger.once, ledger.slowest_s) == (4, 2, {"broker": 0.5})
+    ledger.measure()
+    assert ledger.slowest_s == {}
+
+
+def test_each_commit_has_a_key_that_no_later_one_touches() -> None:
+    """So that no later commit hides that one was lost; all other keys only move on."""
+    newest: dict[str, int] = {}
+    for tick in range(1, 2 * SHARDS):
+        offsets: Mapping[str, int] = commit_of(tick)
+        assert len(offsets) == MOVED + 1
+        assert f"once-{tick}" not in newest
+        assert all(offset > newest.get(shard, 0) for shard, offset in offsets.items())
+        newest.update(offsets)
+    assert sum(shard.startswith("shard-") for shard in newest) == SHARDS

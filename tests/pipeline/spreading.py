@@ -1,0 +1,48 @@
+"""How `make test` spreads tests over its workers: by file, but all that share the Spark session on one, and long ones first.
+
+A plugin of pytest (`-p tests.pipeline.spreading`), for `--dist=loadfile`. It changes nothing of what is tested.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+SPARK = "Spark"
+# What takes longest in one piece: a worker that began it last would end long after the others.
+FIRST = (
+    SPARK,
+    "tests/pipeline/test_exactly_once.py",
+    "tests/pipeline/test_end_to_end.py",
+    "tests/pipeline/test_no_java.py",
+    "tests/pipeline/test_plain_session.py",
+    "tests/model/test_model.py",
+)
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """FIRST, then files in the order of xdist: those with more tests before those with fewer."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return SPARK if shares_the_session(self.config.rootpath / file) else file
+
+    def _assign_work_unit(self, node: Any) -> None:
+        scope = next((scope for scope in FIRST if scope in self.workqueue), None)
+        if scope:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+
+@cache
+def shares_the_session(file: Path) -> bool:
+    """Whether a test of a file takes the fixture `spark`."""
+    return file.parent.name == "pipeline" and "spark: SparkSession" in file.read_text()
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Instead of xdist's own."""
+    return Scheduling(config, log)

@@ -1,0 +1,47 @@
+"""The data source `offsets` in a Spark that nothing of ours has begun, as a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from adapter.pipeline.java import java_home
+from tests.pipeline.bulk_meta import BulkMeta, kill_the_caller, no_fault, serving
+
+ROOT = Path(__file__).parent.parent.parent
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+
+address = sys.argv[1]
+spark = (
+    SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+)
+rows = spark.range(0, 30_000, 1, 1).selectExpr(
+    "'default' as namespace", "'g' as `group`", "concat('s', id) as shard", "id as offset"
+)
+rows.write.format("offsets").option("endpoints", address).mode("append").save()
+read = spark.read.format("offsets").option("endpoints", address).load()
+print("rows, sum:", *read.filter("namespace = 'default'").selectExpr("count(*)", "sum(offset)").first())
+"""
+
+
+def test_a_plain_session_knows_the_source_and_repeats_a_task_that_was_killed_half_way(tmp_path: Path) -> None:
+    """Nothing of ours makes that session: Spark finds the source by itself, pushdown is off."""
+    meta = BulkMeta()
+    meta.faults.extend([no_fault, kill_the_caller])
+    environment = {**os.environ, "JAVA_HOME": str(java_home(os.environ)), "PYSPARK_PYTHON": sys.executable}
+    with serving(meta) as address:
+        ran = subprocess.run(
+            [sys.executable, "-c", PLAIN, address],
+            cwd=tmp_path,
+            env={**environment, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+    assert f"rows, sum: 30000 {sum(range(30_000))}" in ran.stdout, ran.stderr[-4000:]
+    assert "Python worker exited unexpectedly (crashed)" in ran.stderr
+    assert sum(meta.merges) > 30_000  # a part was sent twice

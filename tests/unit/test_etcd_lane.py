@@ -1,0 +1,215 @@
+"""The way into one Raft group: what a transaction holds, and what becomes of entries when it fails."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError
+from adapter.metaservice.etcd_lane import Item, Lane
+from adapter.metaservice.etcd_values import Keys, decode_value, encode_value
+from adapter.model import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.rpc import etcd_pb
+from tests.unit.fake_etcd import MAX_TXN_OPS, FakeCluster
+from tests.unit.helpers import key, record, tombstone
+
+KEYS = Keys("p/")
+OPEN = etcd_pb.Compare(target=etcd_pb.Compare.VERSION, key=KEYS.fence, version=0)
+SHUT = etcd_pb.Compare(target=etcd_pb.Compare.VALUE, key=KEYS.fence, value=b"another")
+A, B = key("a"), key("b")
+
+
+def item(where: OffsetKey, offered: OffsetRecord, expected: int | None = None) -> Item:
+    """An entry on its way."""
+    return Item(SaveEntry(where, offered, expected), KEYS.offset("c", where))
+
+
+@asynccontextmanager
+async def running(cluster: FakeCluster) -> AsyncIterator[Lane]:
+    """A lane into this cluster."""
+    lane = Lane(cluster, KEYS, "writer", MAX_TXN_OPS)  # type: ignore[arg-type]  # as much of one as a lane uses
+    task = asyncio.create_task(lane.run())
+    try:
+        yield lane
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def stands(cluster: FakeCluster, where: OffsetKey) -> OffsetRecord | None:
+    """What is in etcd."""
+    value = cluster.value(KEYS.offset("c", where))
+    return None if value is None else decode_value(value)
+
+
+async def test_a_save_is_one_transaction_with_a_put_beside_the_nested_ones() -> None:
+    """Etcd does not count nested puts against its quota."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        items = [item(key(str(at)), record(at)) for at in range(100)]
+        await lane.settle(OPEN, items)
+        assert [found.outcome for found in items] == [SaveOutcome(Status.APPLIED, record(at)) for at in range(100)]
+    (request,) = cluster.txns
+    assert [op.WhichOneof("request") for op in request.success] == ["request_put"] + ["request_txn"] * 100
+
+
+async def test_no_transaction_is_larger_than_etcd_allows() -> None:
+    """In operations and in bytes; also of tombstones, which are two puts."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        large = [item(key(str(at)), record(at, metadata="é" * 2000)) for at in range(300)]
+        buried = [item(key(f"d{at}"), tombstone(2)) for at in range(300)]
+        await lane.settle(OPEN, large + buried)
+        assert all(found.outcome and found.outcome.status is Status.APPLIED for found in large + buried)
+    assert max(request.ByteSize() for request in cluster.txns) <= 1_500_000
+
+
+async def test_saves_that_wait_share_a_transaction() -> None:
+    """While four are under way, the others gather."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        await asyncio.gather(*(lane.settle(OPEN, [item(key(str(at)), record(at))]) for at in range(40)))
+    assert len(cluster.txns) <= 5
+
+
+async def test_the_same_key_of_two_saves_is_in_two_transactions() -> None:
+    """Etcd refuses a transaction that writes a key twice; the fake as well."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        await asyncio.gather(*(lane.settle(OPEN, [item(A, record(at)), item(B, record(at))]) for at in range(10)))
+        assert [stands(cluster, where) for where in (A, B)] == [record(9)] * 2
+
+
+async def test_a_refused_fence_leaves_items_without_an_outcome_and_nothing_written() -> None:
+    """The engine asks for the new layout and sends them where they belong then."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        refused = [item(A, record(5)), item(B, tombstone(2))]
+        await lane.settle(SHUT, refused)
+        assert [found.outcome for found in refused] == [None, None]
+    assert not cluster.kvs
+
+
+async def test_items_for_two_layouts_are_never_in_one_transaction() -> None:
+    """Each under its own fence."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        cluster.fail = lambda _: None
+        let_in, refused = (
+            [item(key(str(at)), record(at)) for at in range(20)],
+            [item(key(f"r{at}"), record(at)) for at in range(20)],
+        )
+        await asyncio.gather(*(lane.settle(OPEN, [one]) for one in let_in), *(lane.settle(SHUT, [one]) for one in refused))
+        assert all(found.outcome for found in let_in)
+        assert not any(found.outcome for found in refused)
+
+
+@pytest.mark.parametrize("error", [MetaUnavailableError("no leader"), DiskFullError("quota")])
+async def test_a_failed_transaction_makes_its_items_unavailable_and_no_others(
+    error: MetaUnavailableError | DiskFullError,
+) -> None:
+    """With the reason, and the next one is tried."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        cluster.fail = lambda _: error
+        failed = item(A, record(5))
+        await lane.settle(OPEN, [failed])
+        assert failed.outcome == SaveOutcome(Status.UNAVAILABLE, None, str(error))
+        assert failed.error is error
+        cluster.fail = lambda _: None
+        passed = item(A, record(5))
+        await lane.settle(OPEN, [passed])
+        assert passed.outcome == SaveOutcome(Status.APPLIED, record(5))
+
+
+async def test_an_expected_offset_is_never_sent_twice_by_the_client() -> None:
+    """It would meet what it wrote itself, and be called a conflict; merges may be sent again."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        await asyncio.gather(lane.settle(OPEN, [item(A, record(5))]), lane.settle(OPEN, [item(B, record(5), expected=0)]))
+    assert len(cluster.resent) == 3  # the merge; the read and the write of the other
+    for request, resent in zip(cluster.txns, cluster.resent, strict=True):
+        assert resent == (KEYS.offset("c", A) in request.SerializeToString())
+
+
+async def test_what_stands_when_it_is_written_decides_and_not_what_was_read() -> None:
+    """Somebody commits between the read of an expected offset and its write: read and decided again (2)."""
+    cluster = FakeCluster()
+    where = KEYS.offset("c", A)
+    cluster.put(where, encode_value(record(5)))
+
+    def commit_between(request: etcd_pb.TxnRequest) -> None:
+        if any(op.request_txn.compare for op in request.success):
+            cluster.fail = lambda _: None
+            cluster.put(where, encode_value(record(7)))
+
+    async with running(cluster) as lane:
+        cluster.fail = commit_between
+        found = item(A, record(6), expected=5)
+        await lane.settle(OPEN, [found])
+        assert found.outcome == SaveOutcome(Status.CONFLICT, record(7))
+    assert stands(cluster, A) == record(7)
+
+
+async def test_an_unknown_epoch_takes_the_one_that_stands() -> None:
+    """By a second step, only where the epoch that stands is not the first."""
+    cluster = FakeCluster()
+    cluster.put(KEYS.offset("c", A), encode_value(record(5, 3)))
+    async with running(cluster) as lane:
+        raised, first = item(A, record(6, 0)), item(B, record(6, 0))
+        await lane.settle(OPEN, [raised, first])
+        assert raised.outcome == SaveOutcome(Status.APPLIED, record(6, 3))
+        assert first.outcome == SaveOutcome(Status.APPLIED, record(6, FIRST_EPOCH))
+    assert len(cluster.txns) == 2
+
+
+async def test_a_merge_whose_answer_was_lost_is_harmless_to_send_again() -> None:
+    """By the caller, as an adapter does: the same stands."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        cluster.fail_after = lambda _: MetaUnavailableError("the answer was lost")
+        lost = item(A, record(5))
+        await lane.settle(OPEN, [lost])
+        assert lost.outcome is not None
+        assert lost.outcome.status is Status.UNAVAILABLE
+        cluster.fail_after = lambda _: None
+        again = item(A, record(5))
+        await lane.settle(OPEN, [again])
+        assert again.outcome == SaveOutcome(Status.APPLIED, record(5))
+
+
+async def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
+    """Else adapters that time out and send again would make the queue grow for ever."""
+    cluster = FakeCluster()
+    async with running(cluster) as lane:
+        waiting = [asyncio.create_task(lane.settle(OPEN, [item(key(str(at)), record(at))])) for at in range(3)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await lane.settle(OPEN, [item(A, record(5))])
+        assert lane.waiting == 0
+    assert stands(cluster, key("0")) is None
+    assert stands(cluster, A) == record(5)
+
+
+async def test_a_lane_that_ends_tells_those_who_wait() -> None:
+    """Whether it is stored is unknown; and nothing is taken any more."""
+    cluster = FakeCluster()
+    sent = asyncio.Event()
+
+    async def silent(request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
+        del request, resend
+        sent.set()
+        return await asyncio.Future()
+
+    cluster.txn = silent  # type: ignore[method-assign]
+    async with running(cluster) as lane:
+        waiting = [asyncio.create_task(lane.settle(OPEN, [item(key(str(at)), record(at))])) for at in range(10)]
+        await sent.wait()
+    for found in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(found, NotReadyError)
+    with pytest.raises(NotReadyError):
+        await lane.settle(OPEN, [item(A, record(5))])

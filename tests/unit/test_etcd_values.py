@@ -1,0 +1,53 @@
+"""Keys and values in etcd: their order is the order of the register."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.codec import pack_names
+from adapter.metaservice.etcd_values import Keys, decode_value, encode_value
+from adapter.model import OffsetRecord
+from tests.unit.helpers import key, record, tombstone
+
+TEXT = st.text(alphabet="\0\x01aé\uffff", max_size=3)
+NUMBERS = st.integers(0, 2) | st.integers(0, 2**64 - 1)
+RECORDS = st.builds(
+    OffsetRecord, NUMBERS, NUMBERS, st.booleans(), NUMBERS, TEXT, st.text(alphabet="aé", max_size=3), st.integers(0, 2**32 - 1)
+)
+ALIKE = st.builds(record, st.just(1), metadata=TEXT, topic=st.sampled_from(["", "a", "aé"]), partition=st.integers(0, 2))
+
+
+@given(RECORDS | ALIKE)
+def test_a_record_comes_back_as_it_was(found: OffsetRecord) -> None:
+    """With every field, also zero bytes in the metadata."""
+    assert decode_value(encode_value(found)) == found
+
+
+@given(RECORDS | ALIKE, RECORDS | ALIKE)
+def test_values_compare_as_their_records_do(one: OffsetRecord, other: OffsetRecord) -> None:
+    """Else etcd would merge otherwise than `merge` (2)."""
+    assert (encode_value(one) < encode_value(other)) == (one < other)
+
+
+def test_the_keys_of_a_group_are_those_with_its_prefix() -> None:
+    """And the group is found in each of them."""
+    keys = Keys("p/")
+    where = keys.offset("c", key("s", "g", "n"))
+    assert where == b"p/o/" + pack_names("c", "n", "g", "s")
+    assert keys.group_of(where) == pack_names("c", "n", "g")
+
+
+def test_tombstones_are_found_by_their_time() -> None:
+    """Those from before a time are below its key; each leads back to its offset."""
+    keys = Keys("p/")
+    where = keys.offset("c", key("s"))
+    young, old = (keys.tombstone(where, tombstone(2)._replace(committed_at_ms=time)) for time in (2**40, 255))
+    assert keys.tombstones <= old < keys.tombstones_before(256) <= keys.tombstones_before(2**40) <= young
+    assert keys.buried(old) == keys.buried(young) == where
+
+
+def test_no_kind_of_key_is_within_another() -> None:
+    """A scan of offsets meets nothing else."""
+    keys = Keys("p/")
+    kinds = [keys.offsets, keys.tombstones, keys.metadata, keys.layout, keys.fence, keys.writers]
+    assert not [(one, other) for one in kinds for other in kinds if one is not other and one.startswith(other)]
+    assert decode_value(encode_value(record(5))) == record(5)
