@@ -122,7 +122,7 @@ class Flusher:
                 self._metrics.flush_failed()
                 raise
             finally:
-                self._settle(outcome)
+                self._settle(outcome, started)
             self._finish(seq, started, outcome)
         return outcome.acknowledged
 
@@ -210,7 +210,7 @@ class Flusher:
     def _is_uncompared(self, key: OffsetKey) -> bool:
         return not self.tracks_all or key in self.uncompared
 
-    def _settle(self, outcome: _Outcome) -> None:
+    def _settle(self, outcome: _Outcome, started: float) -> None:
         self._dirty.settle()
         if outcome.refused:
             self._refused_since = self._clock()
@@ -219,16 +219,21 @@ class Flusher:
         if outcome.unanswered:
             self.last_error = outcome.why_unanswered
             log.warning("flush.unanswered", entries=outcome.unanswered, example=outcome.why_unanswered)
-        self._pace(outcome)
+        self._pace(outcome, started)
 
-    def _pace(self, outcome: _Outcome) -> None:
-        """Decide when what is set aside is tried again. That is settled while it waits, whatever other groups join it."""
+    def _pace(self, outcome: _Outcome, started: float) -> None:
+        """Decide when what is set aside is tried again. That is settled while it waits, whatever other groups join it.
+
+        A try may take as long as a call may: at least half of the time is left to the others.
+        """
         if self._aside_until:
             return
         self._aside_tries = self._aside_tries + 1 if outcome.unanswered else 0
         if outcome.unanswered:
             interval_s = self._section.interval_ms / 1000
-            self._aside_until = self._clock() + pause_s(self._aside_tries, interval_s, self._section.backoff_max_ms / 1000)
+            pause = pause_s(self._aside_tries, interval_s, self._section.backoff_max_ms / 1000)
+            now = self._clock()
+            self._aside_until = now + max(pause, now - started)
 
     def _finish(self, seq: int, started: float, outcome: _Outcome) -> None:
         """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside."""

@@ -46,7 +46,8 @@ async def run(watch_s: float) -> int:
                     return await scenario.play()
 
                 outcome = await stage.play(
-                    play, lambda why: f"The demo failed in phase {state.phase_name}: {why}\n{fleet.last_words()}"
+                    play,
+                    lambda why: f"The demo failed in phase {state.phase_name}: {why}\n{display.line()}\n{fleet.last_words()}",
                 )
     if outcome is not None:
         display.report(outcome)

@@ -158,6 +158,8 @@ listen = ''
 path = '{store}'
 [meta]
 endpoints = {[front.process.address for front in fronts]}
+[log]
+level = 'warning'
 """
     adapter = ServiceProcess("serve", directory, settings, port, socket=socket)
     stack.enter_context(ended(adapter))

@@ -3,7 +3,8 @@
 Some shards move on with each commit. Others get one commit in their life: no later one can hide that it was lost.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -15,28 +16,41 @@ from demo.raft_fleet import Broker
 GROUPS = 4  # of each broker
 SHARDS = 50  # of each group, that move on
 MOVED = 20  # of them with each commit, one after the other
-TICK_S = 0.025  # between two commits of a group
+TICK_S = 0.05  # between two commits of a group
 
 
 @dataclass
 class Ledger:
-    """What was acknowledged, and how long brokers had to wait for it."""
+    """What was acknowledged, and how long brokers wait for it."""
 
+    clock: Callable[[], float] = time.monotonic  # seconds
     offsets: dict[OffsetKey, int] = field(default_factory=dict)
     once: int = 0  # shards that got one commit only
     commits: int = 0
-    slowest_s: dict[str, float] = field(default_factory=dict)  # the slowest commit of each broker since `measure`
+    slowest_s: float = 0.0  # the slowest commit that was answered since `measure`
+    _waiting: dict[str, float] = field(default_factory=dict)  # group -> since when its commit is under way
 
     def measure(self) -> None:
         """Look for the slowest commit from now on."""
-        self.slowest_s = {}
+        self.slowest_s = 0.0
 
-    def acknowledged(self, broker: str, group: str, offsets: dict[str, int], seconds: float) -> None:
-        """A commit was answered."""
+    def waiting_s(self) -> float:
+        """How long the oldest commit is under way."""
+        now = self.clock()
+        return now - min(self._waiting.values(), default=now)
+
+    def began(self, group: str) -> None:
+        """A group commits."""
+        self._waiting[group] = self.clock()
+
+    def acknowledged(self, group: str, offsets: dict[str, int]) -> float:
+        """Its commit was answered; returns how long that took, in seconds."""
+        took_s = self.clock() - self._waiting.pop(group)
         self.offsets.update((OffsetKey(DEFAULT_NAMESPACE, group, shard), offset) for shard, offset in offsets.items())
         self.once += 1
         self.commits += len(offsets)
-        self.slowest_s[broker] = max(self.slowest_s.get(broker, 0.0), seconds)
+        self.slowest_s = max(self.slowest_s, took_s)
+        return took_s
 
     @property
     def positions(self) -> dict[OffsetKey, tuple[int, int]]:
@@ -70,10 +84,9 @@ class Load:
         while not self._stopping:
             tick += 1
             offsets = commit_of(tick)
-            began = anyio.current_time()
+            self._ledger.began(group)
             await broker.client.commit(group, offsets)
-            took_s = anyio.current_time() - began
-            self._ledger.acknowledged(broker.name, group, offsets, took_s)
+            took_s = self._ledger.acknowledged(group, offsets)
             await anyio.sleep(max(0.0, TICK_S - took_s))
         self.running -= 1
 

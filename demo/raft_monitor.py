@@ -40,7 +40,8 @@ class Monitor:
 
     async def _watch_leaders(self) -> None:
         while True:
-            self._state.looked(await self._fleet.leaders.look())
+            at = self._state.elapsed
+            self._state.looked(await self._fleet.leaders.look(), at)
             await anyio.sleep(LEADERS_EVERY_S)
 
     async def _watch_front(self, front: Front) -> None:

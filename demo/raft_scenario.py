@@ -81,11 +81,11 @@ class Scenario:
     async def _kill_member(self) -> None:
         leader = await _leader(self._fleet.offsets)
         member = next(member for member in self._fleet.offsets.members if member is not leader)
-        await self._kill(f"{member.name}, a follower, {node_of(member)}", member)
+        await self._kill(f"{member.name}, a follower", member, more=f", on {node_of(member)}")
 
     async def _kill_leader(self) -> None:
         leader = await _leader(self._fleet.offsets)
-        await self._kill(f"{leader.name}, the leader, {node_of(leader)}", leader)
+        await self._kill(f"{leader.name}, the leader", leader, more=f", on {node_of(leader)}")
 
     async def _kill_node(self) -> None:
         """Both members on the node of the metadata leader, at once."""
@@ -107,12 +107,12 @@ class Scenario:
     async def _kill(self, what: str, *victims: ServiceProcess, more: str = "") -> None:
         """Kill processes, see the rest go on, start them again, and wait until all is well."""
         async with self._measured(what) as fault:
-            killed_at = self._state.elapsed
             self._state.tell(f"kill -9: {what}{more}")
             for victim in victims:
                 victim.kill()
+            killed_at = self._state.elapsed
             await anyio.sleep(self._watch_s)
-            await self._until(self._goes_on, "the rest goes on")
+            await self._until(lambda: self._state.looked_at > killed_at and self._goes_on(), "the rest goes on")
             self._state.tell(f"without it: flush lag at most {fault.lag_s:.2f} s; starting it again")
             await start(*victims)
             fault.away_s = self._state.elapsed - killed_at
@@ -127,7 +127,7 @@ class Scenario:
         state.ledger.measure()
         yield fault
         state.fault = None
-        fault.waited_s = max(state.ledger.slowest_s.values(), default=0.0)
+        fault.waited_s = state.ledger.slowest_s
         state.faults.append(fault)
 
     async def _stop_and_compare(self) -> None:
@@ -159,13 +159,13 @@ class Scenario:
         return led and all(broker.lag_s < SMALL_LAG_S for broker in self._state.brokers.values())
 
     def _well(self) -> bool:
-        """All are there, the leaders are apart, and nothing lags."""
+        """All are there, the leaders are apart, and neither a flush nor a commit waits."""
         situation = self._state.situation
         if situation is None or not self._goes_on() or not apart(situation):
             return False
         members_there = all(member.reachable for group in (situation.metadata, *situation.offsets) for member in group.members)
         shown: list[ProcessState] = [*self._state.fronts.values(), *self._state.brokers.values()]
-        return members_there and all(process.serves for process in shown)
+        return members_there and all(process.serves for process in shown) and self._state.ledger.waiting_s() < SMALL_LAG_S
 
     def _busiest(self) -> Front:
         """The front that most adapters use; of two, the one that balances."""

@@ -68,6 +68,7 @@ class RaftState(Timeline):
 
     ledger: Ledger = field(default_factory=Ledger)
     situation: Situation | None = None
+    looked_at: float = 0.0  # when the look began that showed it
     fronts: dict[str, FrontState] = field(default_factory=dict)
     brokers: dict[str, BrokerState] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -85,9 +86,9 @@ class RaftState(Timeline):
         """Of leaders, by the fronts."""
         return sum(front.moves for front in self.fronts.values())
 
-    def looked(self, situation: Situation) -> None:
-        """All members were asked."""
-        self.situation = situation
+    def looked(self, situation: Situation, at: float) -> None:
+        """All members were asked, from this time on."""
+        self.situation, self.looked_at = situation, at
         for group in (situation.metadata, *situation.offsets):
             if group.leader and self.leaders.get(group.name) != group.leader.node:
                 before = self.leaders.get(group.name)

@@ -8,8 +8,10 @@ import click
 
 from adapter import __version__, logs, repairing, sidecar
 from adapter.cli import offsets, options, tools
+from adapter.cli.meta_copy import copy
 from adapter.cli.meta_kv import kv
 from adapter.cli.meta_placement import placement
+from adapter.cli.meta_rebalance import rebalance
 from adapter.cli.snapshot import snapshot
 from adapter.config import AdapterConfig, load
 from adapter.errors import AdapterError, InvalidInputError
@@ -152,8 +154,10 @@ def repair(config: Path | None, *, start_from_meta: bool, yes: bool) -> None:
 cli.add_command(offsets.groups)
 cli.add_command(offsets.offsets)
 cli.add_command(snapshot)
+meta.add_command(copy)
 meta.add_command(kv)
 meta.add_command(placement)
+meta.add_command(rebalance)
 
 
 def main() -> None:

@@ -95,27 +95,26 @@ async def _once(section: EtcdSection) -> bool:
 
 
 async def _watch(section: EtcdSection) -> bool:
-    """Balance until a signal comes; True when all was well at the end."""
+    """Balance until a signal comes; True when all is well then."""
     console = Console()
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
-        watcher = _LiveTable(live) if live else _Lines()
-        async with opened(section) as leaders, anyio.create_task_group() as tasks:
-            tasks.start_soon(on_signals, tasks.cancel_scope.cancel, name="signals")
-            await Balancer(leaders, section, [watcher]).run()
-    return watcher.situation is not None and not problems(watcher.situation)
+        async with opened(section) as leaders:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(on_signals, tasks.cancel_scope.cancel, name="signals")
+                await Balancer(leaders, section, [_LiveTable(live) if live else _Lines()]).run()
+            return not problems(await leaders.look())
 
 
 class _Lines:
     """Prints what happens, a line each, and only what is new."""
 
     def __init__(self) -> None:
-        self.situation: Situation | None = None
         self.held: Mapping[str, int] = {}
         self._turn = ""
 
-    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:
+    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
         """See `Watcher`."""
-        self.situation, self.held = situation, held
+        self.held = held
 
     def moved(self, move: Move, problem: str) -> None:
         """See `Watcher`."""
@@ -139,11 +138,13 @@ class _LiveTable(_Lines):
     def __init__(self, live: Live) -> None:
         super().__init__()
         self._live = live
+        self._situation: Situation | None = None
         self._happened: deque[str] = deque(maxlen=HAPPENED_SHOWN)
 
     def looked(self, situation: Situation, held: Mapping[str, int]) -> None:
         """See `Watcher`."""
         super().looked(situation, held)
+        self._situation = situation
         self._show()
 
     def tell(self, text: str) -> None:
@@ -152,9 +153,9 @@ class _LiveTable(_Lines):
         self._show()
 
     def _show(self) -> None:
-        if self.situation:
-            lines = [*problems(self.situation), *_held(self.held), *self._happened]
-            self._live.update(Group(table(self.situation), *map(Text, lines)), refresh=True)
+        if self._situation:
+            lines = [*problems(self._situation), *_held(self.held), *self._happened]
+            self._live.update(Group(table(self._situation), *map(Text, lines)), refresh=True)
 
 
 def table(situation: Situation) -> Table:

@@ -103,11 +103,13 @@ class EtcdEngine:
             raise MetaUnavailableError(failed.message)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
-        """Each write is done only where the whole group is as it was when it was read."""
+        """Each write is done only where the whole group is as it was when it was read. Not while offsets are moved."""
         packed = pack_names(cluster, namespace, group)
 
         async def expire(layout: Layout) -> Expiry:
-            await self._moves.bring_home([packed], layout)
+            if not layout.settled:
+                # A copy would merge the live record over its tombstone. As if it were too young: the next sweep asks again.
+                return Expiry(0, before_ms)
             return await self._expirer.expire(self._lanes[layout.home(packed)], layout, packed, before_ms, now_ms)
 
         return await self._with_layout(expire)
@@ -208,9 +210,13 @@ class EtcdEngine:
         groups: dict[bytes, list[Item]] = {}
         for group, members in groupby(items, lambda item: self._keys.group_of(item.where)):
             groups.setdefault(group, []).extend(members)
-        await self._moves.bring_home(groups, layout)
+        away = await self._moves.kept_away(groups, layout)
         for group, found in groups.items():
-            by_home.setdefault(layout.home(group), []).extend(found)
+            if group in away:
+                for item in found:
+                    item.fail(away[group])
+            else:
+                by_home.setdefault(layout.home(group), []).extend(found)
         guards = {name: self.fences.guard(layout, name) for name in by_home}
         await asyncio.gather(*(self._lanes[name].settle(guards[name], found) for name, found in by_home.items()))
 

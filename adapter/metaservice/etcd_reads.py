@@ -56,7 +56,7 @@ class Width:
         larger = [width for width in self._of_full_pages.values() if width > self.value]
         if larger:
             self.value = min(larger)
-        else:
+        elif self.value < _SPACE:
             self.value = min(self.value << self._step, _SPACE)
             self._step *= 2
 

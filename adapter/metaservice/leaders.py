@@ -176,9 +176,12 @@ class Balancer:
         wanted = {move.group for move in placement.plan(situation, refused=self._refused)}
         held = await self._held(situation) if wanted else {}
         self._tell_look(situation, {name: left_ms for name, left_ms in held.items() if name in wanted})
-        for move in placement.plan(situation, held, self._refused):
+        moves = placement.plan(situation, held, self._refused)
+        for move in moves:
             if not await self._move(turn, move, situation):
                 return  # what was planned with it may be wrong without it
+        if moves:
+            self._tell_look(await self._leaders.look(), {})
 
     async def _held(self, situation: Situation) -> dict[str, int]:
         request = etcd_pb.RangeRequest(key=self._moved, range_end=prefix_end(self._moved))

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import anyio
 
-from adapter.errors import AdapterError, ContendedError, MetaUnavailableError
+from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError, TransientError
 from adapter.etcd.cluster import Call, Metadata, R, Stubs
 from adapter.rpc import etcd_pb
 
@@ -80,6 +80,7 @@ class Turns:
         self._key = key
         self._name = name
         self._ttl_s = ttl_s
+        self._owed = 0  # a lease that could not be given back
 
     async def use(self, work: Callable[[Turn], Awaitable[None]]) -> None:
         """Take the turn, do the work, give the turn back. The work is cancelled when the turn is lost.
@@ -87,6 +88,8 @@ class Turns:
         Raises OthersTurnError at once; TurnOverError; MetaUnavailableError, DiskFullError, RefusedError; and what the work raises
         that is an AdapterError.
         """
+        if self._owed:
+            await self._give_back(self._owed)
         await self._check_free()
         asked_at = anyio.current_time()
         granted = await self._cluster.call(
@@ -158,13 +161,16 @@ class Turns:
                 return
 
     async def _give_back(self, lease: int) -> None:
-        """So that the next one need not wait until the lease ends."""
-        with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(AdapterError):
-            await self._cluster.call(
-                lambda stubs, timeout, metadata: stubs.lease.LeaseRevoke(
-                    etcd_pb.LeaseRevokeRequest(ID=lease), timeout=timeout, metadata=metadata
+        """So that the next one need not wait until the lease ends. An election would let it begin anew."""
+        self._owed = lease
+        with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(TransientError):
+            with suppress(RefusedError):  # it has ended
+                await self._cluster.call(
+                    lambda stubs, timeout, metadata: stubs.lease.LeaseRevoke(
+                        etcd_pb.LeaseRevokeRequest(ID=lease), timeout=timeout, metadata=metadata
+                    )
                 )
-            )
+            self._owed = 0
 
 
 def _check_ours(found: Iterable[etcd_pb.KeyValue], lease: int) -> None:

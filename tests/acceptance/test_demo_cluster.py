@@ -85,7 +85,8 @@ def outcome(**fronts: Positions) -> Outcome:
 def test_all_fronts_reading_all_is_a_success() -> None:
     """Exit code 0, and the numbers are told."""
     found, state = outcome(a=ACKNOWLEDGED, b=ACKNOWLEDGED), RaftState()
-    state.ledger.acknowledged("broker", "g", {"shard-0": 7, "once-1": 1}, 0.1)
+    state.ledger.began("g")
+    state.ledger.acknowledged("g", {"shard-0": 7, "once-1": 1})
     assert exit_code(found) == 0
     assert verdict(found, state).startswith("Nothing is missing: all 2 acknowledged offsets on 2 keys, of which 1 ")
 
@@ -115,14 +116,18 @@ def test_nothing_compared_is_no_success() -> None:
 
 
 def test_the_ledger_has_the_last_acknowledged_offset_of_each_key() -> None:
-    """Which is what the fronts are compared with, and the slowest commit of each broker since it was asked for."""
-    ledger = Ledger()
-    for tick, seconds in ((1, 0.5), (2, 0.2)):
-        ledger.acknowledged("broker", "g", {"shard-0": tick, f"once-{tick}": tick}, seconds)
-    assert ledger.positions == {key("shard-0"): (FIRST_EPOCH, 2), ONCE: (FIRST_EPOCH, 1), key("once-2"): (FIRST_EPOCH, 2)}
-    assert (ledger.commits, ledger.once, ledger.slowest_s) == (4, 2, {"broker": 0.5})
+    """Which is what the fronts are compared with. What is not answered yet is not in it, but it is known to wait."""
+    times = iter([0.0, 0.5, 1.0, 1.2, 2.0, 5.0, 6.0])
+    ledger = Ledger(clock=lambda: next(times))
+    for tick in (1, 2):
+        ledger.began("g")
+        ledger.acknowledged("g", {"shard-0": tick, f"once-{tick}": tick})
+    assert ledger.slowest_s == 0.5
     ledger.measure()
-    assert ledger.slowest_s == {}
+    ledger.began("g")
+    assert ledger.positions == {key("shard-0"): (FIRST_EPOCH, 2), ONCE: (FIRST_EPOCH, 1), key("once-2"): (FIRST_EPOCH, 2)}
+    assert (ledger.commits, ledger.once, ledger.slowest_s, ledger.waiting_s()) == (4, 2, 0.0, 3.0)
+    assert ledger.acknowledged("g", {"once-3": 3}) == ledger.slowest_s == 4.0
 
 
 def test_each_commit_has_a_key_that_no_later_one_touches() -> None:

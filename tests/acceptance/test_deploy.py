@@ -1,25 +1,18 @@
 """What is in deploy/ is what the commands take: its settings, the flags of etcd, and the names by which parts find each other.
 
-The program in docs/etcd.md runs as it stands there.
-
 It is read as text: nothing else here needs YAML. There is no Docker and no Kubernetes here either, so nothing of it is started.
 """
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
 import pytest
 
-from adapter.config import AdapterConfig, MetaSection, load, split_address
+from adapter.config import AdapterConfig, load, split_address
 from adapter.local_etcd import RECOMMENDED, EtcdMissingError, etcd_binary
-from adapter.meta_client import GrpcMetaClient
 from adapter.metaservice.config import MetaConfig
-from adapter.model import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord, SaveEntry, next_era
-from adapter.testing import ended, meta_process
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -99,30 +92,3 @@ def test_every_endpoint_is_a_part_of_the_manifests() -> None:
         assert cluster in named
         assert [split_address(endpoint)[0] for endpoint in members.endpoints] == [f"{cluster}-{n}.{cluster}" for n in range(3)]
     assert {split_address(endpoint)[0] for endpoint in adapter(KUBERNETES).meta.endpoints} <= named
-
-
-async def test_a_meta_service_is_copied_as_the_document_says(tmp_path: Path) -> None:
-    """Tombstones with it; what is larger in the new one stays."""
-    program = re.search(r"^```python\n(.*?)^```", (ROOT / "docs" / "etcd.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert program
-    kept, gone, ahead = (OffsetKey(DEFAULT_NAMESPACE, "g", shard) for shard in ("kept", "gone", "ahead"))
-    buried = OffsetRecord(next_era(1), 0, live=False)
-    old, new = meta_process(tmp_path / "old"), meta_process(tmp_path / "new")
-    with ended(old, new):
-        for service in (old, new):
-            service.start()
-        async with GrpcMetaClient.open(MetaSection(endpoints=(old.address,))) as client:
-            await client.save(
-                [SaveEntry(kept, OffsetRecord(1, 42)), SaveEntry(gone, buried), SaveEntry(ahead, OffsetRecord(1, 5))]
-            )
-        async with GrpcMetaClient.open(MetaSection(endpoints=(new.address,))) as client:
-            await client.save([SaveEntry(ahead, OffsetRecord(1, 7))])
-            code = program[1].replace("old:9530", old.address).replace("new:9530", new.address)
-            copied = await anyio.run_process([sys.executable, "-c", code], cwd=ROOT)
-            assert copied.stdout == b"3\n"
-            found = await client.get([kept, gone, ahead])
-        assert {key.shard: record[:3] for key, record in found.items()} == {
-            "kept": (1, 42, True),
-            "gone": (next_era(1), 0, False),
-            "ahead": (1, 7, True),
-        }

@@ -1,4 +1,4 @@
-"""Fronts and rebalances over shared Raft groups, which die at a call of a test's choosing; and a load that knows what must be there.
+"""Fronts and rebalances over shared Raft groups, which die at a call of a test's choosing; a load that knows what must be there.
 
 Nothing is patched: a client of etcd that stops in the middle of a call is what a killed process leaves behind.
 """
@@ -32,7 +32,7 @@ from tests.contract.etcd import shared_members, shared_section
 
 CLUSTER = "cluster"
 A, B, C = "contract", "contract-2", "contract-3"  # Raft groups, which other tests use as well
-PAUSE_S = 0.005  # of a writer or reader
+PAUSE_S = 0.02  # of a writer or reader
 OLD_MS = 1  # when tombstones are from: long ago
 
 
@@ -157,8 +157,7 @@ class Load:
 
     def __init__(self, fronts: Sequence[EtcdEngine], *, groups: int = 12, shards: int = 4) -> None:
         self.history = History()
-        self.conflicts = 0
-        self.unavailable = 0
+        self.compared = 0  # compare-and-sets that met what they expected
         self._fronts = fronts
         self._random = random.Random(6)
         self._keys = [[OffsetKey("default", f"group-{group}", f"s{shard}") for shard in range(shards)] for group in range(groups)]
@@ -187,7 +186,7 @@ class Load:
             await self._save(self._fronts[number % len(self._fronts)], group)
 
     async def run(self) -> None:
-        """Write, read and drop tombstones until cancelled. A group has two writers, a key one, so that its last write is known."""
+        """Write, read and drop tombstones until cancelled. A group has two writers, a key one, which knows its last write."""
         writers = [self._write(half) for group in self._keys for half in (group[::2], group[1::2])]
         await asyncio.gather(*writers, *(self._read_on(each) for each in self._fronts), *(map(self._drop, self._fronts)))
 
@@ -210,23 +209,22 @@ class Load:
         for key in keys:
             before = self._last[key]
             record = self._last[key] = self._next(before)
-            expected = before.offset if self._random.random() < 0.1 and before.live else None  # noqa: PLR2004 - a tenth
+            expected = before.offset if self._random.random() < 0.1 and before.live else None
             entries.append(SaveEntry(key, record, expected))
             writes.append(self.history.begin(key, _value(record), places=[META]))
-        for write, outcome in zip(writes, await each.save(CLUSTER, entries), strict=True):
+        for entry, write, outcome in zip(entries, writes, await each.save(CLUSTER, entries), strict=True):
             if outcome.status is Status.APPLIED:
                 write.acknowledged()
+                self.compared += entry.expected_offset is not None
             elif outcome.status is Status.SUPERSEDED and outcome.standing:
                 write.superseded(_value(outcome.standing))
-            self.conflicts += outcome.status is Status.CONFLICT
-            self.unavailable += outcome.status is Status.UNAVAILABLE
 
     def _next(self, before: OffsetRecord) -> OffsetRecord:
         """A commit, a reset, or a delete."""
         dice = self._random.random()
-        if dice < 0.1:  # noqa: PLR2004 - a tenth
+        if dice < 0.1:
             return OffsetRecord(next_era(before.epoch), 0, live=False, committed_at_ms=OLD_MS)
-        if dice < 0.2:  # noqa: PLR2004 - another one
+        if dice < 0.2:
             return OffsetRecord(before.epoch + 1, self._random.randint(0, before.offset))
         return OffsetRecord(before.epoch, before.offset + 1)
 
@@ -272,12 +270,25 @@ async def under(load: Load) -> AsyncIterator[None]:
             await running
 
 
+async def layout_of(section: EtcdSection) -> Layout:
+    """The layout, as the metadata Raft group has it."""
+    async with clusters(section) as (metadata, _):
+        return Layout.decode((await metadata.range(etcd_pb.RangeRequest(key=Keys(section.prefix).layout))).kvs[0].value)
+
+
+async def delete_below(cluster: EtcdCluster, prefix: bytes) -> None:
+    """Delete all keys with a prefix, the fence included."""
+    request = etcd_pb.TxnRequest()
+    deletion = request.success.add().request_delete_range
+    deletion.key, deletion.range_end = prefix, prefix_end(prefix)
+    await cluster.txn(request)
+
+
 async def check_clean(section: EtcdSection, *groups: str) -> None:
     """The layout is settled in these Raft groups, every key is at home, and nothing is anywhere else."""
     keys = Keys(section.prefix)
     async with clusters(section) as (metadata, offsets):
-        kept = (await metadata.range(etcd_pb.RangeRequest(key=keys.layout))).kvs[0].value
-        layout = Layout.decode(kept)
+        layout = await layout_of(section)
         assert layout == Layout(layout.version, tuple(sorted(groups)))
         assert await _keys_below(metadata, keys.moving) == []
         for cluster in offsets:

@@ -117,14 +117,18 @@ async def test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do
 async def test_a_leader_whose_disk_fails_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
     """The member ends itself at the first failed fdatasync, before it says that it has what it has not (3)."""
     require("fdatasync EIO on the leader of etcd", machine.strace)
-    async with saving(Savers(fleet.fronts, "disk")) as savers:
+    before, savers = Savers(fleet.fronts, "before"), Savers(fleet.fronts, "disk")
+    async with saving(before):
         leader = await run_sync(fleet.offsets.leader)
-        with Strace(leader.pid, tmp_path / "trace", error="EIO") as fault:
+    # Attached while nobody saves: it would end before every thread of it is traced.
+    with Strace(leader.pid, tmp_path / "trace", error="EIO") as fault:
+        async with saving(savers):
             await eventually(lambda: leader.process is not None and leader.process.poll() is not None, WAIT_S)
-        assert fault.failures
-        await savers.acknowledged_more()
-        await run_sync(leader.start)
-        await savers.acknowledged_more()
+            await savers.acknowledged_more()
+            await run_sync(leader.start)
+            await savers.acknowledged_more()
+    assert fault.failures
+    await before.check(*fleet.fronts)
     await savers.check(*fleet.fronts)
 
 

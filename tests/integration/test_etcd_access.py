@@ -20,6 +20,8 @@ from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 from tests.integration.certificates import Authority
 
+PATIENT_MS = 10_000  # etcd takes its time to check a password, and so does a busy machine
+
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
@@ -45,7 +47,7 @@ def section(directory: Path, password: str, user: str = "front") -> EtcdSection:
     path = directory / "password"
     path.write_text(password + "\n")
     path.chmod(0o600)
-    return EtcdSection(prefix="p/", user=user, password_file=path)
+    return EtcdSection(prefix="p/", user=user, password_file=path, timeout_ms=PATIENT_MS)
 
 
 async def put(cluster: EtcdCluster, key: bytes) -> bool:
@@ -83,7 +85,7 @@ async def test_a_wrong_password_is_refused_at_once(locked: LocalCluster, tmp_pat
 
 async def test_without_a_user_nothing_is_allowed(locked: LocalCluster) -> None:
     """An etcd with authentication says that a user is missing."""
-    async with EtcdCluster.open("g", MembersSection(endpoints=locked.endpoints), EtcdSection()) as cluster:
+    async with EtcdCluster.open("g", MembersSection(endpoints=locked.endpoints), EtcdSection(timeout_ms=PATIENT_MS)) as cluster:
         with pytest.raises(RefusedError, match="user name is empty"):
             await put(cluster, b"p/a")
 
@@ -121,7 +123,7 @@ async def test_certificates_are_checked_by_both_sides(tmp_path: Path) -> None:
     try:
         await eventually(lambda: _healthy(metrics))
         tls = ClientTls(ca=ours.cert, cert=front.cert, key=front.key)
-        async with EtcdCluster.open("g", members, EtcdSection(tls=tls, timeout_ms=5_000)) as cluster:
+        async with EtcdCluster.open("g", members, EtcdSection(tls=tls, timeout_ms=PATIENT_MS)) as cluster:
             assert await put(cluster, b"a")
         for wrong in (
             ClientTls(ca=ours.cert),

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +42,7 @@ class Fleet:
         self.config.write_text(f"""engine = "etcd"
 [etcd]
 prefix = "{prefix}"
+timeout_ms = 5000  # a busy machine is not a dead one, which refuses connections
 [etcd.placement]
 interval_ms = 100
 cooldown_ms = {cooldown_ms}
@@ -95,10 +98,10 @@ def fleet(running_fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Flee
 def test_leaders_that_were_forced_together_are_put_apart(fleet: Fleet) -> None:
     """By the command, which says so; done again it does nothing."""
     shown = fleet.run("show")
-    assert shown.exit_code == 1
+    assert shown.exit_code == 1, shown.output
     assert "beside" in shown.stdout
     balanced = fleet.run("balance")
-    assert balanced.exit_code == 0
+    assert balanced.exit_code == 0, balanced.output
     assert "offsets-1: leader n" in balanced.stdout
     again = fleet.run("balance")
     assert (again.exit_code, again.stdout) == (0, "the leaders are where they should be\n")
@@ -118,6 +121,22 @@ def test_a_leader_that_was_moved_lately_stays(fleet: Fleet) -> None:
     held = fleet.run("balance")
     assert held.exit_code == 1
     assert re.search(r"offsets-1: stays 3,[56]\d\d s longer, because it was moved lately", held.stdout)
+
+
+def test_a_balancer_that_is_stopped_gives_its_turn_back(fleet: Fleet) -> None:
+    """The command --watch: it tells what it does, and ends well at a signal."""
+    command = [sys.executable, "-m", "adapter", "meta", "placement", "balance", "--watch", "--config", str(fleet.config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "balancing\n"
+            assert process.stdout.readline().startswith("offsets-1: leader n")
+            process.terminate()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+    again = fleet.run("balance")
+    assert (again.stdout, again.stderr) == ("the leaders are where they should be\n", "")
 
 
 async def test_of_two_balancers_one_works(fleet: Fleet) -> None:

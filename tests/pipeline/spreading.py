@@ -19,6 +19,7 @@ FIRST = (
     "tests/pipeline/test_no_java.py",
     "tests/pipeline/test_plain_session.py",
     "tests/model/test_model.py",
+    "tests/acceptance/test_demo.py",
 )
 
 

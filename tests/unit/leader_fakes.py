@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from adapter.errors import AdapterError, MetaUnavailableError
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
 from adapter.metaservice.config import MembersSection
 from adapter.metaservice.leaders import Watched
 from adapter.metaservice.placement import Move, Situation
@@ -167,7 +167,9 @@ class _Lease:
 
     async def LeaseRevoke(self, request: etcd_pb.LeaseRevokeRequest, **_: object) -> etcd_pb.LeaseRevokeResponse:
         """It ends now."""
-        self._etcd.leases.pop(request.ID, None)
+        if request.ID not in self._etcd.leases:
+            raise RefusedError("NOT_FOUND: etcdserver: requested lease not found")
+        del self._etcd.leases[request.ID]
         return etcd_pb.LeaseRevokeResponse()
 
     def LeaseKeepAlive(

@@ -269,6 +269,20 @@ async def test_a_turn_outlives_an_election() -> None:
 
 
 @in_virtual_time
+async def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None:
+    """Else who lost it would stand by for itself: a new leader of the metadata group begins the time of leases anew."""
+    fleet, seen = Fleet(offsets="n2"), Seen()
+    async with running(fleet.balancer([seen])):
+        await seen.until(lambda: bool(seen.turns))
+        fleet.metadata.lost = True
+        await seen.until(lambda: isinstance(seen.turns[-1], MetaUnavailableError))
+        fleet.metadata.leases[1] = float("inf")
+        fleet.metadata.lost = False
+        await seen.until(lambda: seen.turns[-1] is None)
+    assert not any(isinstance(error, OthersTurnError) for error in seen.turns)
+
+
+@in_virtual_time
 async def test_who_lost_the_turn_without_noticing_moves_nothing() -> None:
     """The write before the move is refused by etcd itself."""
     fleet, seen = Fleet(), Seen()

@@ -1,0 +1,86 @@
+"""`offset-adapter meta copy`: all offsets of one Meta Service into another, by merge, while both go on."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import click
+import grpc
+import grpc.aio
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from adapter.channels import open_channel
+from adapter.cli import options, tools
+from adapter.cli.tools import CallError, Target
+from adapter.meta_client import CHANNEL_OPTIONS
+from adapter.rpc import meta_grpc, meta_pb
+
+if TYPE_CHECKING:  # exists only in the stubs
+    from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub
+
+TIMEOUT_S = 60.0  # of a page
+PAGE = 10_000
+
+
+@click.command("copy")
+@click.argument("source")
+@click.option("--cluster", default="default", show_default=True, help="Whose offsets.")
+@options.meta_target
+@options.as_json
+def copy(source: str, cluster: str, target: Target, *, as_json: bool) -> None:
+    """Copy all offsets from the Meta Service SOURCE (host:port) to the one at --address, tombstones included.
+
+    The larger (epoch, offset) stays, so it can be repeated, and stopped at any time. TLS options hold for both.
+    """
+    counts = anyio.run(_copy, Target(source, tls=target.tls), target, cluster)
+    if as_json:
+        tools.print_json(counts)
+    else:
+        read, applied, superseded = (f"{count:,}" for count in counts.values())
+        tools.tell(f"{read} offsets: {applied} stand now, above {superseded} a larger one stands")
+
+
+async def _copy(source: Target, target: Target, cluster: str) -> dict[str, int]:
+    counts = {"read": 0, "applied": 0, "superseded": 0}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    async with _connected(source) as read, _connected(target) as write:
+        with _telling(source):
+            split = await read.SplitOffsetData(meta_pb.SplitOffsetDataRequest(cluster_name=cluster, parts=1), timeout=TIMEOUT_S)
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task("offsets", total=split.records)
+            token = b""
+            while True:
+                request = meta_pb.ScanOffsetDataRequest(cluster_name=cluster, page_size=PAGE, page_token=token)
+                with _telling(source):
+                    page = await read.ScanOffsetData(request, timeout=TIMEOUT_S)
+                merge = meta_pb.MergeOffsetDataRequest(cluster_name=cluster, keys=page.keys, records=page.records)
+                with _telling(target):
+                    reply = await write.MergeOffsetData(merge, timeout=TIMEOUT_S)
+                if reply.rejected:
+                    raise CallError(f"{target.address}: refused an offset: {reply.rejected[0].message}")
+                counts["read"] += len(page.keys)
+                counts["applied"] += reply.applied
+                counts["superseded"] += reply.superseded
+                progress.update(task, completed=counts["read"])
+                token = page.next_page_token
+                if not token:
+                    return counts
+
+
+@asynccontextmanager
+async def _connected(target: Target) -> "AsyncIterator[Stub]":
+    async with open_channel(target.address, target.tls, CHANNEL_OPTIONS) as channel:
+        yield meta_grpc.MetaServiceServiceStub(channel)
+
+
+@contextmanager
+def _telling(target: Target) -> Iterator[None]:
+    """What fails is told with the address."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise CallError(
+            f"{target.address}: {error.code().name}: {error.details()}; run it again: it begins anew, harmlessly"
+        ) from error
