@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 Metadata = tuple[tuple[str, str], ...]
 
-LIMIT_S = 2.5  # for all attempts of a call: less than the 3 s for which an adapter waits
+LIMIT_S = 2.0  # for all attempts of a call: well below the 3 s for which an adapter waits
 SILENCE_S = 0.1  # of a call, after which it may be that its leader is gone
 STATUS_S = 0.2  # for a member to say which leader it knows
 PAUSE_S = 0.05  # after all members have failed: an election takes a second or two
@@ -109,11 +109,12 @@ class EtcdCluster:
         return await self.call(lambda stubs, timeout, metadata: stubs.kv.Range(request, timeout=timeout, metadata=metadata))
 
     async def call(self, call: Call[R], *, resend: bool = True) -> R:
-        """Call the current member; when it fails, the next ones, for 2.5 s in all, or once each way without `resend`.
+        """Call the current member; when it fails, the next ones, for 2 s in all; without `resend` no other one.
 
         Raises MetaUnavailableError: whether it was done is unknown then. DiskFullError, RefusedError: it was not.
         """
-        give_up_at = anyio.current_time() + LIMIT_S
+        # Of a Raft group that is known not to answer, each call would hold up for so long whatever else comes with it.
+        give_up_at = anyio.current_time() + (LIMIT_S if self.available else self._timeout_s)
         problems: dict[str, str] = {}
         while True:
             endpoint = self.current
@@ -149,12 +150,12 @@ class EtcdCluster:
         elected = None
         try:
             await asyncio.wait([asked], timeout=SILENCE_S)
-            if not asked.done():
+            if term and not asked.done():
                 elected = asyncio.create_task(self._elections.since(term), name=f"etcd.{self.name}.elected")
                 await asyncio.wait([asked, elected], return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
-                raise MetaUnavailableError(f"{endpoint}: another leader was elected meanwhile")
-            answer = asked.result()
+                if not asked.done():
+                    raise MetaUnavailableError(f"{endpoint}: another leader was elected meanwhile")
+            answer = await asked
         finally:
             asked.cancel()
             if elected:

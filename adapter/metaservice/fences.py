@@ -10,7 +10,7 @@ from typing import NamedTuple
 import anyio
 import structlog
 
-from adapter.codec import pack_names
+from adapter.codec import pack_names, prefix_end
 from adapter.errors import AdapterError, ConfigError, ContendedError, MetaUnavailableError, StoreDamagedError
 from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.etcd_values import Keys
@@ -112,6 +112,7 @@ class Fences:
                 await self._standing(name)
             request = etcd_pb.TxnRequest(compare=[self.stands(before)])
             _put(request, self._keys.layout, after.encode())
+            _forget_moving(request, self._keys)
             # Sent again after an unknown outcome it finds itself: compared below.
             if not (await self._metadata.txn(request)).succeeded and await self._kept() != after:
                 raise ContendedError("the layout of the offsets was changed by somebody else; look at it and try again")
@@ -251,6 +252,12 @@ def _older(key: bytes, layout: Layout, name: str) -> etcd_pb.Compare:
 
 def _absent(key: bytes) -> etcd_pb.Compare:
     return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VERSION, key=key, version=0)
+
+
+def _forget_moving(request: etcd_pb.TxnRequest, keys: Keys) -> None:
+    """How far the step was that ends with the layout."""
+    deletion = request.success.add().request_delete_range
+    deletion.key, deletion.range_end = keys.moving, prefix_end(keys.moving)
 
 
 def _put(request: etcd_pb.TxnRequest, key: bytes, value: bytes) -> None:

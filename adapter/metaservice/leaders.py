@@ -22,7 +22,7 @@ from adapter.metaservice import placement
 from adapter.metaservice.config import EtcdSection, MembersSection
 from adapter.metaservice.leader_watchers import LeaderMetrics, LoggedLeaders, Watcher
 from adapter.metaservice.placement import Member, Move, Moved, RaftGroup, Refused, Situation
-from adapter.metaservice.turns import TTL_S, Cluster, Turn, Turns
+from adapter.metaservice.turns import Cluster, Turn, Turns
 from adapter.rpc import etcd_pb
 
 MOVE_S = 3.0  # Raft gives a transfer up after one election timeout: 1 s by default
@@ -134,7 +134,6 @@ class Balancer:
         watchers: Sequence[Watcher],
         *,
         name: str = "",
-        ttl_s: float = TTL_S,
         now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         self._leaders = leaders
@@ -144,7 +143,7 @@ class Balancer:
         self._cooldown_ms = section.placement.cooldown_ms
         self._watchers = watchers
         self._now_ms = now_ms
-        self._turns = Turns(self._metadata, f"{section.prefix}balancer".encode(), name or _name(), ttl_s)
+        self._turns = Turns(self._metadata, f"{section.prefix}balancer".encode(), name or _name())
         self._refused: dict[Refused, float] = {}  # until when it is not asked again
 
     async def run(self) -> None:

@@ -122,7 +122,6 @@ class Rebalancer:
             watcher.step("deleting old copies", (await self._count(layout, layout))[0])
             for name in layout.leftovers_in:
                 await self._clean(name, layout, watcher)
-            await self._forget_positions(layout)
             await _with_patience(self._fences.change, layout, layout.cleaned())
 
     async def _copy_from(self, name: str, layout: Layout, watcher: Watcher) -> None:
@@ -237,16 +236,10 @@ class Rebalancer:
         return position if version == b"%d" % layout.version else b""
 
     async def _keep_position(self, name: str, layout: Layout, position: bytes) -> None:
-        put = etcd_pb.PutRequest(key=self._keys.moving + name.encode(), value=b"%d %s" % (layout.version, position))
-        await self._note(layout, etcd_pb.RequestOp(request_put=put))
-
-    async def _forget_positions(self, layout: Layout) -> None:
-        every = etcd_pb.DeleteRangeRequest(key=self._keys.moving, range_end=prefix_end(self._keys.moving))
-        await self._note(layout, etcd_pb.RequestOp(request_delete_range=every))
-
-    async def _note(self, layout: Layout, write: etcd_pb.RequestOp) -> None:
-        """Write to the metadata Raft group, unless the layout is another one there."""
-        request = etcd_pb.TxnRequest(compare=[self._fences.stands(layout)], success=[write])
+        """Note how far it is, unless the step has ended."""
+        request = etcd_pb.TxnRequest(compare=[self._fences.stands(layout)])
+        put = request.success.add().request_put
+        put.key, put.value = self._keys.moving + name.encode(), b"%d %s" % (layout.version, position)
         if not (await _with_patience(self._metadata.txn, request)).succeeded:
             raise LayoutChangedError("the layout of the offsets has changed")
 

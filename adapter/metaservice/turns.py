@@ -7,7 +7,6 @@ waits for a turn.
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from math import ceil
 from typing import Protocol
 
 import anyio
@@ -19,7 +18,7 @@ from adapter.rpc import etcd_pb
 # etcd gives no lease that is shorter than 1.5 election timeouts: 2 s by default. When a process dies together with the metadata
 # leader, the next one has its turn at most an election (2 s), this, and an election timeout (1 s) later.
 TTL_S = 3
-RENEWALS = 3  # within the time of a lease
+RENEW_S = TTL_S / 3
 AGAIN_S = 0.1  # after a renewal that failed
 GIVE_BACK_S = 1.0
 
@@ -75,11 +74,10 @@ class Turn:
 class Turns:
     """Takes turns with the other processes that use the same key. `name` is how they are told who has it."""
 
-    def __init__(self, cluster: Cluster, key: bytes, name: str, ttl_s: float = TTL_S) -> None:
+    def __init__(self, cluster: Cluster, key: bytes, name: str) -> None:
         self._cluster = cluster
         self._key = key
         self._name = name
-        self._ttl_s = ttl_s
         self._owed = 0  # a lease that could not be given back
 
     async def use(self, work: Callable[[Turn], Awaitable[None]]) -> None:
@@ -94,7 +92,7 @@ class Turns:
         asked_at = anyio.current_time()
         granted = await self._cluster.call(
             lambda stubs, timeout, metadata: stubs.lease.LeaseGrant(
-                etcd_pb.LeaseGrantRequest(TTL=ceil(self._ttl_s)), timeout=timeout, metadata=metadata
+                etcd_pb.LeaseGrantRequest(TTL=TTL_S), timeout=timeout, metadata=metadata
             )
         )
         try:
@@ -145,7 +143,7 @@ class Turns:
 
     async def _until_lost(self, lease: int, asked_at: float) -> None:
         """Renew the lease until it has ended, or could have: etcd counts from later than this."""
-        ends_at, pause_s = asked_at + self._ttl_s, self._ttl_s / RENEWALS
+        ends_at, pause_s = asked_at + TTL_S, RENEW_S
         while True:
             with anyio.CancelScope(deadline=ends_at) as scope:
                 await anyio.sleep(pause_s)
@@ -156,7 +154,7 @@ class Turns:
                 except AdapterError:
                     pause_s = AGAIN_S
                 else:
-                    ends_at, pause_s = asked_at + self._ttl_s, self._ttl_s / RENEWALS
+                    ends_at, pause_s = asked_at + TTL_S, RENEW_S
             if scope.cancelled_caught:
                 return
 

@@ -277,6 +277,14 @@ async def test_pages_cover_everything_once_in_key_order(opened: Opened, size: in
         assert dead == [key("s2", "g1", "m")]
 
 
+async def test_a_hundred_lists_of_little_are_as_good_as_one(opened: Opened) -> None:
+    """Nothing that a list remembers for the next one grows with the lists."""
+    async with opened() as engine:
+        await save(engine, (A, record(1)), (B, record(2)))
+        for _ in range(100):
+            assert await everything(engine, size=10_000) == [(A, record(1)), (B, record(2))]
+
+
 async def test_a_list_that_is_changed_while_it_is_paged_misses_nothing_that_stood(opened: Opened) -> None:
     """A key that was there before the first page and after the last is in one of them, once."""
     keys = [key(f"s{at:02}") for at in range(10)]

@@ -31,7 +31,7 @@ from adapter.testing import eventually
 from tests.contract.etcd import shared_members, shared_section
 
 CLUSTER = "cluster"
-A, B, C = "contract", "contract-2", "contract-3"  # Raft groups, which other tests use as well
+A, B, C = "contract-2", "contract-3", "contract-4"  # Raft groups, which other tests use as well
 PAUSE_S = 0.02  # of a writer or reader
 OLD_MS = 1  # when tombstones are from: long ago
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -23,7 +22,7 @@ from adapter.metaservice.layout import Layout
 from adapter.metaservice.rebalancing import opened
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import etcd_pb
-from adapter.testing import ServiceProcess, ended, eventually, free_port
+from adapter.testing import ServiceProcess, ended, free_port
 from tests.durability.etcd_cluster import WAIT_S, Savers, etcd, saving
 from tests.durability.machine import require
 from tests.durability.moving import (
@@ -48,6 +47,7 @@ PAGE = 16  # keys, so that a few are many pages
 STEP = 7  # calls; each life is so much longer than the one before
 GROUPS = 60
 MANY = 6_000  # keys: a rebalance of them can be hit half way
+LOOK_AGAIN_S = 0.005
 
 
 @pytest.fixture(autouse=True)
@@ -228,6 +228,7 @@ async def test_nothing_expires_and_no_tombstone_goes_while_offsets_move() -> Non
             assert {expiry.newest_ms for expiry in expiries} == {10}
             assert await each.drop_tombstones(2**60) == 0
         assert await rebalance(section, [A, B])
+        await offsets_at(each)  # so that it hears of it
         assert (await each.expire(CLUSTER, "default", "group-1", 10, 10)).expired == 1
         assert await each.drop_tombstones(2**60) == 2
 
@@ -274,13 +275,13 @@ async def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
     config = tmp_path / "rebalance.toml"
     config.write_text(settings(section))
     fronts = [ServiceProcess("meta", tmp_path / f"front-{number}", "", free_port()) for number in range(2)]
-    for each in fronts:
-        each.settings = settings(section, each.port)
+    for process in fronts:
+        process.settings = settings(section, process.port)
     with ended(*fronts):
-        for each in fronts:
-            each.launch()
-        for each in fronts:
-            await run_sync(each.wait_ready)
+        for process in fronts:
+            process.launch()
+        for process in fronts:
+            await run_sync(process.wait_ready)
         async with saving(Savers(fronts, "moving")) as savers:
             assert await _struck(section, config, signal.SIGKILL, lambda layout: bool(layout.moving_from)) == -signal.SIGKILL
             fronts[0].kill()
@@ -300,17 +301,17 @@ async def _struck(section: EtcdSection, config: Path, number: int, when: Callabl
     """Run the command, send it a signal as soon as the layout is so, and return its exit code."""
     command = [sys.executable, "-m", "adapter", "meta", "rebalance", "--config", str(config), "--yes"]
     with (config.parent / "rebalance.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
     try:
         async with asyncio.timeout(WAIT_S):
-            while process.poll() is None and not when(await layout_of(section)):
-                await asyncio.sleep(0.005)
-        if process.poll() is None:
-            process.send_signal(number)
-        await eventually(lambda: process.poll() is not None, WAIT_S)
+            while process.returncode is None and not when(await layout_of(section)):
+                await asyncio.sleep(LOOK_AGAIN_S)
+            if number and process.returncode is None:
+                process.send_signal(number)
+            return await process.wait()
     finally:
-        process.kill()
-    return process.returncode
+        if process.returncode is None:
+            process.kill()
 
 
 def settings(section: EtcdSection, port: int = 0) -> str:

@@ -87,12 +87,18 @@ def running_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def fleet(running_fleet: Fleet, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+def fleet(running_fleet: Fleet, request: pytest.FixtureRequest) -> Fleet:
     """Two clusters, their leaders on one node, and none of them moved lately."""
     running_fleet.configure(f"{request.node.name}/")
     running_fleet.bring_together(running_fleet.offsets, running_fleet.metadata)
-    yield running_fleet
-    structlog.reset_defaults()  # the command sets up the log of its process, which is this one
+    return running_fleet
+
+
+@pytest.fixture(autouse=True)
+def _log() -> Iterator[None]:
+    """The command sets up the log of its process, which is this one."""
+    yield
+    structlog.reset_defaults()
 
 
 def test_leaders_that_were_forced_together_are_put_apart(fleet: Fleet) -> None:

@@ -18,7 +18,7 @@ spark = (
     SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false")
     .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
 )
-rows = spark.range(0, 30_000, 1, 1).selectExpr(
+rows = spark.range(0, 50_000, 1, 1).selectExpr(
     "'default' as namespace", "'g' as `group`", "concat('s', id) as shard", "id as offset"
 )
 rows.write.format("offsets").option("endpoints", address).mode("append").save()
@@ -42,6 +42,6 @@ def test_a_plain_session_knows_the_source_and_repeats_a_task_that_was_killed_hal
             timeout=150,
             check=False,
         )
-    assert f"rows, sum: 30000 {sum(range(30_000))}" in ran.stdout, ran.stderr[-4000:]
+    assert f"rows, sum: 50000 {sum(range(50_000))}" in ran.stdout, ran.stderr[-4000:]
     assert "Python worker exited unexpectedly (crashed)" in ran.stderr
-    assert sum(meta.merges) > 30_000  # a part was sent twice
+    assert sum(meta.merges) > 50_000  # a part was sent twice

@@ -17,7 +17,7 @@ from adapter.metaservice.config import EtcdSection, PlacementSection
 from adapter.metaservice.leader_watchers import LeaderMetrics, LoggedLeaders, Watcher
 from adapter.metaservice.leaders import Balancer, Leaders
 from adapter.metaservice.placement import BEHIND_ENTRIES, apart
-from adapter.metaservice.turns import AGAIN_S, RENEWALS, TTL_S, OthersTurnError, Turn, TurnOverError, Turns
+from adapter.metaservice.turns import AGAIN_S, RENEW_S, TTL_S, OthersTurnError, Turn, TurnOverError, Turns
 from tests.model.loop import Process, VirtualLoop
 from tests.unit.leader_fakes import COMMITTED, FakeEtcd, Seen, in_virtual_time
 
@@ -259,7 +259,7 @@ async def test_a_turn_outlives_an_election() -> None:
     async def work(turn: Turn) -> None:
         await anyio.sleep(10 * TTL_S)
         fleet.metadata.lost = True
-        await anyio.sleep(TTL_S - TTL_S / RENEWALS - AGAIN_S)
+        await anyio.sleep(TTL_S - RENEW_S - AGAIN_S)
         fleet.metadata.lost = False
         await anyio.sleep(10 * TTL_S)
         await turn.put(b"key", b"value")

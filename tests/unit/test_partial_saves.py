@@ -1,59 +1,19 @@
 """Saves of which a part has no answer: what is clean, what is set aside, when it is tried again, and what nobody may be told."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from adapter.broker_log import NoBrokerLog
 from adapter.cache import OffsetCache
-from adapter.clocks import Clocks
-from adapter.core import Core, running_core
-from adapter.dirty import DirtyKeys
-from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.metrics import AdapterMetrics
-from adapter.model import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status
+from adapter.errors import MetaUnavailableError
+from adapter.model import GroupKey, SaveEntry, SaveOutcome, Status
 from adapter.plans import Reset, To
 from adapter.reads import Wanted
-from adapter.testing import FakeMeta, adapter_config
-from tests.model.disk import Platter, SimDisk
-from tests.model.loop import VirtualLoop
+from adapter.testing import FakeMeta
 from tests.unit.helpers import commit_of, core_over, crash, doom, key, record, send, watched
-
-UP, GONE = key("s", "up"), key("s", "gone")
-BOTH = (UP, GONE)
-GONE_GROUP = GroupKey("default", "gone")
-WHY = "raft-2 does not answer"
-
-
-class PartedMeta(FakeMeta):
-    """A Meta Service whose groups are in parts of their own: those in `gone` do not answer, though they may apply."""
-
-    def __init__(self, *gone: str, applies: bool = False) -> None:
-        super().__init__()
-        self.gone = set(gone)
-        self.applies = applies
-
-    def apply(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """Each entry in its own part."""
-        outcomes = []
-        for entry in entries:
-            away = entry.key.group in self.gone
-            outcome = super().apply([entry])[0] if not away or self.applies else None
-            outcomes.append(SaveOutcome(Status.UNAVAILABLE, None, WHY) if away or not outcome else outcome)
-        return outcomes
-
-
-async def commit_both(core: Core, offset: int) -> None:
-    """Commit the same offset in either part."""
-    await send(core, commit_of(dict.fromkeys(BOTH, offset)))
+from tests.unit.parted import BOTH, GONE, GONE_GROUP, UP, WHY, PartedMeta, commit_both
 
 
 def sent(meta: FakeMeta) -> list[list[tuple[str, int]]]:
@@ -284,142 +244,3 @@ async def test_a_key_that_was_refused_before_its_group_was_set_aside_is_not_lost
         meta.gone.clear()
         assert await core.flusher.flush_all() == 2
         assert core.cache.flushed_seq == core.cache.seq
-
-
-AWAY_S = 30.0  # virtual
-TURNS = 600  # in them
-
-
-class TimedMeta(PartedMeta):
-    """Notes when each save came, and lets one wait that meets the part that is away."""
-
-    def __init__(self, loop: VirtualLoop, *gone: str) -> None:
-        super().__init__(*gone)
-        self._loop = loop
-        self.times: list[tuple[float, set[str]]] = []
-
-    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """See `MetaClient.save`."""
-        groups = {entry.key.group for entry in entries}
-        self.times.append((self._loop.time(), groups))
-        if groups & self.gone:
-            await asyncio.sleep(0.5)
-        return await super().save(entries)
-
-
-def flushed_while(tmp_path: Path, gone: set[str], groups_at: Callable[[int], Collection[str]]) -> TimedMeta:
-    """The saves of a flush loop in virtual time, while some groups are committed to 20 times a second."""
-    loop = VirtualLoop()
-    meta = TimedMeta(loop, *gone)
-    config = adapter_config(tmp_path, flush={"interval_ms": 100, "backoff_max_ms": 2_000})
-    cache = OffsetCache.over(SimDisk(Platter(), lambda: None), "interval")
-
-    async def main() -> None:
-        clocks = Clocks(loop.time)
-        async with running_core(config, cache, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
-            core.flusher.tracks_all = True
-            core.tasks.start_soon(core.flusher.run)
-            for turn in range(TURNS):
-                await send(core, commit_of({key("s", group): turn for group in groups_at(turn)}))
-                await asyncio.sleep(AWAY_S / TURNS)
-            assert {found.group for found in core.dirty.keys()} >= gone  # noqa: SIM118 - of `DirtyKeys`
-            core.tasks.cancel_scope.cancel()
-
-    task: asyncio.Task[Any] = loop.create_task(main())
-    loop.run_for(AWAY_S + 10)
-    task.result()
-    loop.close()
-    return meta
-
-
-def test_the_others_keep_their_rhythm_while_a_part_is_away_for_good(tmp_path: Path) -> None:
-    """The part is tried again every two seconds at most; in between the others are flushed in each interval (5)."""
-    meta = flushed_while(tmp_path, {"gone"}, lambda _: ("up", "gone"))
-    times = [at for at, _ in meta.times]
-    tries = [at for at, groups in meta.times if "gone" in groups]
-    pauses = [later - earlier for earlier, later in pairwise(tries)]
-    assert AWAY_S / 3 < len(tries) < AWAY_S / (2 * 0.5)
-    assert max(pauses) < 0.5 + 2.0 + 2 * 0.1  # the try itself, the pause, and the tick that it waits for
-    assert min(pauses) > 2 * 0.5 - 1e-6  # no more than half of the time goes to it
-    assert pauses[0] < 1.3  # at first it is looked after soon
-    assert all(groups in ({"up"}, {"up", "gone"}) for _, groups in meta.times)
-    between = sorted(later - earlier for earlier, later in pairwise(times))
-    assert between[len(between) // 2] == pytest.approx(0.1)
-    assert max(between) < 0.5 + 0.2
-    # One attempt in each interval of the time that passed, as always (5).
-    assert len(times) <= AWAY_S / 0.1 + 2
-
-
-def test_groups_that_join_do_not_put_off_the_next_try(tmp_path: Path) -> None:
-    """Each one that is new in the part that is away costs one slow save, but the time of the next try stands (4)."""
-    joining = {f"gone{turn}" for turn in range(TURNS)}
-    meta = flushed_while(tmp_path, {"gone", *joining}, lambda turn: ("up", "gone", f"gone{turn}"))
-    tries = [at for at, groups in meta.times if "gone" in groups]
-    assert all("up" in groups for _, groups in meta.times)
-    assert len(tries) > AWAY_S / (0.5 + 2.0 + 0.5)  # the try, the pause, and the save that is under way then
-
-
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "ok", "lost", "refused", "parted", "retry", "take up"]), *[st.sampled_from("ab")] * 2),
-    max_size=40,
-)
-
-
-@given(STEPS)
-def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, str]]) -> None:
-    """A key is clean exactly when its newest value was acknowledged, whatever was set aside and taken up meanwhile (3, 4)."""
-    dirty, newest, acknowledged = DirtyKeys(), dict[OffsetKey, int](), dict[OffsetKey, int]()
-    for seq, (step, shard, group) in enumerate(steps, start=1):
-        where = key(shard, group)
-        if step == "add":
-            dirty.add(where.group_key, {shard: (record(seq), seq, b"key")}, float(seq))
-            newest[where] = seq
-        elif step == "retry":
-            dirty.retry_refused()
-        elif step == "take up":
-            dirty.take_up()
-        else:
-            expected = dirty.waiting
-            sent = {OffsetKey(*of, name): one[1] for of, shards in dirty.take().items() for name, one in shards.items()}
-            assert len(sent) == expected
-            for found, value in sent.items():
-                if step == "parted" and found.group == group:
-                    dirty.set_aside(found.group_key)
-                elif found != where or step == "ok":
-                    dirty.acknowledge(found)
-                    acknowledged[found] = value
-                elif step == "refused":
-                    dirty.refuse(found)
-            dirty.settle()
-        unacknowledged = {found for found, value in newest.items() if acknowledged.get(found, 0) < value}
-        assert {found for found in newest if found in dirty} == dirty.keys() == unacknowledged
-        assert len(dirty) == len(unacknowledged)
-        assert all(dirty.is_aside(found) <= (found in unacknowledged) for found in newest)
-
-
-async def test_whatever_happens_in_whatever_order_the_watermark_stays_below_what_is_not_saved(tmp_path: Path) -> None:
-    """A kill at any moment finds every offset that the Meta Service does not have above it (1, 3)."""
-    chance = Random(6)
-    meta = PartedMeta()
-    keys = [key(shard, group) for group in "abc" for shard in "st"]
-    async with core_over(tmp_path, meta, knows="abc") as core:
-        for step in range(400):
-            await send(core, commit_of({chance.choice(keys): step}))
-            meta.gone = {group for group in "abc" if chance.random() < 0.2}
-            meta.applies = chance.random() < 0.3
-            if chance.random() < 0.1:
-                meta.faults.append(chance.choice([MetaUnavailableError("down"), RefusedError("no")]))
-            if chance.random() < 0.6:
-                with suppress(MetaUnavailableError):
-                    await core.flusher.flush_once(refused_too=chance.random() < 0.3, aside_too=chance.random() < 0.3)
-            for found in keys:
-                stands = core.cache.get(found)
-                saved = meta.records.get(found)
-                if stands and (saved is None or saved.position < stands.position):
-                    assert found in core.dirty
-                    assert core.cache.seq_of(found) > core.cache.flushed_seq
-        meta.gone, meta.applies = set(), False
-        meta.faults.clear()
-        await core.flusher.flush_all()
-        assert core.cache.flushed_seq == core.cache.seq
-        assert meta.records == {found: core.cache.get(found) for found in keys}
