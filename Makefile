@@ -39,7 +39,7 @@ demo-pipeline: $(SPARK_STAMP) ## Show the Spark pipeline: a fleet under load, la
 	$(BIN)/python -m demo.pipeline
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
-	$(BIN)/python -m pytest --cov --cov-report=term --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading
+	$(BIN)/python -m pytest --cov --cov-report=term --numprocesses=$(or $(JOBS),3) --dist=loadfile -p tests.pipeline.spreading
 
 tools: ## Install the Debian packages that the fault tests use
 	@sh tests/install-tools.sh

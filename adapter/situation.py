@@ -85,7 +85,7 @@ class Situation:
         """Gauges for the metrics. Called from the metrics thread."""
         core = self.core
         values = {"up_state": ("1 recovering, 2 serving, 3 degraded, 4 failed, 5 stopping.", float(self.state))}
-        values["meta_available"] = ("1 while the last call to the Meta Service succeeded.", float(self.meta.available))
+        values["meta_available"] = ("1 while the last call to the Meta Service was answered.", float(self.meta.available))
         values["meta_knows_epochs"] = (
             "0 when the Meta Service knows only offsets, as RobustMQ does.",
             float(self.meta.knows_epochs),

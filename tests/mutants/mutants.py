@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
@@ -319,4 +320,5 @@ MUTANTS = (
     ),
     *FAST_PATH_MUTANTS,
     *META_MUTANTS,
+    *ETCD_MUTANTS,
 )

@@ -1,0 +1,86 @@
+"""The bugs of the Meta Service on etcd. See mutants.py."""
+
+from tests.mutants.mutant import Mutant
+
+ETCD_MUTANTS = (
+    Mutant(
+        "etcd-values-out-of-order",
+        "metaservice/etcd_values.py",
+        '_HEAD = struct.Struct(">QQ?Q")',
+        '_HEAD = struct.Struct("<QQ?Q")',
+        "etcd takes 256 for less than 1: offsets go backwards",
+        ("unit/test_etcd_values.py::test_values_compare_as_their_records_do",),
+    ),
+    Mutant(
+        "etcd-puts-what-is-lower",
+        "metaservice/etcd_lane.py",
+        "            inner.compare.add(result=_GREATER, target=_VALUE, key=self.where, value=value)\n",
+        "            inner.compare.add(result=etcd_pb.Compare.LESS, target=_VALUE, key=self.where, value=value)\n",
+        "a late flush rewinds a consumer",
+        ("contract/test_save_rules.py::test_a_save_ends_as_the_table_says",),
+    ),
+    Mutant(
+        "etcd-decides-on-what-was-read",
+        "metaservice/etcd_lane.py",
+        "            inner.compare.add(result=_EQUAL, target=_VALUE, key=self.where, value=self._standing)\n",
+        "            pass\n",
+        "of two compare-and-sets at once both win",
+        ("unit/test_etcd_lane.py::test_what_stands_when_it_is_written_decides_and_not_what_was_read",),
+    ),
+    Mutant(
+        "etcd-sends-a-compare-and-set-twice",
+        "metaservice/etcd_lane.py",
+        "resend=not taken[0][1].once)",
+        "resend=True)",
+        "a compare-and-set whose answer was lost is told as a conflict that wrote nothing",
+        ("unit/test_etcd_lane.py::test_an_expected_offset_is_never_sent_twice_by_the_client",),
+    ),
+    Mutant(
+        "etcd-writes-without-a-fence",
+        "metaservice/etcd_lane.py",
+        "        request = etcd_pb.TxnRequest(compare=[taken[0][0].guard])\n",
+        "        request = etcd_pb.TxnRequest()\n",
+        "a front with an old layout writes where nobody reads any more",
+        ("unit/test_etcd_lane.py::test_a_refused_fence_leaves_items_without_an_outcome_and_nothing_written",),
+    ),
+    Mutant(
+        "etcd-reads-without-a-fence",
+        "metaservice/etcd_reads.py",
+        "    request = etcd_pb.TxnRequest(compare=[fences.guard(layout, lane.cluster.name)])\n",
+        "    request = etcd_pb.TxnRequest()\n",
+        "a front with an old layout reads what has moved on elsewhere",
+        ("integration/test_fences.py",),
+    ),
+    Mutant(
+        "etcd-calls-a-failed-transaction-done",
+        "metaservice/etcd_lane.py",
+        "        self.outcome = SaveOutcome(Status.UNAVAILABLE, None, str(error))\n",
+        "        self.outcome = SaveOutcome(Status.APPLIED, self._put)\n",
+        "an adapter takes for clean what no Raft group has",
+        ("unit/test_etcd_lane.py::test_a_failed_transaction_makes_its_items_unavailable_and_no_others",),
+    ),
+    Mutant(
+        "etcd-expires-beside-a-commit",
+        "metaservice/etcd_expiry.py",
+        "                    _unchanged(part[0].where, prefix_end(prefix), revision),\n",
+        "",
+        "a group that is committed to while it expires loses its other shards",
+        ("unit/test_etcd_expiry.py::test_a_commit_between_the_look_and_the_expiry_keeps_the_group",),
+    ),
+    Mutant(
+        "etcd-forgets-what-came-over-a-tombstone",
+        "metaservice/etcd_expiry.py",
+        "            if row and _is_old(row.value, before_ms):\n",
+        "            if row:\n",
+        "a commit over an old tombstone is deleted with it",
+        ("unit/test_etcd_expiry.py::test_a_young_tombstone_over_an_old_one_stays_with_its_entry",),
+    ),
+    Mutant(
+        "etcd-sends-for-nobody",
+        "metaservice/etcd_lane.py",
+        "            if part.future.done():  # its caller has gone\n",
+        "            if part.left < 0:\n",
+        "adapters that time out and send again make the queue of a front grow for ever",
+        ("unit/test_etcd_lane.py::test_what_nobody_waits_for_any_more_is_not_sent",),
+    ),
+)

@@ -1,0 +1,179 @@
+"""What goes from etcd goes only as it was looked at: a commit that comes in between stays, and its group with it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+import pytest
+
+from adapter.codec import pack_names
+from adapter.errors import MetaUnavailableError
+from adapter.metaservice.engine import Expiry
+from adapter.metaservice.etcd_expiry import CHANGES, Expirer
+from adapter.metaservice.etcd_lane import Lane
+from adapter.metaservice.etcd_values import Keys, decode_value, encode_value
+from adapter.metaservice.layout import Layout, first_layout
+from adapter.model import OffsetKey, OffsetRecord, expired
+from adapter.rpc import etcd_pb
+from tests.unit.fake_etcd import MAX_TXN_OPS, FakeCluster
+from tests.unit.helpers import key, record
+
+KEYS = Keys("p/")
+GROUP = pack_names("c", "default", "g")
+BEFORE, NOW = 1_000, 5_000
+OLD, YOUNG = record(5, committed_at_ms=BEFORE - 1), record(6, committed_at_ms=BEFORE + 1)
+MANY = 150  # shards: more than one transaction takes
+
+
+class Open:
+    """Fences that let everything pass."""
+
+    def guard(self, layout: Layout, name: str) -> etcd_pb.Compare:
+        """What always holds."""
+        del layout, name
+        return etcd_pb.Compare(target=etcd_pb.Compare.VERSION, key=KEYS.fence, version=0)
+
+
+class Bench(NamedTuple):
+    """A Raft group and what takes away from it."""
+
+    cluster: FakeCluster
+    lane: Lane
+    expirer: Expirer
+    layout: Layout
+
+    async def expire(self) -> Expiry:
+        """Expire the group."""
+        return await self.expirer.expire(self.lane, self.layout, GROUP, BEFORE, NOW)
+
+    def put(self, where: OffsetKey, found: OffsetRecord) -> None:
+        """As another front."""
+        self.cluster.put(KEYS.offset("c", where), encode_value(found))
+
+    def stands(self, where: OffsetKey) -> OffsetRecord | None:
+        """What is in etcd."""
+        value = self.cluster.value(KEYS.offset("c", where))
+        return None if value is None else decode_value(value)
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    """A Raft group that is empty."""
+    cluster = FakeCluster()
+    lane = Lane(cluster, KEYS, "writer", MAX_TXN_OPS)  # type: ignore[arg-type]  # as much of one as a lane uses
+    running = asyncio.create_task(lane.run())
+    try:
+        yield Bench(cluster, lane, Expirer(Open(), KEYS, MAX_TXN_OPS), first_layout([cluster.name]))  # type: ignore[arg-type]
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def shard(number: int) -> OffsetKey:
+    """Shards in the order of their numbers."""
+    return key(f"s{number:03}")
+
+
+def before_write(found: Bench, number: int, what: OffsetRecord, where: OffsetKey) -> None:
+    """Another front puts something right before the transaction of the expiry that has this number, from 1."""
+    seen = 0
+
+    def look(request: etcd_pb.TxnRequest) -> None:
+        nonlocal seen
+        seen += any(op.HasField("request_put") for op in request.success)
+        if seen == number:
+            found.cluster.fail = lambda _: None
+            found.put(where, what)
+
+    found.cluster.fail = look
+
+
+@pytest.mark.parametrize("where", [shard(0), shard(3), shard(9), key("zz")])
+async def test_a_commit_between_the_look_and_the_expiry_keeps_the_group(where: OffsetKey) -> None:
+    """Of any shard, also a new one: nothing of the group goes, and the answer is its time (7)."""
+    async with bench() as found:
+        for number in range(10):
+            found.put(shard(number), OLD)
+        before_write(found, 1, YOUNG, where)
+        assert await found.expire() == Expiry(0, BEFORE + 1)
+        assert [found.stands(shard(number)) for number in range(10) if shard(number) != where] == [OLD] * (
+            10 - (where != key("zz"))
+        )
+        assert found.stands(where) == YOUNG
+
+
+@pytest.mark.parametrize("where", [shard(0), shard(MANY - 1), key("zz")])
+async def test_a_commit_in_the_middle_of_a_long_expiry_takes_it_back(where: OffsetKey) -> None:
+    """What was already a tombstone is live again, as it was."""
+    async with bench() as found:
+        for number in range(MANY):
+            found.put(shard(number), OLD)
+        before_write(found, 2, YOUNG, where)
+        assert await found.expire() == Expiry(0, BEFORE + 1)
+        others = [shard(number) for number in range(MANY) if shard(number) != where]
+        assert [found.stands(other) for other in others] == [OLD] * len(others)
+        assert found.stands(where) == YOUNG
+
+
+async def test_a_long_group_expires_whole() -> None:
+    """In several transactions, whose own writes are no changes."""
+    async with bench() as found:
+        for number in range(MANY):
+            found.put(shard(number), OLD)
+        assert await found.expire() == Expiry(MANY)
+        assert {found.stands(shard(number)) for number in range(MANY)} == {expired(OLD, NOW)}
+
+
+async def test_a_group_that_never_stands_still_is_left_to_the_next_sweep() -> None:
+    """With an old time each time: nobody commits so, but nothing may hang."""
+    async with bench() as found:
+        found.put(shard(0), OLD)
+        puts = 0
+
+        def change(request: etcd_pb.TxnRequest) -> None:
+            nonlocal puts
+            if any(compare.range_end for compare in request.compare):
+                puts += 1
+                found.put(shard(0), OLD._replace(offset=10 + puts))
+
+        found.cluster.fail = change
+        with pytest.raises(MetaUnavailableError, match="next sweep"):
+            await found.expire()
+        assert puts == CHANGES
+        assert found.stands(shard(0)) == OLD._replace(offset=10 + puts)
+
+
+async def test_a_commit_over_a_tombstone_that_is_being_forgotten_stays() -> None:
+    """It came between the look and the deletion (1)."""
+    async with bench() as found:
+        found.put(shard(0), OLD)
+        await found.expire()
+        live = record(7, committed_at_ms=NOW + 1)
+
+        def commit(request: etcd_pb.TxnRequest) -> None:
+            if any(op.HasField("request_delete_range") for op in request.success):
+                found.cluster.fail = lambda _: None
+                found.put(shard(0), live)
+
+        found.cluster.fail = commit
+        assert await found.expirer.drop(found.lane, found.layout, NOW + 1) == 0
+        assert found.stands(shard(0)) == live
+        assert not [where for where in found.cluster.kvs if where.startswith(KEYS.tombstones)]
+
+
+async def test_a_young_tombstone_over_an_old_one_stays_with_its_entry() -> None:
+    """Only what stands and is old goes; the entry of the old one goes alone."""
+    async with bench() as found:
+        found.put(shard(0), OLD)
+        await found.expire()
+        young = expired(record(8, committed_at_ms=NOW), NOW + 10)
+        where = KEYS.offset("c", shard(0))
+        found.put(shard(0), young)
+        found.cluster.put(KEYS.tombstone(where, young), b"")
+        assert await found.expirer.drop(found.lane, found.layout, NOW + 1) == 0
+        assert found.stands(shard(0)) == young
+        assert [entry for entry in found.cluster.kvs if entry.startswith(KEYS.tombstones)] == [KEYS.tombstone(where, young)]
+        assert await found.expirer.drop(found.lane, found.layout, NOW + 11) == 1
+        assert found.stands(shard(0)) is None
