@@ -40,7 +40,7 @@ class Display:
             f"{_serving(state.fronts)} fronts, {_serving(state.brokers)} adapters; "
             f"{sum(broker.commits_per_s for broker in brokers):,.0f} commits/s, "
             f"dirty {'/'.join(str(broker.dirty_keys) for broker in brokers)}, "
-            f"lag {'/'.join(f'{broker.lag_s:.2f}' for broker in brokers)} s"
+            f"lag {'/'.join(f'{broker.lag_s:.2f}' for broker in brokers)} s, metadata put {state.put_s:.2f} s"
         )
 
     def body(self) -> RenderableType:
@@ -63,7 +63,7 @@ class Display:
             table.add_row(group.name, *(Text(role, style=_STYLES[role]) for role in roles))
         wrong = problems(situation) if situation else []
         told = Text("; ".join(wrong), style="yellow") if wrong else Text("the leaders are apart", style="green")
-        return Group(table, told)
+        return Group(table, told, f"metadata put: {self._state.put_s * 1000:,.0f} ms")
 
     def _processes(self) -> Table:
         table = _table("process", "state", "does", "commits/s", "dirty keys", "flush lag", right=3)
@@ -86,10 +86,10 @@ class Display:
 
 def fault_table(state: RaftState) -> Table:
     """What each fault cost."""
-    table = _table("killed, and brought back", "away", "slowest commit", "flush lag", "new leaders", right=4)
+    table = _table("killed, and brought back", "away", "slowest commit", "flush lag", "metadata put", right=4)
     for fault in state.faults:
-        seconds = (f"{value:.2f} s" for value in (fault.away_s, fault.waited_s, fault.lag_s))
-        table.add_row(fault.what, *seconds, f"{fault.leaders}")
+        seconds = (fault.away_s, fault.waited_s, fault.lag_s, fault.put_s)
+        table.add_row(fault.what, *(f"{value:.2f} s" for value in seconds))
     return table
 
 

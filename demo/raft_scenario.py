@@ -14,6 +14,7 @@ from adapter.metaservice.placement import apart
 from adapter.testing import ServiceProcess, eventually
 from demo.cluster import DemoError, listed
 from demo.comparison import compare
+from demo.raft_control import put_metadata
 from demo.raft_fleet import Fleet, Front, node_of, start, started
 from demo.raft_load import Load
 from demo.raft_state import BrokerState, Fault, FrontState, Outcome, ProcessState, RaftState
@@ -75,7 +76,8 @@ class Scenario:
 
     async def _run_load(self) -> None:
         self._load.start(self._tasks)
-        self._state.tell(f"{self._load.running} consumer groups commit")
+        self._tasks.start_soon(put_metadata, self._fleet.fronts, self._state, name="control plane")
+        self._state.tell(f"{self._load.running} consumer groups commit, and a control plane puts metadata")
         await anyio.sleep(self._watch_s)
 
     async def _kill_member(self) -> None:

@@ -47,7 +47,7 @@ class Fault:
     away_s: float = 0.0  # until it served again
     waited_s: float = 0.0  # the slowest commit
     lag_s: float = 0.0  # the largest flush lag that an adapter told
-    leaders: int = 0  # how often a Raft group got another leader
+    put_s: float = 0.0  # the slowest put of metadata
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class RaftState(Timeline):
     fault: Fault | None = None  # the present one
     leaders: dict[str, str] = field(default_factory=dict)  # Raft group -> the node that leads it, or did last
     leader_changes: int = 0
+    put_s: float = 0.0  # how long the last put of metadata took
 
     @property
     def save_calls(self) -> int:
@@ -95,8 +96,6 @@ class RaftState(Timeline):
                 self.leaders[group.name] = group.leader.node
                 if before:
                     self.leader_changes += 1
-                    if self.fault:
-                        self.fault.leaders += 1
                     self.tell(f"{group.name}: {group.leader.node} leads now, {before} did")
 
     def lagging(self, broker: str, lag_s: float) -> None:
@@ -104,3 +103,9 @@ class RaftState(Timeline):
         self.brokers[broker].lag_s = lag_s
         if self.fault:
             self.fault.lag_s = max(self.fault.lag_s, lag_s)
+
+    def put_answered(self, seconds: float) -> None:
+        """A put of metadata took so long."""
+        self.put_s = seconds
+        if self.fault:
+            self.fault.put_s = max(self.fault.put_s, seconds)

@@ -107,7 +107,7 @@ class EtcdEngine:
         packed = pack_names(cluster, namespace, group)
 
         async def expire(layout: Layout) -> Expiry:
-            if not layout.settled:
+            if not await self._settled(layout):
                 # A copy would merge the live record over its tombstone. As if it were too young: the next sweep asks again.
                 return Expiry(0, before_ms)
             return await self._expirer.expire(self._lanes[layout.home(packed)], layout, packed, before_ms, now_ms)
@@ -118,7 +118,7 @@ class EtcdEngine:
         """By their index, so that only tombstones are looked at. Not while offsets are moved: an old copy could come back."""
 
         async def drop(layout: Layout) -> int:
-            if not layout.settled:
+            if not await self._settled(layout):
                 return 0
             return sum([await self._expirer.drop(lane, layout, before_ms) for lane in lanes_of(self._lanes, layout)])
 
@@ -219,6 +219,12 @@ class EtcdEngine:
                 by_home.setdefault(layout.home(group), []).extend(found)
         guards = {name: self.fences.guard(layout, name) for name in by_home}
         await asyncio.gather(*(self._lanes[name].settle(guards[name], found) for name, found in by_home.items()))
+
+    async def _settled(self, layout: Layout) -> bool:
+        """Whether nothing is being moved. A front without other calls hears by this that a move has ended."""
+        if not layout.settled and (await self.fences.reload(layout)).settled:
+            raise LayoutChangedError("the layout of the offsets has changed")
+        return layout.settled
 
     async def _get(self, layout: Layout, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         by_home: dict[str, list[OffsetKey]] = {}

@@ -58,6 +58,7 @@ class Moves:
         Raises LayoutChangedError.
         """
         if not layout.moving_from:
+            self._home.clear()  # of the last move
             return {}
         if self._layout is not layout:
             self._layout = layout

@@ -20,7 +20,7 @@ from adapter.metaservice.etcd_engine import EtcdEngine
 from adapter.metaservice.etcd_values import Keys
 from adapter.metaservice.layout import Layout
 from adapter.metaservice.rebalancing import opened
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 from adapter.testing import ServiceProcess, ended, free_port
 from tests.durability.etcd_cluster import WAIT_S, Savers, etcd, saving
@@ -134,6 +134,39 @@ async def _look(section: EtcdSection, load: Load, life: Life | None) -> None:
     """A front that has just started reads everything."""
     async with front(section, life) as each:
         await load.check(each)
+
+
+@pytest.mark.parametrize("target", [(A, B, C), (B,)])
+async def test_a_front_finds_everything_where_it_was_before_it_is_copied(target: tuple[str, ...]) -> None:
+    """Whatever touches a consumer group first: what stands there decides, as if it were at home (2)."""
+    section = await begun(A, B, C)
+    with pytest.raises(StoppedError):
+        await rebalance(section, target, watcher=Until("copying"))
+    ways = {number: number % 5 for number in range(GROUPS)}
+    async with front(section) as each:
+        listed, _ = await each.list_page(CLUSTER, [], 10_000, b"")
+        assert sorted(listed) == sorted((key_of(number), OffsetRecord(1, 7)) for number in range(GROUPS))
+        for number, way in ways.items():
+            key = key_of(number)
+            if way == 0:
+                assert await each.get(CLUSTER, [key]) == [(key, OffsetRecord(1, 7))]
+            elif way == 1:
+                assert await each.get_group(CLUSTER, *key[:2]) == [(key, OffsetRecord(1, 7))]
+            elif way == 2:
+                assert await each.save(CLUSTER, [SaveEntry(key, OffsetRecord(1, 5))]) == [
+                    SaveOutcome(Status.SUPERSEDED, OffsetRecord(1, 7))
+                ]
+            elif way == 3:
+                (outcome,) = await each.save(CLUSTER, [SaveEntry(key, OffsetRecord(1, 8), 7)])
+                assert outcome.status is Status.APPLIED
+            else:
+                await each.delete(CLUSTER, *key[:2], [])
+    assert await rebalance(section, target)
+    await check_clean(section, *target)
+    async with front(section) as each:
+        found = dict(await each.get(CLUSTER, [key_of(number) for number in ways]))
+    stands = {number: (found[key_of(number)].offset, found[key_of(number)].live) for number in ways}
+    assert stands == {number: {3: (8, True), 4: (0, False)}.get(way, (7, True)) for number, way in ways.items()}
 
 
 @pytest.mark.usefixtures("small_pages")
