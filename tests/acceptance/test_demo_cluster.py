@@ -5,17 +5,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
 from demo.comparison import Positions, compare
+from demo.counting import Total
 from demo.raft import exit_code
-from demo.raft_display import verdict
+from demo.raft_display import fault_table, verdict
 from demo.raft_load import MOVED, SHARDS, Ledger, commit_of
-from demo.raft_state import Outcome, RaftState
+from demo.raft_state import Fault, Outcome, RaftState
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 
@@ -140,3 +143,18 @@ def test_each_commit_has_a_key_that_no_later_one_touches() -> None:
         assert all(offset > newest.get(shard, 0) for shard, offset in offsets.items())
         newest.update(offsets)
     assert sum(shard.startswith("shard-") for shard in newest) == SHARDS
+
+
+def test_a_counter_goes_on_over_the_restarts_of_its_process() -> None:
+    """Save calls and moves are those of all starts, though a new process counts from 0."""
+    total = Total()
+    assert [total.shown(count) for count in (0, 5, 7, 2, 2, 9, 1)] == [0, 5, 7, 9, 9, 16, 17]
+
+
+def test_what_each_fault_cost_fits_80_columns() -> None:
+    """The longest name, and a minute of waiting, on one line."""
+    state = RaftState(faults=[Fault("offsets-1-1, a follower", 59.99, 59.99, 59.99, 59.99)])
+    console = Console(width=80, file=StringIO())
+    with console.capture() as captured:
+        console.print(fault_table(state))
+    assert any(line.split()[-2:] == ["59.99", "s"] and "follower" in line for line in captured.get().splitlines())

@@ -42,6 +42,23 @@ def section_of(*names: str) -> EtcdSection:
     return shared_section().model_copy(update={"offsets": groups})
 
 
+def settings(section: EtcdSection, port: int = 0) -> str:
+    """The configuration file of a front, or of a command."""
+    assert section.metadata
+    groups = "".join(f"[[etcd.offsets]]\nname = '{each.name}'\nendpoints = {list(each.endpoints)}\n" for each in section.offsets)
+    return f"""engine = "etcd"
+[server]
+listen = "127.0.0.1:{port or 1}"
+[metrics]
+listen = ""
+[etcd]
+prefix = "{section.prefix}"
+max_txn_ops = 512
+[etcd.metadata]
+endpoints = {list(section.metadata.endpoints)}
+{groups}"""
+
+
 @dataclass
 class Life:
     """How many calls a process has before it dies, and whether the last one is done by then."""

@@ -40,12 +40,14 @@ from tests.durability.moving import (
     lived,
     rebalance,
     section_of,
+    settings,
     under,
 )
 
 PAGE = 16  # keys, so that a few are many pages
 STEP = 7  # calls; each life is so much longer than the one before
 GROUPS = 60
+DELETED = 20
 MANY = 4_000  # keys: a rebalance of them can be hit half way
 LOOK_AGAIN_S = 0.005
 
@@ -169,6 +171,27 @@ async def test_a_front_finds_everything_where_it_was_before_it_is_copied(target:
     assert stands == {number: {3: (8, True), 4: (0, False)}.get(way, (7, True)) for number, way in ways.items()}
 
 
+async def test_what_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lives that are too short for all of it come to the end together, and what one has noted as copied is copied (2)."""
+    monkeypatch.setattr(rebalancing, "PAGE", 3)
+    section = await begun(A, B, C)
+    async with front(section) as each:
+        for number in range(DELETED):
+            await each.delete(CLUSTER, *key_of(number)[:2], [])
+    for done in (False, True) * 10:
+        try:
+            assert not await rebalance(section, (A, B, C), Life(40, done=done), Until("deleting old copies"))
+        except StoppedError:
+            break
+    assert (await layout_of(section)).leftovers_in == (A, B)
+    async with front(section) as each:
+        assert await offsets_at(each) == [0] * DELETED + [7] * (GROUPS - DELETED)
+    for done in (False, True) * 10:
+        if await rebalance(section, (A, B, C), Life(40, done=done)):
+            break
+    await check_clean(section, A, B, C)
+
+
 @pytest.mark.usefixtures("small_pages")
 async def test_several_rebalances_at_once_are_as_good_as_one() -> None:
     """Each finishes, also when another one was faster; what they undid of each other's is done again."""
@@ -240,6 +263,8 @@ async def test_old_copies_outlive_a_new_home_that_was_lost() -> None:
     for step in ("copying", "deleting old copies"):
         with pytest.raises(StoppedError):
             await rebalance(section, [A, B], watcher=Until(step))
+    async with front(section) as each:
+        assert await offsets_at(each) == [7] * GROUPS
     async with clusters(section) as (_, [_, new]):
         await delete_below(new, section.prefix.encode())
     assert await rebalance(section, [A, B])
@@ -261,7 +286,6 @@ async def test_nothing_expires_and_no_tombstone_goes_while_offsets_move() -> Non
             assert {expiry.newest_ms for expiry in expiries} == {10}
             assert await each.drop_tombstones(2**60) == 0
         assert await rebalance(section, [A, B])
-        await offsets_at(each)  # so that it hears of it
         assert (await each.expire(CLUSTER, "default", "group-1", 10, 10)).expired == 1
         assert await each.drop_tombstones(2**60) == 2
 
@@ -343,20 +367,3 @@ async def _struck(section: EtcdSection, config: Path, number: int, when: Callabl
     finally:
         if process.returncode is None:
             process.kill()
-
-
-def settings(section: EtcdSection, port: int = 0) -> str:
-    """Of a front."""
-    assert section.metadata
-    groups = "".join(f"[[etcd.offsets]]\nname = '{each.name}'\nendpoints = {list(each.endpoints)}\n" for each in section.offsets)
-    return f"""engine = "etcd"
-[server]
-listen = "127.0.0.1:{port or 1}"
-[metrics]
-listen = ""
-[etcd]
-prefix = "{section.prefix}"
-max_txn_ops = 512
-[etcd.metadata]
-endpoints = {list(section.metadata.endpoints)}
-{groups}"""

@@ -1,0 +1,51 @@
+"""What a cluster's control plane does meanwhile: it puts metadata, a few times a second, through a front that answers."""
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+import anyio
+import grpc.aio
+
+from adapter.batching import TRANSIENT
+from adapter.meta_client import CHANNEL_OPTIONS
+from adapter.rpc import metadata_grpc, metadata_pb
+from demo.raft_fleet import Front
+from demo.raft_state import RaftState
+
+if TYPE_CHECKING:  # exists only in the stubs
+    from adapter.rpc.metadata_pb2_grpc import MetadataStoreAsyncStub as Stub
+
+EVERY_S = 0.1
+PUT_TIMEOUT_S = 1.0
+PAUSE_S = 0.02  # before the next front is tried
+
+
+async def put_metadata(fronts: Sequence[Front], state: RaftState) -> None:
+    """Put one key after the other until cancelled, each until it is answered, and tell how long that took."""
+    async with AsyncExitStack() as stack:
+        stubs: deque[Stub] = deque()
+        for front in fronts:
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(front.process.address, CHANNEL_OPTIONS))
+            stubs.append(metadata_grpc.MetadataStoreStub(channel))
+        number = 0
+        while True:
+            number += 1
+            began = state.elapsed
+            while not await _put(stubs[0], number):
+                stubs.rotate()
+                await anyio.sleep(PAUSE_S)
+            state.put_answered(state.elapsed - began)
+            await anyio.sleep(EVERY_S)
+
+
+async def _put(stub: "Stub", number: int) -> bool:
+    """True when it is done; without an answer it may be done or not. Raises what will not pass."""
+    try:
+        await stub.Put(metadata_pb.PutRequest(key=f"demo/{number}", value=b"of the control plane"), timeout=PUT_TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        if error.code() not in TRANSIENT:
+            raise
+        return False
+    return True
