@@ -84,14 +84,16 @@ def save_entries(request: meta_pb.SaveOffsetDataRequest, now_ms: int) -> Iterabl
 def add_result(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: SaveOutcome) -> None:
     """Append the row of one entry."""
     standing = outcome.standing
-    row = reply.results.add(
-        group=entry.key.group, namespace=entry.key.namespace, shard_name=entry.key.shard, message=outcome.message
-    )
+    namespace, group, shard = entry.key
+    row = reply.results.add()
+    row.group, row.namespace, row.shard_name = group, namespace, shard
     row.status = meta_pb.SaveOffsetResult.Status.ValueType(outcome.status.value)
+    if outcome.message:
+        row.message = outcome.message
     if standing is None:
         return
-    row.epoch, row.offset = standing.epoch, standing.offset
-    if standing != entry.record:
+    row.epoch, row.offset = standing[:2]
+    if standing is not entry.record and standing != entry.record:
         row.metadata, row.committed_at_ms, row.tombstone = standing.metadata, standing.committed_at_ms, not standing.live
         row.topic, row.partition = standing.topic, standing.partition
 

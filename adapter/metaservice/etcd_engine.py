@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from typing import TypeVar
 
@@ -71,9 +71,10 @@ class EtcdEngine:
 
     async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """Merges in each Raft group at once. Entries of one that fails are UNAVAILABLE; raises when all are."""
-        items = []
+        items: list[Item] = []
         for at in range(0, len(entries), SLICE):
-            items += [Item(entry, self._keys.offset(cluster, entry.key)) for entry in entries[at : at + SLICE]]
+            some = entries[at : at + SLICE]
+            items += map(Item, some, self._keys.offsets_of(cluster, [entry.key for entry in some]))
             if len(entries) > SLICE:
                 await others()
         for wave in _waves(items):
@@ -291,8 +292,10 @@ class EtcdEngine:
         return OffsetKey(namespace, group, shard), decode_value(row.value)
 
 
-def _waves(items: Iterable[Item]) -> list[list[Item]]:
+def _waves(items: list[Item]) -> list[list[Item]]:
     """Items such that those of one wave have different keys: entries of the same key count one after the other."""
+    if len({item.where for item in items}) == len(items):
+        return [items]
     waves: list[dict[bytes, Item]] = [{}]
     seen: Counter[bytes] = Counter()
     for item in items:

@@ -30,31 +30,24 @@ _VALUE, _VERSION = etcd_pb.Compare.VALUE, etcd_pb.Compare.VERSION
 class Item:
     """An entry on its way. `outcome` is None until it is known, and stays so when the fence refused it.
 
-    `error`: why the outcome is UNAVAILABLE.
+    `error`: why the outcome is UNAVAILABLE. `cost` is an upper bound of its bytes in a transaction. `once` items must not be sent
+    twice: they would meet what they wrote themselves.
     """
 
-    __slots__ = ("_decided", "_put", "_standing", "entry", "error", "outcome", "where")
+    __slots__ = ("_decided", "_put", "_standing", "cost", "entry", "error", "once", "outcome", "where")
 
     def __init__(self, entry: SaveEntry, where: bytes) -> None:
         self.entry = entry
         self.where = where
         self.outcome: SaveOutcome | None = None
         self.error: AdapterError | None = None
-        record = entry.record
-        self._put = record if record.epoch else record._replace(epoch=FIRST_EPOCH)
+        _, record, expected_offset = entry
+        self.once = expected_offset is not None
+        epoch, _, _, _, metadata, topic, _ = record
+        self._put = record if epoch else record._replace(epoch=FIRST_EPOCH)
+        self.cost = 4 * len(where) + 3 * _OVERHEAD + (8 * (len(metadata) + len(topic)) if metadata or topic else 0)
         self._standing: bytes | None = None
         self._decided: SaveOutcome | None = None
-
-    @property
-    def cost(self) -> int:
-        """An upper bound of its bytes in a transaction."""
-        _, _, _, _, metadata, topic, _ = self._put
-        return 4 * len(self.where) + 8 * (len(metadata) + len(topic)) + 3 * _OVERHEAD
-
-    @property
-    def once(self) -> bool:
-        """True when it must not be sent twice: it would meet what it wrote itself."""
-        return self.entry.expected_offset is not None
 
     def add_to(self, request: etcd_pb.TxnRequest, keys: Keys) -> None:
         """Add the next step to a transaction."""

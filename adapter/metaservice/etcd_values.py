@@ -4,6 +4,7 @@ So etcd itself can merge: it writes a value unless a greater one stands. `codec`
 """
 
 import struct
+from collections.abc import Sequence
 
 from adapter.codec import pack_names
 from adapter.model import OffsetKey, OffsetRecord
@@ -14,6 +15,7 @@ _PARTITION = struct.Struct(">I")
 _END, _ESCAPED = b"\0", b"\0\xff"
 _PLAIN_TAIL = _END + _END + _PARTITION.pack(0)
 _TIME = struct.Struct(">Q")
+_LENGTHS = [bytes((length,)) for length in range(256)]
 _GROUP_FIELDS = 3  # of a packed key: cluster, namespace, group
 
 
@@ -65,6 +67,19 @@ class Keys:
     def offset(self, cluster: str, key: OffsetKey) -> bytes:
         """The key of an offset."""
         return self.offsets + pack_names(cluster, *key)
+
+    def offsets_of(self, cluster: str, keys: Sequence[OffsetKey]) -> list[bytes]:
+        """The keys of many offsets. Those of one group in a row share the work."""
+        found: list[bytes] = []
+        group: tuple[str, str] | None = None
+        prefix = b""
+        for key in keys:
+            if key[:2] != group:
+                group = key[:2]
+                prefix = self.offsets + pack_names(cluster, *group)
+            shard = key[2].encode()
+            found.append(prefix + _LENGTHS[len(shard)] + shard)
+        return found
 
     def group_of(self, where: bytes) -> bytes:
         """The cluster, namespace and group of an offset's key, packed."""

@@ -26,6 +26,7 @@ from adapter.model import (
     check_metadata,
     check_name,
     check_topic,
+    name_problem,
 )
 from adapter.requests import (
     DEFAULT_PAGE,
@@ -191,9 +192,23 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         return found
 
     async def _save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        problems = [_problem(at, entry) for at, entry in enumerate(entries)]
+        problems = _problems(entries)
         saved = iter(await self._engine.save(cluster, [entry for entry, bad in zip(entries, problems, strict=True) if not bad]))
         return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
+
+
+def _problems(entries: Sequence[SaveEntry]) -> list[str]:
+    """Why each cannot be saved; empty when it can. What most entries are is seen at once."""
+    group: tuple[str, str] | None = None
+    found = []
+    for at, entry in enumerate(entries):
+        namespace, name, shard = entry.key
+        if (namespace, name) != group:
+            group = None if name_problem(namespace) or name_problem(name) else (namespace, name)
+        epoch, _, _, _, metadata, topic, _ = entry.record
+        plain = group and not metadata and not topic and epoch <= EPOCH_MAX and not name_problem(shard)
+        found.append("" if plain else _problem(at, entry))
+    return found
 
 
 def _problem(at: int, entry: SaveEntry) -> str:

@@ -29,7 +29,7 @@ from adapter.testing import ServiceProcess, ended, eventually, free_port
 from tests.durability.etcd_network import PeerNetwork
 
 WAIT_S = 30.0  # for what comes within a few seconds on an idle machine
-PAUSE_S = 0.02  # of a writer or reader, whatever became of its call
+PAUSE_S = 0.03  # of a writer or reader, whatever became of its call
 OFFSETS = "offsets-1"  # the Raft group
 QUOTA_BYTES = 32 * 2**20  # of the store of a member of offsets: soon full
 
