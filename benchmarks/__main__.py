@@ -22,6 +22,7 @@ from benchmarks import (
     etcd_front,
     etcd_isolation,
     etcd_placement,
+    etcd_rebalance,
     fast_path_batches,
     fast_path_client,
     fast_path_floor,
@@ -66,6 +67,7 @@ ALL: dict[str, Benchmark] = {
     "etcd_isolation": etcd_isolation.run,
     "etcd_fleet": etcd_fleet.run,
     "etcd_placement": etcd_placement.run,
+    "etcd_rebalance": etcd_rebalance.run,
     "peers": peers.run,
 }
 # They start other people's servers, or Spark: only a short run that names them does.

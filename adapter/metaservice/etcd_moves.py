@@ -101,14 +101,9 @@ class Moves:
             self._tasks.start_soon(self._copies[way].run, name=f"etcd.moves.{way[0]}-{way[1]}")
         await self._copies[way].submit((layout, group))
 
-    async def _copy_all(self, asked: Sequence[Asked]) -> list[AdapterError | None]:
-        wanted = dict.fromkeys(asked)
-        results = await asyncio.gather(*(self._copy(*each) for each in wanted), return_exceptions=True)
-        found = dict(zip(wanted, results, strict=True))
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, AdapterError):
-                raise result
-        return [result if isinstance(result := found[each], AdapterError) else None for each in asked]
+    async def _copy_all(self, asked: Sequence[Asked]) -> list[None]:
+        await asyncio.gather(*(self._copy(*each) for each in dict.fromkeys(asked)))
+        return [None] * len(asked)
 
     async def _copy(self, layout: Layout, group: bytes) -> None:
         before = layout.former(group)

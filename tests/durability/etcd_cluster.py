@@ -198,10 +198,16 @@ async def saving(savers: Savers) -> AsyncIterator[Savers]:
 
 
 def revision(member: LocalMember, *, serializable: bool = False) -> int:
-    """The newest revision, as a member answers a linearizable read; or, serializable, the one that it happens to hold."""
+    """The newest revision, as a member answers a linearizable read once it can; or, serializable, the one that it holds."""
+    request = etcd_pb.RangeRequest(key=b"any", serializable=serializable)
+    until = time.monotonic() + WAIT_S
     with grpc.insecure_channel(member.endpoint, CHANNEL_OPTIONS) as channel:
-        request = etcd_pb.RangeRequest(key=b"any", serializable=serializable)
-        return etcd_grpc.KVStub(channel).Range(request, timeout=WAIT_S).header.revision
+        while True:
+            try:
+                return etcd_grpc.KVStub(channel).Range(request, timeout=WAIT_S).header.revision
+            except grpc.RpcError:  # it saw a leader change meanwhile, say
+                if time.monotonic() > until:
+                    raise
 
 
 def held_revision(member: LocalMember) -> int:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from adapter.errors import ConfigError, ContendedError, MetaUnavailableError, StoreDamagedError
-from adapter.etcd import cluster as etcd_cluster
-from adapter.etcd.cluster import EtcdCluster
+from adapter.etcd.cluster import Call, EtcdCluster, R
 from adapter.metaservice.config import EtcdSection, MembersSection
 from adapter.metaservice.etcd_lane import Item, Lane
 from adapter.metaservice.etcd_reads import read
@@ -18,7 +17,6 @@ from adapter.metaservice.fences import Fences, LayoutChangedError, fence
 from adapter.metaservice.layout import Layout, first_layout
 from adapter.model import OffsetKey, SaveEntry
 from adapter.rpc import etcd_pb
-from adapter.testing import free_port
 from tests.contract.etcd import shared_members, shared_section
 from tests.unit.helpers import record
 
@@ -145,20 +143,19 @@ async def test_a_fence_that_was_not_raised_is_raised_by_who_is_refused_there() -
         assert (await one.save(B, layout, 1)).outcome is not None
 
 
-@pytest.mark.parametrize("names", [(A, B), (B, A)])
-async def test_exchanged_endpoints_are_a_mistake_in_the_configuration(names: tuple[str, str]) -> None:
+@pytest.mark.parametrize("gone", [A, B, C])
+async def test_exchanged_endpoints_are_a_mistake_in_the_configuration(gone: str) -> None:
     """Whatever layout the front knows, and whichever it asks first: no fence of another Raft group is ever raised."""
     section = shared_section()
     async with front(section, A, B, C) as right:
         layout = await right.fences.open()
-        raised = layout.move_to([A, B])
+        raised = layout.move_to({A, B, C} - {gone})
         await right.put(right.metadata, right.keys.layout, raised.encode())
-        one, other = names
-        members = {one: shared_members(other), other: shared_members(one)}
+        members = {A: shared_members(B), B: shared_members(A)}
         async with front(section, A, B, C, members=members) as wrong:
             with pytest.raises(ConfigError, match=r"the endpoints of contract(-2)? are those of the Raft group contract"):
                 await wrong.fences.open()
-        for name in names:
+        for name in (A, B):
             assert await right.fence_of(name) == fence(layout, name)
 
 
@@ -172,6 +169,15 @@ async def test_a_new_raft_group_with_the_endpoints_of_another_is_refused_before_
         with pytest.raises(ConfigError, match=f"the endpoints of {C} are those of the Raft group {B}"):
             await wrong.fences.change(wrong.fences.layout, wrong.fences.layout.move_to([A, C]))
         assert Layout.decode(await right.get(right.metadata, right.keys.layout) or b"").groups == (A,) != layout.groups
+
+
+async def test_a_first_layout_that_was_lost_is_not_made_anew() -> None:
+    """A front that starts then is configured for more Raft groups: they are not in use."""
+    section = shared_section()
+    async with front(section, A, B) as one, front(section, A, B, C) as new:
+        layout = await one.fences.open()
+        await one.put(one.metadata, one.keys.layout, None)
+        assert await new.fences.open() == layout
 
 
 @pytest.mark.parametrize("lost", ["all of it", "the last changes"])
@@ -192,12 +198,20 @@ async def test_a_lost_layout_is_restored_from_the_fences(lost: str) -> None:
         assert await one.fences.reload(newest) is one.fences.layout
 
 
-async def test_the_first_layout_is_made_only_when_every_raft_group_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+class Half(EtcdCluster):
+    """B does not answer."""
+
+    async def call(self, call: Call[R], *, resend: bool = True) -> R:
+        """Call the others."""
+        if self.name == B:
+            raise MetaUnavailableError(f"{B} is down")
+        return await super().call(call, resend=resend)
+
+
+async def test_the_first_layout_is_made_only_when_every_raft_group_answers() -> None:
     """One that does not may know another one; and a change is begun only then, so that it does not stop half way."""
-    monkeypatch.setattr(etcd_cluster, "LIMIT_S", 0.0)
     section = shared_section()
-    nowhere = MembersSection(endpoints=(f"127.0.0.1:{free_port()}",))
-    async with front(section, A, B, members={B: nowhere}) as one, front(section, A) as other:
+    async with front(section, A, B, kind=Half) as one, front(section, A) as other:
         with pytest.raises(MetaUnavailableError):
             await one.fences.open()
         assert await one.get(one.metadata, one.keys.layout) is None
