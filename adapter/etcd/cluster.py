@@ -45,8 +45,9 @@ OPTIONS = (
     ("grpc.max_send_message_length", -1),
     # A member that is back is found by the next call, not after a pause that has grown meanwhile.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # The time for connecting, in fact. With less, a member whose handshake takes half a second could never be connected to.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
 )
 
 

@@ -1,22 +1,19 @@
-"""Fronts and rebalances over shared Raft groups, which die at a call of a test's choosing; a load that knows what must be there.
+"""Fronts and rebalances over shared Raft groups, which die at a call of a test's choosing.
 
 Nothing is patched: a client of etcd that stops in the middle of a call is what a killed process leaves behind.
 """
 
 import asyncio
 import contextlib
-import random
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
-from adapter.codec import prefix_end
-from adapter.errors import MetaUnavailableError
+from adapter.codec import pack_names, prefix_end
 from adapter.etcd.cluster import Call, EtcdCluster, R
-from adapter.history import META, History
 from adapter.metaservice.config import EtcdSection, RaftGroupSection
 from adapter.metaservice.etcd_engine import EtcdEngine
 from adapter.metaservice.etcd_lane import Lane
@@ -25,15 +22,13 @@ from adapter.metaservice.etcd_values import Keys
 from adapter.metaservice.fences import Fences
 from adapter.metaservice.layout import Layout
 from adapter.metaservice.rebalancing import Rebalancer, Watcher
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status, next_era
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import etcd_pb
-from adapter.testing import eventually
 from tests.contract.etcd import shared_members, shared_section
 
 CLUSTER = "cluster"
 A, B, C = "contract-2", "contract-3", "contract-4"  # Raft groups, which other tests use as well
-PAUSE_S = 0.02  # of a writer or reader
-OLD_MS = 1  # when tombstones are from: long ago
+GROUPS = 60  # each with a key
 
 
 def section_of(*names: str) -> EtcdSection:
@@ -86,8 +81,8 @@ class Mortal(EtcdCluster):
 
 
 @asynccontextmanager
-async def clusters(section: EtcdSection, life: Life | None = None) -> AsyncIterator[tuple[Mortal, list[Mortal]]]:
-    """Clients of the Raft groups: of the metadata's, and of the offsets'."""
+async def clusters(section: EtcdSection, life: Life | None = None, only: str = "") -> AsyncIterator[tuple[Mortal, list[Mortal]]]:
+    """Clients of the Raft groups: of the metadata's, and of the offsets'. `only`: the life counts in this one alone."""
     assert section.metadata
     async with AsyncExitStack() as stack:
         members = [("metadata", section.metadata), *((group.name, group) for group in section.offsets)]
@@ -95,7 +90,7 @@ async def clusters(section: EtcdSection, life: Life | None = None) -> AsyncItera
         for name, where in members:
             cluster = await stack.enter_async_context(Mortal.open(name, where, section))
             assert isinstance(cluster, Mortal)
-            cluster.life = life
+            cluster.life = life if only in {"", name} else None
             opened.append(cluster)
         yield opened[0], opened[1:]
 
@@ -111,9 +106,9 @@ class Silent:
 
 
 @asynccontextmanager
-async def front(section: EtcdSection, life: Life | None = None) -> AsyncIterator[EtcdEngine]:
-    """An engine as a front runs it."""
-    async with clusters(section, life) as (metadata, offsets):
+async def front(section: EtcdSection, life: Life | None = None, only: str = "") -> AsyncIterator[EtcdEngine]:
+    """An engine as a front runs it. `only`: see `clusters`."""
+    async with clusters(section, life, only) as (metadata, offsets):
         engine = EtcdEngine(metadata, offsets, section)
         async with _running(engine.run()):
             await engine.open()
@@ -169,124 +164,6 @@ async def _running(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await running
 
 
-class Load:
-    """Saves, resets, deletes, compare-and-sets and reads of groups by several fronts, and what they were told."""
-
-    def __init__(self, fronts: Sequence[EtcdEngine], *, groups: int = 12, shards: int = 4) -> None:
-        self.history = History()
-        self.compared = 0  # compare-and-sets that met what they expected
-        self._fronts = fronts
-        self._random = random.Random(6)
-        self._keys = [[OffsetKey("default", f"group-{group}", f"s{shard}") for shard in range(shards)] for group in range(groups)]
-        # The last one was begun; each is above all before it.
-        self._last = {key: OffsetRecord(1, 0) for group in self._keys for key in group}
-
-    @property
-    def keys(self) -> list[OffsetKey]:
-        """All keys."""
-        return list(self._last)
-
-    async def acknowledged_more(self, more: int = 50) -> None:
-        """Wait until so many more writes are acknowledged."""
-        self.history.check()
-        enough = self.history.acknowledged + more
-
-        def reached() -> bool:
-            self.history.check()
-            return self.history.acknowledged >= enough
-
-        await eventually(reached, 30.0)
-
-    async def fill(self) -> None:
-        """Save every key once."""
-        for number, group in enumerate(self._keys):
-            await self._save(self._fronts[number % len(self._fronts)], group)
-
-    async def run(self) -> None:
-        """Write, read and drop tombstones until cancelled. A group has two writers, a key one, which knows its last write."""
-        writers = [self._write(half) for group in self._keys for half in (group[::2], group[1::2])]
-        await asyncio.gather(*writers, *(self._read_on(each) for each in self._fronts), *(map(self._drop, self._fronts)))
-
-    async def check(self, *fronts: EtcdEngine) -> None:
-        """Everything that was acknowledged is at these fronts, whichever way they are asked, and no read before was wrong."""
-        for each in fronts:
-            for way in (self._get, self._get_groups, self._list):
-                await way(each)
-        assert self.history.check() == []
-
-    async def _write(self, keys: Sequence[OffsetKey]) -> None:
-        while True:
-            chosen = self._random.sample(keys, self._random.randint(1, len(keys)))
-            with contextlib.suppress(MetaUnavailableError):
-                await self._save(self._random.choice(self._fronts), chosen)
-            await asyncio.sleep(PAUSE_S)
-
-    async def _save(self, each: EtcdEngine, keys: Sequence[OffsetKey]) -> None:
-        entries, writes = [], []
-        for key in keys:
-            before = self._last[key]
-            record = self._last[key] = self._next(before)
-            expected = before.offset if self._random.random() < 0.1 and before.live else None
-            entries.append(SaveEntry(key, record, expected))
-            writes.append(self.history.begin(key, _value(record), places=[META]))
-        for entry, write, outcome in zip(entries, writes, await each.save(CLUSTER, entries), strict=True):
-            if outcome.status is Status.APPLIED:
-                write.acknowledged()
-                self.compared += entry.expected_offset is not None
-            elif outcome.status is Status.SUPERSEDED and outcome.standing:
-                write.superseded(_value(outcome.standing))
-
-    def _next(self, before: OffsetRecord) -> OffsetRecord:
-        """A commit, a reset, or a delete."""
-        dice = self._random.random()
-        if dice < 0.1:
-            return OffsetRecord(next_era(before.epoch), 0, live=False, committed_at_ms=OLD_MS)
-        if dice < 0.2:
-            return OffsetRecord(before.epoch + 1, self._random.randint(0, before.offset))
-        return OffsetRecord(before.epoch, before.offset + 1)
-
-    async def _read_on(self, each: EtcdEngine) -> None:
-        while True:
-            for way in (self._get, self._get_groups, self._list):
-                with contextlib.suppress(MetaUnavailableError):
-                    await way(each)
-                await asyncio.sleep(PAUSE_S)
-
-    async def _get(self, each: EtcdEngine) -> None:
-        reading = self.history.reading(META, keys=self.keys)
-        reading.found({key: _value(record) for key, record in await each.get(CLUSTER, self.keys)})
-
-    async def _get_groups(self, each: EtcdEngine) -> None:
-        group = self._random.choice(self._keys)
-        reading = self.history.reading(META, keys=group)
-        found = await each.get_group(CLUSTER, group[0].namespace, group[0].group)
-        reading.found({key: _value(record) for key, record in found})
-
-    async def _list(self, each: EtcdEngine) -> None:
-        reading = self.history.reading(META, keys=self.keys)
-        found, after = await each.list_page(CLUSTER, [], 10_000, b"")
-        assert not after
-        reading.found({key: _value(record) for key, record in found if key in self._last})
-
-    async def _drop(self, each: EtcdEngine) -> None:
-        while True:
-            with contextlib.suppress(MetaUnavailableError):
-                await each.drop_tombstones(OLD_MS + 1)
-            await asyncio.sleep(PAUSE_S)
-
-
-@asynccontextmanager
-async def under(load: Load) -> AsyncIterator[None]:
-    """Meanwhile the load goes on."""
-    running = asyncio.ensure_future(load.run())
-    try:
-        yield
-    finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
-
-
 async def layout_of(section: EtcdSection) -> Layout:
     """The layout, as the metadata Raft group has it."""
     async with clusters(section) as (metadata, _):
@@ -320,5 +197,50 @@ async def _keys_below(cluster: EtcdCluster, prefix: bytes) -> list[bytes]:
     return [kv.key for kv in (await cluster.range(request)).kvs]
 
 
-def _value(record: OffsetRecord) -> tuple[int, int, bool]:
-    return record.epoch, record.offset, record.live
+class StoppedError(Exception):
+    """Raised to stop a rebalance."""
+
+
+class Until:
+    """Stops a rebalance when it begins a step."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def step(self, what: str, keys: int) -> None:
+        """See `Watcher`."""
+        if what == self._what:
+            raise StoppedError(keys)
+
+    def looked(self, keys: int) -> None:
+        """See `Watcher`."""
+
+
+async def begun(*names: str, groups: int = GROUPS) -> EtcdSection:
+    """Settings for some Raft groups; offsets are in all but the last one, one for each consumer group."""
+    section = section_of(*names)
+    async with front(section.model_copy(update={"offsets": section.offsets[:-1]})) as each:
+        await save(each, 7, groups=groups)
+    return section
+
+
+def key_of(number: int) -> OffsetKey:
+    """A key in a consumer group of its own."""
+    return OffsetKey("default", f"group-{number}", "s1")
+
+
+def packed(number: int) -> bytes:
+    """The consumer group of a key."""
+    return pack_names(CLUSTER, *key_of(number)[:2])
+
+
+async def save(each: EtcdEngine, offset: int, groups: int = GROUPS) -> list[Status]:
+    """Save an offset of each consumer group, in one call."""
+    entries = [SaveEntry(key_of(number), OffsetRecord(1, offset)) for number in range(groups)]
+    return [outcome.status for outcome in await each.save(CLUSTER, entries)]
+
+
+async def offsets_at(each: EtcdEngine, groups: int = GROUPS) -> list[int]:
+    """The offsets of all consumer groups that have one."""
+    found = await each.get(CLUSTER, [key_of(number) for number in range(groups)])
+    return [record.offset for _, record in found]

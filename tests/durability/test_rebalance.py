@@ -1,55 +1,47 @@
 """Offsets on their way between Raft groups, under load: nothing acknowledged is lost, and no read goes back (2, 3)."""
 
 import asyncio
-import signal
-import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from itertools import count
-from pathlib import Path
 
 import pytest
-from anyio.to_thread import run_sync
 
-from adapter.errors import ConfigError, InvalidInputError, MetaUnavailableError
-from adapter.etcd import cluster as etcd_cluster
-from adapter.local_etcd import LocalCluster
+from adapter.errors import ConfigError, InvalidInputError
 from adapter.metaservice import rebalancing
-from adapter.metaservice.config import EtcdSection, RaftGroupSection
-from adapter.metaservice.etcd_engine import EtcdEngine
+from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.etcd_values import Keys
-from adapter.metaservice.layout import Layout
 from adapter.metaservice.rebalancing import opened
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.model import OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
-from adapter.testing import ServiceProcess, ended, free_port
-from tests.durability.etcd_cluster import WAIT_S, Savers, etcd, saving
+from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 from tests.durability.moving import (
     CLUSTER,
+    GROUPS,
     A,
     B,
     C,
     Life,
-    Load,
+    StoppedError,
+    Until,
+    begun,
     check_clean,
     clusters,
     delete_below,
     front,
+    key_of,
     layout_of,
     lived,
+    offsets_at,
+    packed,
     rebalance,
     section_of,
-    settings,
-    under,
 )
+from tests.durability.moving_load import Load, under
 
 PAGE = 16  # keys, so that a few are many pages
 STEP = 7  # calls; each life is so much longer than the one before
-GROUPS = 60
-DELETED = 20
-MANY = 4_000  # keys: a rebalance of them can be hit half way
-LOOK_AGAIN_S = 0.005
+FEW, DELETED = 30, 10
 
 
 @pytest.fixture(autouse=True)
@@ -61,50 +53,6 @@ def _needs() -> None:
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a rebalance."""
     monkeypatch.setattr(rebalancing, "PAGE", PAGE)
-
-
-class StoppedError(Exception):
-    """Raised to stop a rebalance."""
-
-
-class Until:
-    """Stops a rebalance when it begins a step."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def step(self, what: str, keys: int) -> None:
-        """See `Watcher`."""
-        if what == self._what:
-            raise StoppedError(keys)
-
-    def looked(self, keys: int) -> None:
-        """See `Watcher`."""
-
-
-async def begun(*names: str, groups: int = GROUPS) -> EtcdSection:
-    """Settings for some Raft groups; offsets are in all but the last one, one for each consumer group."""
-    section = section_of(*names)
-    async with front(section.model_copy(update={"offsets": section.offsets[:-1]})) as each:
-        await save(each, 7, groups=groups)
-    return section
-
-
-def key_of(number: int) -> OffsetKey:
-    """A key in a consumer group of its own."""
-    return OffsetKey("default", f"group-{number}", "s1")
-
-
-async def save(each: EtcdEngine, offset: int, groups: int = GROUPS) -> list[Status]:
-    """Save an offset of each consumer group, in one call."""
-    entries = [SaveEntry(key_of(number), OffsetRecord(1, offset)) for number in range(groups)]
-    return [outcome.status for outcome in await each.save(CLUSTER, entries)]
-
-
-async def offsets_at(each: EtcdEngine, groups: int = GROUPS) -> list[int]:
-    """The offsets of all consumer groups that have one."""
-    found = await each.get(CLUSTER, [key_of(number) for number in range(groups)])
-    return [record.offset for _, record in found]
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -171,14 +119,34 @@ async def test_a_front_finds_everything_where_it_was_before_it_is_copied(target:
     assert stands == {number: {3: (8, True), 4: (0, False)}.get(way, (7, True)) for number, way in ways.items()}
 
 
+async def test_a_consumer_group_is_not_at_home_before_its_copy_is_done() -> None:
+    """Who asks for it meanwhile waits, and does not take an empty home for the truth (2)."""
+    section = await begun(A, B)
+    with pytest.raises(StoppedError):
+        await rebalance(section, (A, B), watcher=Until("copying"))
+    layout = await layout_of(section)
+    key = next(key_of(number) for number in range(GROUPS) if layout.former(packed(number)))
+    stuck = Life(1)  # in A, behind the raising of its fence
+    async with front(section, stuck, only=A) as each:
+        reads = [asyncio.create_task(each.get(CLUSTER, [key]))]
+        await stuck.over.wait()
+        reads.append(asyncio.create_task(each.get(CLUSTER, [key])))
+        for _ in range(10):  # time enough to read in an empty home
+            await layout_of(section)
+        assert not any(read.done() for read in reads)
+        for read in reads:
+            read.cancel()
+        await asyncio.wait(reads)
+
+
 async def test_what_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lives that are too short for all of it come to the end together, and what one has noted as copied is copied (2)."""
     monkeypatch.setattr(rebalancing, "PAGE", 3)
-    section = await begun(A, B, C)
+    section = await begun(A, B, C, groups=FEW)
     async with front(section) as each:
         for number in range(DELETED):
             await each.delete(CLUSTER, *key_of(number)[:2], [])
-    lives = [Life(26 + number % 5, done=number % 2 == 0) for number in range(60)]
+    lives = [Life(20 + number % 3, done=number % 4 == 0) for number in range(100)]
     while lives:
         try:
             assert not await rebalance(section, (A, B, C), lives.pop(), Until("deleting old copies"))
@@ -186,7 +154,7 @@ async def test_what_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPa
             break
     assert (await layout_of(section)).leftovers_in == (A, B)
     async with front(section) as each:
-        assert await offsets_at(each) == [0] * DELETED + [7] * (GROUPS - DELETED)
+        assert await offsets_at(each, FEW) == [0] * DELETED + [7] * (FEW - DELETED)
     while not await rebalance(section, (A, B, C), lives.pop()):
         pass
     await check_clean(section, A, B, C)
@@ -288,82 +256,3 @@ async def test_nothing_expires_and_no_tombstone_goes_while_offsets_move() -> Non
         assert await rebalance(section, [A, B])
         assert (await each.expire(CLUSTER, "default", "group-1", 10, 10)).expired == 1
         assert await each.drop_tombstones(2**60) == 2
-
-
-async def test_a_raft_group_that_is_down_holds_up_only_what_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A move does not begin without it. When it fails later, everybody else's offsets are saved, in the same call (4)."""
-    monkeypatch.setattr(etcd_cluster, "LIMIT_S", 0.2)
-    monkeypatch.setattr(rebalancing, "_with_patience", _at_once)
-    with LocalCluster("down", 1, directory=tmp_path) as down:
-        named = section_of(A, C)
-        own = RaftGroupSection(name="down", endpoints=down.endpoints)
-        section = named.model_copy(update={"offsets": (own, *named.offsets), "timeout_ms": 1_000})
-        async with front(section.model_copy(update={"offsets": section.offsets[:-1]})) as each:
-            await save(each, 1)
-        async with front(section) as each:
-            down.stop()
-            with pytest.raises(MetaUnavailableError):
-                await rebalance(section, ["down", A, C])
-            assert (await layout_of(section)).settled
-            await run_sync(down.start)
-            with pytest.raises(StoppedError):
-                await rebalance(section, ["down", A, C], watcher=Until("copying"))
-            down.stop()
-            layout = await layout_of(section)
-            packed = [Keys("").group_of(Keys("").offset(CLUSTER, key_of(number))) for number in range(GROUPS)]
-            dead = ["down" in {layout.home(group), layout.former(group)} for group in packed]
-            assert await save(each, 2) == [Status.UNAVAILABLE if those else Status.APPLIED for those in dead]
-            assert {*dead} == {True, False}
-            with pytest.raises(MetaUnavailableError):
-                await rebalance(section, ["down", A, C])
-            await run_sync(down.start)
-            assert await rebalance(section, ["down", A, C])
-            await check_clean(section, "down", A, C)
-            assert await offsets_at(each) == [1 if those else 2 for those in dead]
-
-
-async def _at_once(work: Callable[..., object], *args: object) -> object:
-    return await work(*args)  # type: ignore[misc]
-
-
-async def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
-    """Real ones: SIGKILL to a rebalance that copies, Ctrl-C to one that deletes, SIGKILL to a front in between (2, 3)."""
-    section = await begun(A, B, C, groups=MANY)
-    config = tmp_path / "rebalance.toml"
-    config.write_text(settings(section))
-    fronts = [ServiceProcess("meta", tmp_path / f"front-{number}", "", free_port()) for number in range(2)]
-    for process in fronts:
-        process.settings = settings(section, process.port)
-    with ended(*fronts):
-        for process in fronts:
-            process.launch()
-        for process in fronts:
-            await run_sync(process.wait_ready)
-        async with saving(Savers(fronts, "moving")) as savers:
-            assert await _struck(section, config, signal.SIGKILL, lambda layout: bool(layout.moving_from)) == -signal.SIGKILL
-            fronts[0].kill()
-            await savers.acknowledged_more()
-            assert await _struck(section, config, signal.SIGINT, lambda layout: bool(layout.leftovers_in)) == 1
-            await savers.acknowledged_more()
-            assert await _struck(section, config, 0, lambda layout: layout.settled) == 0
-        await savers.check(fronts[1])
-    await check_clean(section, A, B, C)
-    async with front(section) as each:
-        assert await offsets_at(each, MANY) == [7] * MANY
-
-
-async def _struck(section: EtcdSection, config: Path, number: int, when: Callable[[Layout], bool]) -> int:
-    """Run the command, send it a signal as soon as the layout is so, and return its exit code."""
-    command = [sys.executable, "-m", "adapter", "meta", "rebalance", "--config", str(config), "--yes"]
-    with (config.parent / "rebalance.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
-    try:
-        async with asyncio.timeout(WAIT_S):
-            while process.returncode is None and not when(await layout_of(section)):  # noqa: ASYNC110 - in etcd there is no event
-                await asyncio.sleep(LOOK_AGAIN_S)
-            if number and process.returncode is None:
-                process.send_signal(number)
-            return await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
