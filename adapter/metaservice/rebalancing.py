@@ -28,9 +28,7 @@ from adapter.rpc import etcd_pb
 T = TypeVar("T")
 
 PAGE = 2_000  # keys between two notes of how far it is
-REST = (
-    1.0  # as long as a transaction took, nothing is sent: saves wait for one transaction at most, and half of the time for none
-)
+REST = 1.0  # of the time that a transaction took, nothing is sent behind it: saves wait for one at most
 PATIENCE_S = 60.0  # with a Raft group that does not answer
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 WRITER = "rebalance"

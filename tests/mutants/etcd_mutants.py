@@ -105,7 +105,7 @@ ETCD_MUTANTS = (
         "                    await self._bring_missing(batch, layout)\n",
         "",
         "the only copy is deleted when its new home was restored from an old snapshot",
-        ("durability/test_rebalance_faults.py::test_old_copies_outlive_a_new_home_that_was_lost",),
+        ("durability/test_rebalance.py::test_old_copies_outlive_a_new_home_that_was_lost",),
     ),
     Mutant(
         "etcd-takes-another-ones-fence",
