@@ -81,6 +81,7 @@ class EtcdCluster:
         self.endpoints: Sequence[str] = tuple(channels)
         self.current = self.endpoints[0]
         self.available = True
+        self._full = False
         self._stubs = {endpoint: Stubs(channel) for endpoint, channel in channels.items()}
         self._timeout_s = timeout_s
         self._user = user
@@ -101,9 +102,13 @@ class EtcdCluster:
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
         """A transaction. See `call` for errors."""
-        return await self.call(
+        answer = await self.call(
             lambda stubs, timeout, metadata: stubs.kv.Txn(request, timeout=timeout, metadata=metadata), resend=resend
         )
+        if self._full and any(not done.HasField("response_range") for done in answer.responses):
+            self._full = False
+            self._tell(available=True)
+        return answer
 
     async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
         """A read, linearizable unless the request says otherwise. See `call` for errors."""
@@ -130,7 +135,8 @@ class EtcdCluster:
                 if endpoint == self.endpoints[-1]:
                     await anyio.sleep(PAUSE_S)
             else:
-                self._tell(available=True)
+                if not self._full:  # reads go on meanwhile
+                    self._tell(available=True)
                 return answer
 
     async def ask(self, endpoint: str, call: Call[R]) -> R:
@@ -203,6 +209,7 @@ class EtcdCluster:
     def _translated(self, endpoint: str, error: grpc.aio.AioRpcError) -> AdapterError:
         found = translate(endpoint, error, self._timeout_s)
         if isinstance(found, DiskFullError):
+            self._full = True
             self._tell(available=False, problem=str(found))
         return found
 
