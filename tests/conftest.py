@@ -1,0 +1,17 @@
+"""What holds for all tests: Hypothesis has no time limits, since the machine may be busy; what a command set for logs ends with it."""
+
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command that runs in the process of the tests sets up the logs of that process."""
+    yield
+    structlog.reset_defaults()
