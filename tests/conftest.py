@@ -1,4 +1,4 @@
-"""What holds for all tests: Hypothesis has no time limits, since the machine may be busy; what a command set for logs ends with it."""
+"""What holds for all tests: Hypothesis has no time limits; what a command set up for logs ends with its test."""
 
 from collections.abc import Iterator
 
