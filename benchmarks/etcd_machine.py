@@ -101,7 +101,8 @@ async def rate(call: Callable[[int, int], Awaitable[int]], in_flight: int, secon
         nonlocal done
         turn = 0
         while time.perf_counter() < until:
-            done += await call(number, turn)
+            units = await call(number, turn)
+            done += units  # not in one line: it would add to what it was before
             turn += 1
 
     await asyncio.gather(*(work(number) for number in range(in_flight)))
