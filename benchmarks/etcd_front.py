@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+import grpc
 import grpc.aio
 from rich.progress import Progress
 
@@ -81,9 +82,13 @@ def _front(channel: grpc.aio.Channel, size: int) -> Call:
 
     async def call(number: int, turn: int) -> int:
         request = await save_request(CLUSTER, entries(number * size, size, turn + 1))
-        reply = await stub.SaveOffsetData(request, timeout=30)
-        assert reply.committed
-        return size
+        try:
+            reply = await stub.SaveOffsetData(request, timeout=30)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            return 0  # a stall of the disk: an adapter would send it again
+        return size if reply.committed else 0
 
     return call
 
