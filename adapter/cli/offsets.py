@@ -15,11 +15,11 @@ import click
 
 from adapter import files
 from adapter.cli import options, tools_changes, tools_offsets
-from adapter.cli.formats import Format, OffsetRow, parse
 from adapter.cli.times import before_ms, datetime_ms
 from adapter.cli.tools import Target
 from adapter.cli.tools_changes import Asked
 from adapter.errors import InvalidInputError
+from adapter.formats.csv_and_json import Format, OffsetRow, parse
 from adapter.model import GroupKey
 from adapter.requests import parse_offset
 

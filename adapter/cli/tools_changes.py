@@ -12,10 +12,10 @@ import grpc
 import grpc.aio
 
 from adapter import files
-from adapter.cli.formats import Format, OffsetRow, to_csv, to_json
 from adapter.cli.tools import Target, as_dict, connected, print_json, tell
 from adapter.cli.tools_offsets import LEFT, PIECE, RIGHT, TIMEOUT_S, exported, note, position_text, print_table, progress, warn
 from adapter.client import OffsetClient
+from adapter.formats.csv_and_json import Format, OffsetRow, to_csv, to_json
 from adapter.model import GroupKey
 from adapter.rpc import offsets_pb
 

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from adapter import files
 from adapter.access import harmless
-from adapter.cli.formats import Format, OffsetRow, split_shard, to_csv, to_json
 from adapter.cli.tools import Target, as_dict, connected, print_json, tell, when
 from adapter.client import OffsetClient
+from adapter.formats.csv_and_json import Format, OffsetRow, split_shard, to_csv, to_json
 from adapter.model import METADATA_MAX_BYTES, GroupKey
 from adapter.rpc import offsets_pb
 

@@ -6,9 +6,9 @@ A row that the format cannot hold has a `reason`. The files are such as `import`
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
+from adapter.formats.rocketmq_json import BROADCAST, LMQ, QUEUE_MAX, SEPARATOR
 from adapter.pipeline.config import ExportSection, fields_of
 from adapter.pipeline.patterns import taken_apart
-from adapter.pipeline.rocketmq import BROADCAST, LMQ, QUEUE_MAX, SEPARATOR
 
 # Where a line belongs: the file's path below `output`, and the table in it. `line` has no line break at its end.
 LINE = ("file", "table", "line")

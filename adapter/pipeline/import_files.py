@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from adapter.cli.formats import LINE_MAX_BYTES
 from adapter.errors import ConfigError
-from adapter.pipeline import rocketmq
+from adapter.formats import rocketmq_json
+from adapter.formats.csv_and_json import LINE_MAX_BYTES
+from adapter.formats.rocketmq_json import NotReadableError, Row, Rows, reject
 from adapter.pipeline.config import OffsetFormat
-from adapter.pipeline.rocketmq import NotReadableError, Row, Rows, reject
 
 # `place` is a line or a JSON path, empty for a file as a whole. A row with a `reason` is a reject, `text` what stands there.
 ENTRIES = pa.schema(
@@ -149,7 +149,7 @@ def _read_files(kind: OffsetFormat, batches: Iterable[pa.RecordBatch]) -> Iterat
 
 def rows_of(path: Path, kind: OffsetFormat) -> Rows:
     """A file's rows. When it cannot be read, a reject that says so, and the rows of its backup: RocketMQ does the same."""
-    parse = rocketmq.client_file if kind == "rocketmq-client" else rocketmq.broker_file
+    parse = rocketmq_json.client_file if kind == "rocketmq-client" else rocketmq_json.broker_file
     try:
         yield from parse(_content(path))
     except NotReadableError as error:

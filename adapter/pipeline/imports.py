@@ -6,12 +6,12 @@ A row that is not taken has a `reason`. Nothing is lowered: the largest offset o
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter.cli.formats import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES
+from adapter.formats.csv_and_json import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES
+from adapter.formats.rocketmq_json import TEXT_SHOWN
 from adapter.model import FIRST_EPOCH, NAME_MAX_BYTES
 from adapter.pipeline.config import ImportSection, fields_of
 from adapter.pipeline.import_files import parted
 from adapter.pipeline.patterns import filled
-from adapter.pipeline.rocketmq import TEXT_SHOWN
 
 KEY = ["namespace", "group", "shard"]
 PLACE = ["file", "place", "text"]

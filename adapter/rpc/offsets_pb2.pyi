@@ -542,6 +542,140 @@ class RemoveOffsetsReply(_message.Message):
 Global___RemoveOffsetsReply: _TypeAlias = RemoveOffsetsReply  # noqa: Y015
 
 @_typing.final
+class CommitBroadcastRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty means `default`."""
+    group: _builtins.str
+    client_id: _builtins.str
+    """1 to 255 bytes. With the group, the client is one to this adapter: kept as
+    the group `GROUP@broadcast@CLIENT`, which has to fit into 255 bytes.
+    """
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardCommit]:
+        """At least one offset; no shard twice. Only increases."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        shards: _abc.Iterable[Global___ShardCommit] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitBroadcastRequest: _TypeAlias = CommitBroadcastRequest  # noqa: Y015
+
+@_typing.final
+class ReadBroadcastRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty means `default`."""
+    group: _builtins.str
+    client_id: _builtins.str
+    """Whose own offsets; empty: nobody's."""
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: every shard of which some client, or the group, has an offset."""
+
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        shards: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "group", b"group", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBroadcastRequest: _TypeAlias = ReadBroadcastRequest  # noqa: Y015
+
+@_typing.final
+class BroadcastOffset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    OWN_FIELD_NUMBER: _builtins.int
+    LOWEST_FIELD_NUMBER: _builtins.int
+    CLIENTS_FIELD_NUMBER: _builtins.int
+    LOWEST_CLIENT_FIELD_NUMBER: _builtins.int
+    shard: _builtins.str
+    own: _builtins.int
+    """The client's own; absent: it has none, or has not committed for so long
+    that it has expired.
+    """
+    lowest: _builtins.int
+    """The lowest of the live clients. Without any, the last one there was.
+    Absent: nobody ever committed here.
+    """
+    clients: _builtins.int
+    """Live clients with an offset of this shard."""
+    lowest_client: _builtins.str
+    """The live client with the lowest offset."""
+    def __init__(
+        self,
+        *,
+        shard: _builtins.str = ...,
+        own: _builtins.int | None = ...,
+        lowest: _builtins.int | None = ...,
+        clients: _builtins.int = ...,
+        lowest_client: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_lowest", b"_lowest", "_own", b"_own", "lowest", b"lowest", "own", b"own"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_lowest", b"_lowest", "_own", b"_own", "clients", b"clients", "lowest", b"lowest", "lowest_client", b"lowest_client", "own", b"own", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__lowest: _TypeAlias = _typing.Literal["lowest"]  # noqa: Y015
+    _WhichOneofArgType__lowest: _TypeAlias = _typing.Literal["_lowest", b"_lowest"]  # noqa: Y015
+    _WhichOneofReturnType__own: _TypeAlias = _typing.Literal["own"]  # noqa: Y015
+    _WhichOneofArgType__own: _TypeAlias = _typing.Literal["_own", b"_own"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lowest) -> _WhichOneofReturnType__lowest | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__own) -> _WhichOneofReturnType__own | None: ...
+
+Global___BroadcastOffset: _TypeAlias = BroadcastOffset  # noqa: Y015
+
+@_typing.final
+class ReadBroadcastReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___BroadcastOffset]: ...
+    def __init__(
+        self,
+        *,
+        offsets: _abc.Iterable[Global___BroadcastOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBroadcastReply: _TypeAlias = ReadBroadcastReply  # noqa: Y015
+
+@_typing.final
 class FlushRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

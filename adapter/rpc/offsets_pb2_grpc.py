@@ -59,6 +59,16 @@ class OffsetStoreStub:
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.RemoveOffsetsRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.RemoveOffsetsReply.FromString,
                 _registered_method=True)
+        self.CommitBroadcast = channel.unary_unary(
+                '/offsets.v1.OffsetStore/CommitBroadcast',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.CommitBroadcastRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.CommitOffsetsReply.FromString,
+                _registered_method=True)
+        self.ReadBroadcast = channel.unary_unary(
+                '/offsets.v1.OffsetStore/ReadBroadcast',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastReply.FromString,
+                _registered_method=True)
 
 
 class OffsetStoreServicer:
@@ -102,6 +112,22 @@ class OffsetStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CommitBroadcast(self, request, context):
+        """Commits for one client of a broadcasting group, in which every client reads
+        every shard and has a position of its own (RocketMQ's RIP-48).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadBroadcast(self, request, context):
+        """Where the clients of a broadcasting group stand: one's own offsets, and the
+        lowest of all live clients.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OffsetStoreServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +155,16 @@ def add_OffsetStoreServicer_to_server(servicer, server):
                     servicer.RemoveOffsets,
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.RemoveOffsetsRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.RemoveOffsetsReply.SerializeToString,
+            ),
+            'CommitBroadcast': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitBroadcast,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.CommitBroadcastRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.CommitOffsetsReply.SerializeToString,
+            ),
+            'ReadBroadcast': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadBroadcast,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +302,60 @@ class OffsetStore:
             '/offsets.v1.OffsetStore/RemoveOffsets',
             adapter_dot_rpc_dot_offsets__pb2.RemoveOffsetsRequest.SerializeToString,
             adapter_dot_rpc_dot_offsets__pb2.RemoveOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitBroadcast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetStore/CommitBroadcast',
+            adapter_dot_rpc_dot_offsets__pb2.CommitBroadcastRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.CommitOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBroadcast(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetStore/ReadBroadcast',
+            adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,14 @@ class OffsetStoreStub:
     """Flushes: answers when the Meta Service holds at least the local values."""
     RemoveOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.RemoveOffsetsRequest, _offsets_pb2.RemoveOffsetsReply]
     """Flushes, then forgets the values locally. The Meta Service keeps them."""
+    CommitBroadcast: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.CommitBroadcastRequest, _offsets_pb2.CommitOffsetsReply]
+    """Commits for one client of a broadcasting group, in which every client reads
+    every shard and has a position of its own (RocketMQ's RIP-48).
+    """
+    ReadBroadcast: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ReadBroadcastRequest, _offsets_pb2.ReadBroadcastReply]
+    """Where the clients of a broadcasting group stand: one's own offsets, and the
+    lowest of all live clients.
+    """
 
 @_typing.type_check_only
 class OffsetStoreAsyncStub(OffsetStoreStub):
@@ -67,6 +75,14 @@ class OffsetStoreAsyncStub(OffsetStoreStub):
     """Flushes: answers when the Meta Service holds at least the local values."""
     RemoveOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.RemoveOffsetsRequest, _offsets_pb2.RemoveOffsetsReply]  # type: ignore[assignment]
     """Flushes, then forgets the values locally. The Meta Service keeps them."""
+    CommitBroadcast: _aio.UnaryUnaryMultiCallable[_offsets_pb2.CommitBroadcastRequest, _offsets_pb2.CommitOffsetsReply]  # type: ignore[assignment]
+    """Commits for one client of a broadcasting group, in which every client reads
+    every shard and has a position of its own (RocketMQ's RIP-48).
+    """
+    ReadBroadcast: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ReadBroadcastRequest, _offsets_pb2.ReadBroadcastReply]  # type: ignore[assignment]
+    """Where the clients of a broadcasting group stand: one's own offsets, and the
+    lowest of all live clients.
+    """
 
 class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -113,6 +129,26 @@ class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offsets_pb2.RemoveOffsetsReply, _abc.Awaitable[_offsets_pb2.RemoveOffsetsReply]]:
         """Flushes, then forgets the values locally. The Meta Service keeps them."""
+
+    @_abc_1.abstractmethod
+    def CommitBroadcast(
+        self,
+        request: _offsets_pb2.CommitBroadcastRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.CommitOffsetsReply, _abc.Awaitable[_offsets_pb2.CommitOffsetsReply]]:
+        """Commits for one client of a broadcasting group, in which every client reads
+        every shard and has a position of its own (RocketMQ's RIP-48).
+        """
+
+    @_abc_1.abstractmethod
+    def ReadBroadcast(
+        self,
+        request: _offsets_pb2.ReadBroadcastRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ReadBroadcastReply, _abc.Awaitable[_offsets_pb2.ReadBroadcastReply]]:
+        """Where the clients of a broadcasting group stand: one's own offsets, and the
+        lowest of all live clients.
+        """
 
 def add_OffsetStoreServicer_to_server(servicer: OffsetStoreServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

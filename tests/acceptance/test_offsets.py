@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapter.cli.formats import OffsetRow, to_json
+from adapter.formats.csv_and_json import OffsetRow, to_json
 from adapter.model import U64_MAX
 from adapter.testing import eventually
 from tests.acceptance.conftest import Pair, run

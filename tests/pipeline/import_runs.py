@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from adapter.cli.formats import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES
 from adapter.codec import encode_key, encode_record
 from adapter.config import parse as parse_config
+from adapter.formats.csv_and_json import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES
 from adapter.model import OffsetKey, OffsetRecord
 from adapter.pipeline import exports_job, imports_job
 from adapter.pipeline.config import JobConfig

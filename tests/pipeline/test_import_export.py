@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from adapter.cli.formats import CSV_OFFSET_MAX, CSV_PARTITION_MAX, Format, OffsetRow, parse, to_csv
 from adapter.config import parse as parse_config
 from adapter.errors import ConfigError, InvalidInputError
+from adapter.formats.csv_and_json import CSV_OFFSET_MAX, CSV_PARTITION_MAX, Format, OffsetRow, parse, to_csv
+from adapter.formats.rocketmq_json import LONG_MAX, broker_file, client_file
 from adapter.pipeline import exports, exports_job, imports
 from adapter.pipeline.config import ExportSection, ImportSection
 from adapter.pipeline.import_files import find_files, json_entries
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS
-from adapter.pipeline.rocketmq import LONG_MAX, broker_file, client_file
 from adapter.testing import ServiceProcess, meta_process
 from tests.pipeline.import_runs import CSV_LINES, Jobs
 

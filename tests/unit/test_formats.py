@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.cli.formats import (
+from adapter.errors import InvalidInputError
+from adapter.formats.csv_and_json import (
     CSV_OFFSET_MAX,
     CSV_PARTITION_MAX,
     PROBLEMS_SHOWN,
@@ -19,7 +20,6 @@ from adapter.cli.formats import (
     to_csv,
     to_json,
 )
-from adapter.errors import InvalidInputError
 from adapter.model import U64_MAX
 from tests.unit.helpers import NAMES, TEXTS, U64
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adapter.pipeline.rocketmq import LONG_MAX, TEXT_SHOWN, NotReadableError, Row, broker_file, client_file, quoted_keys
+from adapter.formats.rocketmq_json import LONG_MAX, TEXT_SHOWN, NotReadableError, Row, broker_file, client_file, quoted_keys
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
 NUMBERS = f"0 to {LONG_MAX}"

@@ -1,0 +1,1 @@
+"""RocketMQ's OffsetStore for Python consumers and brokers, over the adapter or a local file."""
