@@ -1,1 +1,1 @@
-"""Offsets in files: RocketMQ's, Kafka's, and our own JSON. A module for each form; `reading` and `writing` choose between them."""
+"""Offsets in files: RocketMQ's, Kafka's, and our own JSON. A module for each form; `files` chooses between them."""
