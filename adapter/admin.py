@@ -14,7 +14,7 @@ from adapter.commit_requests import parse_groups
 from adapter.core import Core
 from adapter.errors import AdapterError
 from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
-from adapter.reads import Wanted
+from adapter.reads import LOAD_GROUPS, Wanted
 from adapter.requests import (
     DEFAULT_PAGE,
     parse_group,
@@ -131,9 +131,9 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     ) -> AsyncIterator[offsets_pb.ExportOffsetsReply]:
         core = self._core()
         chosen = parse_wanted(request.groups) if request.groups else None
-        async for wanted in _named(chosen) if chosen else _all(core):
-            await core.loader.load_patiently(wanted.group)
-            found = iter(core.reader.local(wanted))
+        async for some in _in_pieces(_named(chosen) if chosen else _all(core)):
+            await core.loader.load_patiently(*dict.fromkeys(wanted.group for wanted in some))
+            found = (entry for wanted in some for entry in core.reader.local(wanted))
             while page := list(islice(found, DEFAULT_PAGE)):
                 live = [shard_offset(key, record, dirty=key in core.dirty) for key, record in page if record.live]
                 yield offsets_pb.ExportOffsetsReply(offsets=live)
@@ -181,3 +181,15 @@ async def _all(core: Core) -> AsyncIterator[Wanted]:
 async def _named(chosen: Iterable[Wanted]) -> AsyncIterator[Wanted]:
     for wanted in chosen:
         yield wanted
+
+
+async def _in_pieces(wanted: AsyncIterator[Wanted]) -> AsyncIterator[list[Wanted]]:
+    """As many groups at a time as the Meta Service is asked for in one call."""
+    some: list[Wanted] = []
+    async for one in wanted:
+        some.append(one)
+        if len(some) == LOAD_GROUPS:
+            yield some
+            some = []
+    if some:
+        yield some

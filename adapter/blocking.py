@@ -90,6 +90,19 @@ class BlockingOffsetClient:
         """See `OffsetClient.remove`."""
         return self._thread.do(lambda: self._client.remove(group, shards, namespace=namespace))
 
+    def commit_broadcast(
+        self, group: str, client_id: str, offsets: Mapping[str, int], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> "list[offsets_pb.Superseded]":
+        """See `OffsetClient.commit_broadcast`."""
+        copy = dict(offsets)
+        return self._thread.do(lambda: self._client.commit_broadcast(group, client_id, copy, namespace=namespace))
+
+    def read_broadcast(
+        self, group: str, shards: Sequence[str] = (), *, client_id: str = "", namespace: str = DEFAULT_NAMESPACE
+    ) -> dict[str, offsets_pb.BroadcastOffset]:
+        """See `OffsetClient.read_broadcast`."""
+        return self._thread.do(lambda: self._client.read_broadcast(group, shards, client_id=client_id, namespace=namespace))
+
     def flush(self) -> int:
         """See `OffsetClient.flush`."""
         return self._thread.do(self._client.flush)

@@ -143,6 +143,31 @@ class OffsetClient:
         reply = await self.store.RemoveOffsets(request, timeout=self._timeout_s)
         return reply.removed
 
+    async def commit_broadcast(
+        self, group: str, client_id: str, offsets: Mapping[str, int], *, namespace: str = DEFAULT_NAMESPACE
+    ) -> list[offsets_pb.Superseded]:
+        """Commit shard -> next offset to read for a client of a broadcasting group; only increases.
+
+        Returns once it is durable, with the shards above whose value a larger one stands. Sent once: what had no answer may be
+        sent again. A client counts as gone `[expiry] broadcast_seconds` after its last commit; where nothing moves, it commits
+        the same again.
+        """
+        shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
+        request = offsets_pb.CommitBroadcastRequest(namespace=namespace, group=group, client_id=client_id, shards=shards)
+        reply = await self.store.CommitBroadcast(request, timeout=self._timeout_s)
+        return list(reply.superseded)
+
+    async def read_broadcast(
+        self, group: str, shards: Sequence[str] = (), *, client_id: str = "", namespace: str = DEFAULT_NAMESPACE
+    ) -> dict[str, offsets_pb.BroadcastOffset]:
+        """The lowest offset of a broadcasting group in each shard (none named: in all), and the client's own if one is named.
+
+        Where the client has none (`HasField("own")`), it begins at the lowest, and where nobody ever committed, as it likes.
+        """
+        request = offsets_pb.ReadBroadcastRequest(namespace=namespace, group=group, client_id=client_id, shards=shards)
+        reply = await self.store.ReadBroadcast(request, timeout=self._timeout_s)
+        return {row.shard: row for row in reply.offsets}
+
     async def flush(self) -> int:
         """Send everything dirty to the Meta Service; returns how many keys it acknowledged."""
         reply = await self.admin.Flush(offsets_pb.FlushRequest(), timeout=self._timeout_s)

@@ -184,9 +184,10 @@ class AdminSection(Section):
 
 
 class ExpirySection(Section):
-    """When the offsets of a group without commits go. 0 hours: never."""
+    """When the offsets of a group without commits go. 0 hours: never. Those of a broadcasting group's client go sooner."""
 
     retention_hours: int = Field(default=168, ge=0, le=876_000)
+    broadcast_seconds: int = Field(default=300, ge=1, le=2_592_000)
     interval_ms: int = Field(default=600_000, ge=10, le=86_400_000)
 
 

@@ -11,6 +11,7 @@ import anyio.abc
 import anyio.to_thread
 
 from adapter.bounds import ReportedBounds
+from adapter.broadcast import Broadcasts
 from adapter.broker_log import BrokerLog
 from adapter.cache import OffsetCache
 from adapter.clocks import REAL, Clocks
@@ -45,6 +46,7 @@ class Core:
     meta: MetaClient
     loader: GroupLoader
     groups: Groups
+    broadcasts: Broadcasts
     resets: Resets
     reader: OffsetReader
     flusher: Flusher
@@ -90,11 +92,14 @@ async def running_core(
     flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks, journal)
     groups = Groups(cache, dirty)
     commits = Router(config, loader, committer, write_through)
+    reader = OffsetReader(cache, loader)
+    broadcasts = Broadcasts(config.expiry, cache, groups, loader, reader, commits, clocks.now_ms)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(committer.run, name="committer")
             tasks.start_soon(loader.run, name="loader")
             tasks.start_soon(write_through.run, name="write_through")
+            tasks.start_soon(broadcasts.run, name="broadcasts")
             tasks.start_soon(cache.watch, name="cache.watch")
             tasks.start_soon(cache.run_sync, config.flush.interval_ms / 1000, name="cache.sync")
             yield Core(
@@ -108,17 +113,28 @@ async def running_core(
                 meta=meta,
                 loader=loader,
                 groups=groups,
+                broadcasts=broadcasts,
                 resets=Resets(
                     cache, committer, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms, journal
                 ),
-                reader=OffsetReader(cache, loader),
+                reader=reader,
                 flusher=flusher,
                 ownership=Ownership(cache, dirty, committer, flusher),
                 recovery=Recovery(
                     cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic
                 ),
                 expiry=Expiry(
-                    config.expiry, cache, dirty, groups, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
+                    config.expiry,
+                    cache,
+                    dirty,
+                    groups,
+                    broadcasts,
+                    committer,
+                    flusher,
+                    meta,
+                    metrics,
+                    clocks.now_ms,
+                    journal=journal,
                 ),
                 clocks=clocks,
                 tasks=tasks,

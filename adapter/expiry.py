@@ -11,6 +11,7 @@ import anyio
 import structlog
 
 from adapter import logs
+from adapter.broadcast import Broadcasts, is_of_client
 from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.committer import Committer, Forget, Reconcile
@@ -45,6 +46,7 @@ class Expiry:
         cache: OffsetCache,
         dirty: DirtyKeys,
         groups: Groups,
+        broadcasts: Broadcasts,
         committer: Committer,
         flusher: Flusher,
         meta: MetaClient,
@@ -54,10 +56,12 @@ class Expiry:
         journal: Journal = NO_JOURNAL,
     ) -> None:
         self._retention_ms = section.retention_hours * HOUR_MS
+        self._broadcast_ms = section.broadcast_seconds * 1000
         self._interval_s = section.interval_ms / 1000
         self._cache = cache
         self._dirty = dirty
         self._groups = groups
+        self._broadcasts = broadcasts
         self._committer = committer
         self._flusher = flusher
         self._meta = meta
@@ -101,9 +105,13 @@ class Expiry:
 
     async def _expire_if_old(self, row: GroupRow) -> None:
         now_ms = self._now_ms()
-        before_ms = now_ms - self._retention_ms
-        if not self._retention_ms or row.last_commit_at_ms >= before_ms:
+        of_client = is_of_client(row.group)
+        retention_ms = self._broadcast_ms if of_client else self._retention_ms
+        before_ms = now_ms - retention_ms
+        if not retention_ms or row.last_commit_at_ms >= before_ms:
             return
+        if of_client:
+            await self._broadcasts.keep_last(row.group, row.last_commit_at_ms, now_ms)
         # While no flush is under way, a commit that came in stays dirty, and so cannot be overlooked.
         async with self._flusher.paused():
             if not await self._is_quiet(row.group, before_ms):

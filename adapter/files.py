@@ -1,13 +1,17 @@
 """Whole files for the tools. A file that is written is there as a whole or not at all. `-` is standard input or output."""
 
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from adapter.errors import InvalidInputError
 
 STDIO = "-"
-READ_MAX_BYTES = 2**30
 
 
 def name_of(path: str, standard: str) -> str:
@@ -15,18 +19,16 @@ def name_of(path: str, standard: str) -> str:
     return standard if path == STDIO else path
 
 
-def read(path: str) -> bytes:
-    """All of a file. Raises InvalidInputError when it cannot be read, or is over 1 GiB."""
-    if path == STDIO:
-        return sys.stdin.buffer.read()
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(READ_MAX_BYTES + 1)
-    except OSError as error:
-        raise InvalidInputError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) > READ_MAX_BYTES:
-        raise InvalidInputError(f"{path}: is over 1 GiB; import it in parts")
-    return data
+@contextmanager
+def on_disk(path: str) -> Iterator[Path]:
+    """The file, or a copy of standard input that is gone at the end: one that can be read from any place. Raises OSError."""
+    if path != STDIO:
+        yield Path(path)
+        return
+    with tempfile.NamedTemporaryFile(prefix="offset-adapter-") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        yield Path(copy.name)
 
 
 def write(path: str, data: bytes) -> None:
@@ -35,6 +37,13 @@ def write(path: str, data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file that takes the place of `path` once it is whole and synced. Raises InvalidInputError; all is then as it was."""
     whole = Path(path).resolve()
     if whole.exists() and not whole.is_file():
         raise InvalidInputError(f"{path}: is not a regular file; - is standard output")
@@ -43,7 +52,7 @@ def write(path: str, data: bytes) -> None:
         file = fresh.open("xb")
         try:
             with file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             fresh.rename(whole)
@@ -51,7 +60,7 @@ def write(path: str, data: bytes) -> None:
             fresh.unlink(missing_ok=True)
         sync_directory(whole.parent)
     except OSError as error:
-        raise InvalidInputError(f"{path}: cannot be written: {error.strerror}") from error
+        raise InvalidInputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def sync_directory(path: Path) -> None:

@@ -1,10 +1,12 @@
 """The groups that have local offsets, in key order: pages of the cache, grouped. Holds one row per group, never all keys."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from adapter.cache import OffsetCache
-from adapter.codec import group_prefix, unpack_names
+from adapter.codec import group_prefix, pack_names, unpack_names
 from adapter.dirty import DirtyKeys
 from adapter.model import NAME_MAX_BYTES, GroupKey, OffsetKey
 from adapter.writing import Stored
@@ -63,6 +65,28 @@ class Groups:
                 return GroupPage(rows, group_prefix(rows[-1].group))
             rows.append(row)
         return GroupPage(rows, b"")
+
+    async def named(self, namespace: str, beginning: str) -> AsyncIterator[Stored]:
+        """The records of the groups whose names begin so and go on, group by group.
+
+        Names sort by their length first: there is a look for each length, which takes some microseconds where there is nothing.
+        """
+        first = beginning.encode()
+        length, after = len(first) + 1, None
+        while True:
+            heads = [pack_names(namespace) + bytes((longer,)) + first for longer in range(length, NAME_MAX_BYTES + 1)]
+            page = await self._cache.apart(partial(self._first_below, heads, after))
+            for stored in page:
+                yield stored
+            if len(page) < PAGE_KEYS:
+                return
+            after = page[-1].key
+            length = len(after.group.encode())
+
+    def _first_below(self, heads: Sequence[bytes], after: OffsetKey | None) -> list[Stored]:
+        """A page of the records below some prefixes, of which `after` is below the first."""
+        found = (stored for at, head in enumerate(heads) for stored in self._cache.scan(head, None if at else after))
+        return list(islice(found, PAGE_KEYS))
 
     def _counted(self, row: GroupRow, stored: Stored) -> GroupRow:
         key, record, _ = stored

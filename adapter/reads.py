@@ -63,9 +63,10 @@ class GroupLoader:
         """
         await self._combiner.submit(group)
 
-    async def load_patiently(self, group: GroupKey) -> None:
-        """The same for whom no commit waits: with the Meta Service's full timeout, in a call of its own."""
-        await self._load([group], patient=True)
+    async def load_patiently(self, *groups: GroupKey) -> None:
+        """The same for whom no commit waits: with the Meta Service's full timeout, in calls of its own."""
+        for at in range(0, len(groups), LOAD_GROUPS):
+            await self._load(groups[at : at + LOAD_GROUPS], patient=True)
 
     def must_load(self, commit: Commit) -> bool:
         """True when a group of the commit has to be loaded first, see `load_for`."""

@@ -148,9 +148,7 @@ class Resets:
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
         """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
         commit = commit._replace(entries=commit.offered(), columns=())
-        groups = dict.fromkeys(key.group_key for key, _ in commit.entries)
-        for group in groups:
-            await self._loader.load_patiently(group)
+        await self._loader.load_patiently(*dict.fromkeys(key.group_key for key, _ in commit.entries))
         before = {key: self._cache.get(key) for key, _ in commit.entries}
         if execute:
             after = {key: record for key, record in await self._write_through.commit(commit) if record}

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeGuard
 import grpc
 import structlog
 
+from adapter.broadcast import parse_commit_broadcast, parse_read_broadcast
 from adapter.commit_requests import ParsedCommit, parse_commit
 from adapter.committer import Standing
 from adapter.core import Core
@@ -40,14 +41,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
         self, request: offsets_pb.CommitOffsetsRequest, context: Context
     ) -> offsets_pb.CommitOffsetsReply:
-        if self.commit_lone(request):
-            return offsets_pb.CommitOffsetsReply()
-        begun = self.begin(request)
-        rows = self.finish_at_once(begun)
-        if rows is None:
-            await self.prepare(begun)
-            rows = await self.finish(begun)
-        return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=begun.written_through())
+        return await self._commit(request)
 
     async def StreamCommits(  # noqa: D102
         self, request_iterator: AsyncIterator[offsets_pb.StreamCommitsRequest], context: Context
@@ -92,11 +86,40 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         removed = await self._core().ownership.remove(parse_wanted(request.groups))
         return offsets_pb.RemoveOffsetsReply(removed=removed)
 
+    @answering
+    async def CommitBroadcast(  # noqa: D102
+        self, request: offsets_pb.CommitBroadcastRequest, context: Context
+    ) -> offsets_pb.CommitOffsetsReply:
+        try:
+            broadcasts = self._core().broadcasts
+            commit = parse_commit_broadcast(request)
+        except AdapterError as error:
+            self._count(error)
+            raise
+        return await broadcasts.commit(commit, request.group, self._commit)
+
+    @answering
+    async def ReadBroadcast(  # noqa: D102
+        self, request: offsets_pb.ReadBroadcastRequest, context: Context
+    ) -> offsets_pb.ReadBroadcastReply:
+        broadcasts = self._core().broadcasts
+        return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(parse_read_broadcast(request)))
+
     def end_streams(self) -> None:
         """Read nothing more from streams, open no new one; what was read is still answered (invariant 8)."""
         self._ending = True
         for reader in self._readers:
             reader.cancel()
+
+    async def _commit(self, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply:
+        if self.commit_lone(request):
+            return offsets_pb.CommitOffsetsReply()
+        begun = self.begin(request)
+        rows = self.finish_at_once(begun)
+        if rows is None:
+            await self.prepare(begun)
+            rows = await self.finish(begun)
+        return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=begun.written_through())
 
     def commit_lone(self, request: offsets_pb.CommitOffsetsRequest) -> bool:
         """Make what most requests are durable, see `lone`; False for any other, which then begins."""

@@ -2,7 +2,9 @@
 # What the fault tests and the test of the report's page use, from Debian's packages. Without root, or elsewhere, those tests say by name
 # that they did not run.
 set -eu
-sh "$(dirname "$0")/../demo/install-etcd.sh" || echo "no etcd; the tests that use it will say so"
+demo="$(dirname "$0")/../demo"
+sh "$demo/install-etcd.sh" || echo "no etcd; the tests that use it will say so"
+sh "$demo/unpack.sh" nats-server nats-server || echo "no nats-server; the test of the example will say so"
 missing=""
 for pair in strace:strace faketime:faketime mkfs.ext4:e2fsprogs mount:mount losetup:mount chromium:chromium etcdctl:etcd-client; do
   command -v "${pair%%:*}" >/dev/null 2>&1 || PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"

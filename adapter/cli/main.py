@@ -12,6 +12,7 @@ from adapter.cli.meta_copy import copy
 from adapter.cli.meta_kv import kv
 from adapter.cli.meta_placement import placement
 from adapter.cli.meta_rebalance import rebalance
+from adapter.cli.moving import export_command, import_command
 from adapter.cli.snapshot import snapshot
 from adapter.config import AdapterConfig, load
 from adapter.errors import AdapterError, InvalidInputError
@@ -153,6 +154,8 @@ def repair(config: Path | None, *, start_from_meta: bool, yes: bool) -> None:
 
 cli.add_command(offsets.groups)
 cli.add_command(offsets.offsets)
+cli.add_command(import_command)
+cli.add_command(export_command)
 cli.add_command(snapshot)
 meta.add_command(copy)
 meta.add_command(kv)

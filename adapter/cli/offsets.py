@@ -14,20 +14,17 @@ import anyio
 import click
 
 from adapter import files
-from adapter.cli import options, tools_changes, tools_offsets
+from adapter.cli import options, plan_files, tools_changes, tools_offsets
+from adapter.cli.broadcast import broadcast
 from adapter.cli.times import before_ms, datetime_ms
 from adapter.cli.tools import Target
 from adapter.cli.tools_changes import Asked
 from adapter.errors import InvalidInputError
-from adapter.formats.csv_and_json import Format, OffsetRow, parse
 from adapter.model import GroupKey
 from adapter.requests import parse_offset
 
 SHIFT_MAX = 2**63 - 1  # of a sint64
 DESTINATIONS = "--to-offset, --to-earliest, --to-latest, --to-current, --shift-by, --to-datetime, --by-duration, --from-file"
-
-_execute = click.option("--execute", is_flag=True, help="Do it. Without this it is a dry run that only shows what it would do.")
-_format = click.option("--format", "kind", type=click.Choice([kind.value for kind in Format]), help="[default: by FILE's name]")
 
 
 def _run(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object, **switches: bool) -> None:
@@ -42,7 +39,10 @@ def groups() -> None:
 
 @click.group()
 def offsets() -> None:
-    """Offsets of groups: reset, delete, export, import."""
+    """Offsets of groups: reset, delete."""
+
+
+groups.add_command(broadcast)
 
 
 @groups.command("list")
@@ -77,7 +77,7 @@ def describe(names: tuple[str, ...], namespace: str, target: Target, *, all_grou
 @click.argument("from_group", metavar="FROM")
 @click.argument("to_group", metavar="TO")
 @click.argument("shards", nargs=-1)
-@_execute
+@options.execute
 @options.namespace
 @options.target
 @options.as_json
@@ -105,7 +105,7 @@ def clone(
 @click.option("--by-duration", metavar="PnDTnHnMnS", help="The first message since so long ago: P7D, PT12H, P1DT2H30M5S.")
 @click.option("--from-file", metavar="FILE", help="CSV as kafka-consumer-groups writes it, or .json; - is standard input.")
 @click.option("--export", default="", metavar="FILE", help="Save the plan for --from-file, also in a dry run: CSV, or .json.")
-@_execute
+@options.execute
 @options.namespace
 @options.target
 @options.as_json
@@ -136,9 +136,7 @@ def reset(
     if where == "from_file":
         if shards:
             raise InvalidInputError("--from-file: the file names the shards; name none on the command line")
-        path = str(value)
-        rows = _rows(path, Format.of(path), namespace, group)
-        _run(tools_changes.reset_to_rows, target, key, rows, asked)
+        _run(tools_changes.reset_to_rows, target, key, plan_files.read(str(value), key), asked)
     else:
         _run(tools_changes.reset, target, key, shards, _destination(where, value), asked)
 
@@ -146,7 +144,7 @@ def reset(
 @offsets.command()
 @click.argument("names", metavar="[GROUP] [SHARD]...", nargs=-1)
 @click.option("--all-groups", is_flag=True, help="The named shards, of every group: for shards that were made anew.")
-@_execute
+@options.execute
 @options.namespace
 @options.target
 @options.as_json
@@ -161,55 +159,6 @@ def delete(names: tuple[str, ...], namespace: str, target: Target, *, all_groups
     if not group and not all_groups:
         raise InvalidInputError("GROUP is empty; --all-groups is for every group")
     _run(tools_changes.delete, target, GroupKey(namespace, group), shards, Asked(execute, as_json))
-
-
-@offsets.command()
-@click.argument("names", metavar="[GROUP]...", nargs=-1)
-@_format
-@click.option(
-    "--output", "-o", default=files.STDIO, metavar="FILE", help="Written as a whole or not at all; - is standard output."
-)
-@options.namespace
-@options.target
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-def export(names: tuple[str, ...], kind: str | None, output: str, namespace: str, target: Target, *, as_json: bool) -> None:
-    """Write the offsets of some groups, or of all that this adapter has, to a file.
-
-    CSV is Kafka's: group,topic,partition,offset, without the group when exactly one is named. Only shards named
-    topic/partition fit. JSON holds everything.
-
-    Exit code 1 when a group has no offsets.
-    """
-    chosen = Format.JSON if as_json else _kind(kind, output)
-    _run(tools_offsets.export, target, namespace, names, chosen, output)
-
-
-@offsets.command("import")
-@click.argument("file")
-@_format
-@click.option("--group", "-g", default="", help="The group of a file that names none.")
-@_execute
-@options.namespace
-@options.target
-@options.as_json
-def import_command(
-    file: str, kind: str | None, group: str, namespace: str, target: Target, *, execute: bool, as_json: bool
-) -> None:
-    """Merge the offsets of FILE (- is standard input): only what is larger than what stands. A dry run unless --execute.
-
-    A file with a line that cannot be read is refused as a whole, with exit code 2. Exit code 1 when a larger offset stands.
-    """
-    rows = _rows(file, _kind(kind, file), namespace, group)
-    _run(tools_changes.import_rows, target, rows, Asked(execute, as_json))
-
-
-def _rows(path: str, kind: Format, namespace: str, group: str) -> list[OffsetRow]:
-    """The rows of a file. Raises InvalidInputError that names every bad one."""
-    return parse(files.read(path), kind, source=files.name_of(path, "standard input"), namespace=namespace, group=group)
-
-
-def _kind(name: str | None, path: str) -> Format:
-    return Format(name) if name else Format.of(path)
 
 
 def _destination(where: str, value: object) -> dict[str, int | bool]:

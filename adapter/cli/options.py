@@ -23,6 +23,7 @@ def default_address() -> str:
     return DEFAULTS.listen
 
 
+execute = click.option("--execute", is_flag=True, help="Do it. Without this it is a dry run that only shows what it would do.")
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 namespace = click.option("--namespace", "-n", default="default", show_default=True, help="The groups' namespace.")
 

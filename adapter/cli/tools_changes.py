@@ -1,36 +1,29 @@
-"""The tools that change offsets: reset, delete, clone, import. A dry run unless they are told to execute.
+"""The tools that move offsets anywhere: reset, delete, clone. A dry run unless they are told to execute.
 
 Large changes go in pieces. More than one piece is planned as a whole before the first is executed, so that what cannot be done
 is refused before anything is. Success is said only for what the adapter has read back from the Meta Service.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import grpc
 import grpc.aio
 
-from adapter import files
+from adapter.cli import plan_files
 from adapter.cli.tools import Target, as_dict, connected, print_json, tell
 from adapter.cli.tools_offsets import LEFT, PIECE, RIGHT, TIMEOUT_S, exported, note, position_text, print_table, progress, warn
 from adapter.client import OffsetClient
-from adapter.formats.csv_and_json import Format, OffsetRow, to_csv, to_json
+from adapter.formats.rows import OffsetRow
 from adapter.model import GroupKey
 from adapter.rpc import offsets_pb
 
 Reply: TypeAlias = offsets_pb.ChangeReply
 Row: TypeAlias = offsets_pb.ChangeReply.Row
-IMPORT_PIECE = 500  # rows of one request: under gRPC's 4 MiB with the longest names and metadata
 EVERY_GROUP_TIMEOUT_S = 600.0  # the adapter lists a whole namespace, and takes one group after the other
 WARNINGS_SHOWN = 5  # each request of a large change may have its own
 
-Request: TypeAlias = (
-    offsets_pb.ResetOffsetsRequest
-    | offsets_pb.DeleteOffsetsRequest
-    | offsets_pb.CloneGroupRequest
-    | offsets_pb.ImportOffsetsRequest
-)
+Request: TypeAlias = offsets_pb.ResetOffsetsRequest | offsets_pb.DeleteOffsetsRequest | offsets_pb.CloneGroupRequest
 
 
 class Asked(NamedTuple):
@@ -86,32 +79,16 @@ async def clone(target: Target, source: GroupKey, to_group: str, shards: Sequenc
         return await _change(client.admin.CloneGroup, requests, "cloned", asked)
 
 
-async def import_rows(target: Target, rows: Sequence[OffsetRow], asked: Asked) -> bool:
-    """Merge the offsets of a file; True when each of them stands."""
-    requests = [offsets_pb.ImportOffsetsRequest(groups=_commits(piece)) for piece in _cut(rows, IMPORT_PIECE)]
-    async with connected(target) as client:
-        return await _change(client.admin.ImportOffsets, requests, "imported", asked)
-
-
 async def _pieces(client: OffsetClient, group: GroupKey, shards: Sequence[str]) -> list[Sequence[str]]:
     """The shards of each request. None named and not many there: one request without names, for which the adapter knows best."""
     if shards:
         return _cut(list(dict.fromkeys(shards)))
-    found = [row.shard for row in await exported(client, [group])]
+    found = [row.shard async for row in exported(client, [group])]
     return [[]] if len(found) <= PIECE else _cut(found)
 
 
 def _cut(items: Sequence[Any], size: int = PIECE) -> list[Sequence[Any]]:
     return [items[at : at + size] for at in range(0, len(items), size)]
-
-
-def _commits(rows: Iterable[OffsetRow]) -> list[offsets_pb.GroupCommits]:
-    fields = ("shard", "offset", "metadata", "committed_at_ms", "topic", "partition")
-    groups = []
-    for group, of_group in groupby(sorted(rows), key=lambda row: row.key.group_key):
-        shards = [offsets_pb.ShardCommit(**{name: getattr(row, name) for name in fields}) for row in of_group]
-        groups.append(offsets_pb.GroupCommits(**group._asdict(), shards=shards))
-    return groups
 
 
 async def _change(call: _Call, requests: Sequence[Request], done: str, asked: Asked, last: Sequence[Request] = ()) -> bool:
@@ -143,7 +120,7 @@ async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], 
         for request in requests:
             request.execute = asked.execute
             replies.append(await call(request, timeout=asked.timeout_s))
-            advance()
+            advance(1)
 
 
 def _save_plan(path: str, plan: Iterable[Reply]) -> None:
@@ -153,8 +130,9 @@ def _save_plan(path: str, plan: Iterable[Reply]) -> None:
         for row in reply.rows
         if row.HasField("after") and not row.after.deleted
     ]
-    files.write(path, to_json(rows) if Format.of(path) is Format.JSON else to_csv(rows, with_group=False))
-    note(f"the plan is in {path}; --from-file reads it")
+    if rows:
+        plan_files.write(path, rows, rows[0].key.group_key)
+        note(f"the plan is in {path}; --from-file reads it")
 
 
 def _show(replies: Sequence[Reply], done: str, asked: Asked, *, whole: bool = True) -> bool:
@@ -165,7 +143,7 @@ def _show(replies: Sequence[Reply], done: str, asked: Asked, *, whole: bool = Tr
     if asked.as_json:
         print_json({"executed": executed and whole, "rows": [as_dict(row) for row in rows], "warnings": warnings})
     else:
-        _print_rows(rows)
+        print_rows(rows)
         for warning in warnings[:WARNINGS_SHOWN]:
             warn(warning)
         if len(warnings) > WARNINGS_SHOWN:
@@ -187,7 +165,8 @@ def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: 
         note("not done: the adapter does not confirm it; look with `groups describe`, and try again", style="red")
 
 
-def _print_rows(rows: Sequence[Row]) -> None:
+def print_rows(rows: Sequence[Row]) -> None:
+    """Each shard of a change: where it stood, and where it stands or would."""
     columns = {"namespace": LEFT, "group": LEFT, "shard": LEFT, "before": RIGHT, "after": RIGHT, "by": RIGHT, "note": LEFT}
     print_table(columns, [_cells(row) for row in rows])
 

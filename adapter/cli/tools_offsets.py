@@ -1,4 +1,4 @@
-"""The tools that look at groups: list, describe, export. They change nothing.
+"""The tools that look at groups: list, describe; and what all tools print. They change nothing.
 
 Numbers and names as kafka-consumer-groups shows them (CURRENT-OFFSET, LOG-END-OFFSET, LAG), with what is ours beside.
 """
@@ -9,16 +9,16 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from adapter import files
 from adapter.access import harmless
 from adapter.cli.tools import Target, as_dict, connected, print_json, tell, when
 from adapter.client import OffsetClient
-from adapter.formats.csv_and_json import Format, OffsetRow, split_shard, to_csv, to_json
+from adapter.formats.rows import OffsetRow
 from adapter.model import METADATA_MAX_BYTES, GroupKey
+from adapter.queues import queue_of
 from adapter.rpc import offsets_pb
 
 TIMEOUT_S = 30.0  # of one admin call: it may ask the Meta Service and the broker, and each may take seconds
@@ -27,7 +27,7 @@ PIECE = 1_000  # shards or groups of one request
 Group = offsets_pb.ListGroupsReply.Group
 LEFT: JustifyMethod = "left"
 RIGHT: JustifyMethod = "right"
-FRAMED_MAX = 1_000  # rows
+FRAMED_MAX = 200  # rows
 
 Described = offsets_pb.DescribeGroupReply
 
@@ -64,27 +64,6 @@ async def describe(target: Target, namespace: str, groups: Sequence[str], *, all
     return all(reply.shards and not reply.remote_error for _, reply in found)
 
 
-async def export(target: Target, namespace: str, groups: Sequence[str], kind: Format, path: str) -> bool:
-    """Write the offsets of some groups (none named: of all local ones) to a file; True when each group has one.
-
-    Nothing is written when there are none, or when the format cannot hold one of them.
-    """
-    async with connected(target) as client:
-        names = groups or [row.group async for row in groups_of(client, namespace)]
-        wanted = [GroupKey(namespace, name) for name in dict.fromkeys(names)]
-        rows = await exported(client, wanted)
-    missing = {group.group for group in wanted} - {row.group for row in rows}
-    for name in sorted(missing):
-        warn(f"group {name!r} has no offsets in namespace {namespace!r}; `groups list` shows those that have")
-    if not rows:
-        warn("no offsets: nothing is written")
-        return False
-    files.write(path, to_json(rows) if kind is Format.JSON else to_csv(rows, with_group=len(groups) != 1))
-    where = files.name_of(path, "standard output")
-    note(f"exported {len(rows):,} offsets of {len(wanted) - len(missing):,} groups to {where}")
-    return not missing
-
-
 async def groups_of(client: OffsetClient, namespace: str) -> AsyncIterator[Group]:
     """The groups of a namespace (empty: of all) that have local offsets, page by page."""
     request = offsets_pb.ListGroupsRequest(namespace=namespace)
@@ -97,31 +76,41 @@ async def groups_of(client: OffsetClient, namespace: str) -> AsyncIterator[Group
         request.page_token = reply.next_page_token
 
 
-async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> list[OffsetRow]:
-    """All offsets of groups, as the adapter and the Meta Service together know them, in the order of their names."""
-    rows: list[OffsetRow] = []
-    pieces = [groups[at : at + PIECE] for at in range(0, len(groups), PIECE)]
-    with progress("exporting", len(pieces)) as advance:
-        for piece in pieces:
-            request = offsets_pb.ExportOffsetsRequest(groups=[offsets_pb.GroupShards(**group._asdict()) for group in piece])
-            async for reply in client.admin.ExportOffsets(request, timeout=TIMEOUT_S):
-                rows += [OffsetRow(**{name: getattr(row, name) for name in OffsetRow._fields}) for row in reply.offsets]
-            advance()
-    return sorted(rows, key=lambda row: (row.namespace, row.group, _shard_order(row.shard)))
+async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIterator[OffsetRow]:
+    """All offsets of groups, as the adapter and the Meta Service together know them, group by group."""
+    for at in range(0, len(groups), PIECE):
+        wanted = [offsets_pb.GroupShards(**group._asdict()) for group in groups[at : at + PIECE]]
+        async for reply in client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(groups=wanted), timeout=TIMEOUT_S):
+            for row in reply.offsets:
+                yield OffsetRow(
+                    row.namespace,
+                    row.group,
+                    row.shard,
+                    row.offset,
+                    row.metadata,
+                    row.committed_at_ms,
+                    row.topic,
+                    row.partition,
+                    row.epoch,
+                )
 
 
 def _shard_order(shard: str) -> tuple[str, int]:
     """Partition 10 behind partition 9."""
-    return split_shard(shard) or (shard, -1)
+    queue = queue_of(shard)
+    return (shard[: -len(str(queue.queue_id))], queue.queue_id) if queue else (shard, -1)
 
 
 @contextmanager
-def progress(title: str, requests: int) -> Iterator[Callable[[], None]]:
-    """A bar on standard error while there is more than one request, if a person looks at it."""
+def progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error while there is more than one thing to do (None: nobody knows how many), if a person looks at it."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=requests <= 1 or not console.is_terminal) as bar:
-        task = bar.add_task(title, total=requests)
-        yield lambda: bar.advance(task)
+    columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    hidden = total in {0, 1} or not console.is_terminal
+    # Standard output stays what it is: it may be a file, or a script that reads JSON.
+    with Progress(*columns, console=console, transient=True, disable=hidden, redirect_stdout=False) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def print_table(columns: Mapping[str, JustifyMethod], rows: Sequence[Sequence[str]]) -> None:

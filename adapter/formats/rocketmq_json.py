@@ -1,215 +1,239 @@
-"""RocketMQ's offset files: bytes -> rows, with the place of each. No I/O.
+"""RocketMQ's offset files, read as streams: consumerOffset.json and lmqConsumerOffset.json of brokers, offsets.json of clients.
 
-Promises that whatever stands in a table is either an offset or a reject with its reason. fastjson writes JSON with keys that are
-numbers, or whole objects: these are put into quotes first, outside of strings. Everything else has to be JSON.
+Promises that whatever stands in a table is either an offset or a reject with its line, place and reason. A key that is there
+twice gives both its offsets: whoever merges takes the larger one.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import IO, NamedTuple
 
-LONG_MAX = 2**63 - 1
-QUEUE_MAX = 2**31 - 1  # Java's int
-TEXT_SHOWN = 120  # characters of what was rejected
-_LEVELS_SHOWN = 3
-_DIGITS_MAX = len(str(LONG_MAX))
+from adapter.errors import InvalidInputError
+from adapter.formats.json_stream import CHUNK_BYTES, FLAT_OBJECT, SPACE, JsonStream
+from adapter.formats.rows import LONG_MAX, QUEUE_MAX, NotReadableError, Reject, not_whole, shortened, whole_number
 
 SEPARATOR = "@"
 # What the broker puts behind the group for the offsets that it keeps for broadcasting consumers: `topic@group@broadcast`.
 BROADCAST = "broadcast"
-# Groups of light message queues begin so. A broker that has these on looks for them in lmqOffsetTable alone; their queue is 0.
+# Groups of light message queues begin so. A broker with enableLmq looks for them in lmqOffsetTable alone, and their queue is 0
+# (LmqConsumerOffsetManager.queryOffset); one without does not read that table (ConsumerOffsetManager.decode).
 LMQ = "%LMQ%"
+OFFSETS, LMQ_OFFSETS = "offsetTable", "lmqOffsetTable"
 # Not what was consumed: derived, or how far was pulled. Of the last three only rocketmq-rust writes any.
 IGNORED = frozenset({"dataVersion", "groupTopicMap", "pullOffsetTable", "processedPullOffsetTable"})
+_PENDING_RESETS = "resetOffsetTable"
+_PLACE_SHOWN = 600  # characters of a key: two names of 255 and what is between
 
-# A string; or, after { or a comma, a number or an object before a colon.
-_ODD_KEY = re.compile(
-    rb'"(?:[^"\\]|\\.)*+"|([{,]\s*+)(?:(-?\d++)|(\{(?:"(?:[^"\\]|\\.)*+"|[^{}"]++)*+\}))(?=\s*+:)',
-    re.DOTALL,
-)
+# A member whole in the window, as brokers write it. Its numbers are small enough to be a queue and an offset unseen: what is
+# larger, or odd in any way, is read piece by piece instead.
+_NAME = r'[^"\\\x00-\x1f@]'
+_NAMES = rf'("({_NAME}*+)@({_NAME}*+(?:@{BROADCAST})?+)"){SPACE}:{SPACE}'
+_OFFSET = "(?:0|[1-9][0-9]{0,17}+)"
+_PAIR = f'{SPACE}(?:[0-9]{{1,9}}+|"[0-9]{{1,9}}+"){SPACE}:{SPACE}(?:{_OFFSET}|"{_OFFSET}"){SPACE}'
+_QUEUES = re.compile(rf"{_NAMES}\{{({_PAIR}(?:,{_PAIR})*+)\}}{SPACE},")
+_LMQ_QUEUE = re.compile(f"{_NAMES}({_OFFSET}){SPACE},")
+_MESSAGE_QUEUE = re.compile(f"({FLAT_OBJECT}){SPACE}:{SPACE}({_OFFSET}){SPACE},")
 
 
-class Row(NamedTuple):
-    """One offset of a file; or, with a `reason`, what cannot be imported, and the beginning of what stands there as `text`.
+class Queues(NamedTuple):
+    """Offsets of some queues of one topic for one group: (queue, offset).
 
-    `broker` is empty where the file does not tell it, `group` where its path does, `place` for a file as a whole.
+    `broker` is empty where the file does not tell it, `group` where its path does. `place` is the JSON path; it holds all
+    of the queues when `keyed`.
     """
 
+    line: int
     place: str
-    group: str = ""
-    topic: str = ""
-    queue: int | None = None
-    broker: str = ""
-    offset: int | None = None
-    text: str = ""
-    reason: str | None = None
+    group: str
+    topic: str
+    broker: str
+    offsets: list[tuple[int, int]]
+    keyed: bool = False
+
+    def place_of(self, queue: int) -> str:
+        """The JSON path of one of the queues."""
+        return f'{self.place}["{queue}"]' if self.keyed else self.place
 
 
-def reject(place: str, text: str, reason: str) -> Row:
-    """What cannot be imported."""
-    return Row(place, text=text, reason=reason)
+Entries = Iterator[Queues | Reject]
+_Table = Callable[[JsonStream, str], Entries]
 
 
-Rows = Iterator[Row]
+def broker_file(file: IO[bytes], chunk_bytes: int = CHUNK_BYTES) -> Entries:
+    """What stands in consumerOffset.json or lmqConsumerOffset.json. Raises NotReadableError, perhaps after entries."""
+    tables: dict[str, _Table] = {OFFSETS: _offset_table, LMQ_OFFSETS: _lmq_table, _PENDING_RESETS: _pending_resets}
+    return _tables(JsonStream(file, chunk_bytes), tables)
 
 
-class NotReadableError(ValueError):
-    """A file is not JSON, or torn, or not an object."""
+def client_file(file: IO[bytes], chunk_bytes: int = CHUNK_BYTES) -> Entries:
+    """What stands in offsets.json; the group is in its path. Raises NotReadableError, perhaps after entries."""
+    return _tables(JsonStream(file, chunk_bytes), {OFFSETS: _client_table})
 
 
-class _Pairs(list[tuple[str, Any]]):
-    """A JSON object with its keys in order, and those that are there twice."""
-
-
-def broker_file(data: bytes) -> Rows:
-    """The rows of consumerOffset.json or lmqConsumerOffset.json. Raises NotReadableError."""
-    return _tables(data, {"offsetTable": _queues, "lmqOffsetTable": _lmq, "resetOffsetTable": _pending_reset})
-
-
-def client_file(data: bytes) -> Rows:
-    """The rows of offsets.json; the group is in its path. Raises NotReadableError."""
-    return _tables(data, {"offsetTable": _message_queue})
-
-
-def _tables(data: bytes, readers: dict[str, Callable[[str, str, Any], Rows]]) -> Rows:
-    for name, table in _document(data):
-        place = f"$.{name}"
-        if name in IGNORED:
-            continue
-        if name not in readers:
-            yield reject(place, shown(table), f"{name!r} is not a table of offsets that is known here")
-        elif not isinstance(table, _Pairs):
-            yield reject(place, shown(table), "is not an object")
-        else:
-            for key, value in table:
-                yield from readers[name](_printable(f"{place}[{json.dumps(key, ensure_ascii=False)}]"), key, value)
-
-
-def _document(data: bytes) -> _Pairs:
-    try:
-        text = quoted_keys(data.removeprefix(b"\xef\xbb\xbf")).decode()
-        document = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_no_number)
-    except UnicodeDecodeError as error:
-        raise NotReadableError(f"is not UTF-8 at byte {error.start + 1}") from error
-    except RecursionError as error:
-        raise NotReadableError("is not JSON: is nested too deeply") from error
-    except ValueError as error:
-        raise NotReadableError("is empty" if not data.strip() else f"is not JSON, or torn: {error}") from error
-    if not isinstance(document, _Pairs):
+def _tables(stream: JsonStream, tables: dict[str, _Table]) -> Entries:
+    if not stream.next():
+        raise NotReadableError("is empty")
+    if stream.next() != "{":
+        stream.value()
+        stream.end()
         raise NotReadableError("is not a JSON object")
-    return document
+    for key in stream.members():
+        name = _text(str(key))
+        place = f"$.{_printable(shortened(name))}"
+        if name in IGNORED:
+            stream.value()
+        elif name not in tables:
+            yield _reject(stream, place, f"{name!r} is not a table of offsets that is known here")
+        elif stream.next() != "{":
+            yield _reject(stream, place, "is not an object")
+        else:
+            yield from tables[name](stream, place)
+    stream.end()
 
 
-def _no_number(text: str) -> Any:  # noqa: ANN401 - never returns
-    raise ValueError(f"{text} is not a number")
+def _offset_table(stream: JsonStream, table: str) -> Entries:
+    for found in stream.members(_QUEUES):
+        if isinstance(found, str):
+            yield from _queues(stream, table, found)
+        else:
+            key, topic, group, queues = found.groups()
+            numbers = [*map(int, queues.replace('"', "").replace(":", ",").split(","))]
+            offsets = [*zip(numbers[::2], numbers[1::2], strict=True)]
+            yield Queues(stream.key_line, f"{table}[{key}]", group, topic, "", offsets, keyed=True)
 
 
-def quoted_keys(data: bytes) -> bytes:
-    """JSON with the keys that fastjson does not quote (numbers, objects) as strings. All else is as it was."""
-    return _ODD_KEY.sub(_quoted_key, data)
-
-
-def _quoted_key(found: re.Match[bytes]) -> bytes:
-    before, number, whole = found.groups()
-    if number:
-        return bytes(before) + b'"' + bytes(number) + b'"'
-    if whole:
-        return bytes(before) + json.dumps(whole.decode(errors="surrogateescape"), ensure_ascii=False).encode(
-            errors="surrogateescape"
-        )
-    return found[0]
-
-
-def _queues(place: str, key: str, queues: Any) -> Rows:  # noqa: ANN401 - whatever stands in the file
-    if not isinstance(queues, _Pairs):
-        yield reject(place, shown(queues), "is not an object of queues and offsets")
+def _queues(stream: JsonStream, table: str, key: str) -> Entries:
+    """The queues of one key, one after the other."""
+    line, place = stream.key_line, _place(table, key)
+    if stream.next() != "{":
+        yield _reject(stream, place, "is not an object of queues and offsets")
         return
     try:
         topic, group = _names(key)
-    except ValueError as error:
-        yield reject(place, shown(queues), f"key: {error}")
+    except InvalidInputError as error:
+        yield _reject(stream, place, str(error))
         return
-    for text, value in queues:
-        yield _entry(f'{place}["{text}"]', group, topic, text, "", value)
+    for queue in map(str, stream.members()):
+        stream.next()
+        at, text = stream.line, stream.value()
+        try:
+            entry = (_whole(queue, "queueId", QUEUE_MAX), _whole(text, "offset", LONG_MAX))
+        except InvalidInputError as error:
+            yield Reject(at, _place(place, queue), _shown(text), str(error))
+        else:
+            yield Queues(line, place, group, topic, "", [entry], keyed=True)
 
 
-def _lmq(place: str, key: str, value: Any) -> Rows:  # noqa: ANN401
+def _lmq_table(stream: JsonStream, table: str) -> Entries:
+    for found in stream.members(_LMQ_QUEUE):
+        if isinstance(found, str):
+            yield _entry(stream, _place(table, found), partial(_lmq_queue, found))
+        else:
+            key, topic, group, offset = found.groups()
+            yield Queues(stream.key_line, f"{table}[{key}]", group, topic, "", [(0, int(offset))])
+
+
+def _lmq_queue(key: str) -> tuple[str, str, str, int]:
+    topic, group = _names(key)
+    return group, topic, "", 0
+
+
+def _client_table(stream: JsonStream, table: str) -> Entries:
+    for found in stream.members(_MESSAGE_QUEUE):
+        if isinstance(found, str):
+            yield _entry(stream, _place(table, found), partial(_message_queue, found))
+            continue
+        key, offset = found.groups()
+        place = _place(table, key)
+        try:
+            group, topic, broker, queue = _message_queue(key)
+        except InvalidInputError as error:
+            yield Reject(stream.key_line, place, offset, str(error))
+        else:
+            yield Queues(stream.key_line, place, group, topic, broker, [(queue, int(offset))])
+
+
+def _message_queue(key: str) -> tuple[str, str, str, int]:
+    """A MessageQueue as fastjson writes it: an object, or the same in a string. Its fields come in any order."""
     try:
-        topic, group = _names(key)
-    except ValueError as error:
-        yield reject(place, shown(value), f"key: {error}")
-    else:
-        yield _entry(place, group, topic, 0, "", value)
-
-
-def _pending_reset(place: str, _key: str, value: Any) -> Rows:  # noqa: ANN401
-    yield reject(place, shown(value), "is a reset that no consumer has taken up yet, not an offset; do it again after the import")
-
-
-def _message_queue(place: str, key: str, value: Any) -> Rows:  # noqa: ANN401
-    try:
-        queue = json.loads(key)
+        queue = json.loads(_text(key))
         topic, broker, number = (queue[name] for name in ("topic", "brokerName", "queueId"))
     except (ValueError, TypeError, KeyError, RecursionError):
         topic = broker = number = None
     if not isinstance(topic, str) or not isinstance(broker, str):
-        yield reject(place, shown(value), "key: is not a queue with brokerName, queueId and topic")
-        return
+        raise InvalidInputError("key: is not a queue with brokerName, queueId and topic")
+    _check_pairs(topic + broker, "key")
+    return "", topic, broker, _whole(json.dumps(number), "queueId", QUEUE_MAX)
+
+
+def _entry(stream: JsonStream, place: str, queue_of: Callable[[], tuple[str, str, str, int]]) -> Queues | Reject:
+    """A key that is one queue, and its offset."""
+    stream.next()
+    line, at, text = stream.key_line, stream.line, stream.value()
     try:
-        _check_whole(topic + broker)
-    except ValueError as error:
-        yield reject(place, shown(value), f"key: {error}")
-    else:
-        yield _entry(place, "", topic, number, broker, value)
+        group, topic, broker, queue = queue_of()
+        return Queues(line, place, group, topic, broker, [(queue, _whole(text, "offset", LONG_MAX))])
+    except InvalidInputError as error:
+        return Reject(at, place, _shown(text), str(error))
+
+
+def _pending_resets(stream: JsonStream, table: str) -> Entries:
+    for key in stream.members():
+        reason = "is a reset that no consumer has taken up yet, not an offset; do it again after the import"
+        yield _reject(stream, _place(table, str(key)), reason)
 
 
 def _names(key: str) -> tuple[str, str]:
     """Topic and group of `topic@group`. No name of RocketMQ has an @, so that one with more is not guessed at."""
-    _check_whole(key)
-    topic, *rest = key.split(SEPARATOR)
+    text = _text(key)
+    _check_pairs(text, "key")
+    topic, *rest = text.split(SEPARATOR)
+    if not key.startswith('"') or not rest:
+        raise InvalidInputError("key: is not topic@group")
     if len(rest) == 1 or (len(rest) == 2 and rest[1] == BROADCAST):  # noqa: PLR2004 - see BROADCAST
         return topic, SEPARATOR.join(rest)
-    if not rest:
-        raise ValueError("is not topic@group")
-    raise ValueError(f"has {len(rest)} @: which of them parts topic and group cannot be known")
+    raise InvalidInputError(f"key: has {len(rest)} @: which of them parts topic and group cannot be known")
 
 
-def _check_whole(text: str) -> None:
+def _check_pairs(text: str, field: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"has half of a surrogate pair at position {error.start}") from error
+        raise InvalidInputError(f"{field}: has half of a surrogate pair at position {error.start}") from error
 
 
-def _entry(place: str, group: str, topic: str, queue: Any, broker: str, offset: Any) -> Row:  # noqa: ANN401
+def _whole(value: str, field: str, largest: int) -> int:
+    """A number, or its digits in quotes: fastjson quotes long ones on request."""
     try:
-        return Row(place, group, topic, _whole(queue, "queueId", QUEUE_MAX), broker, _whole(offset, "offset", LONG_MAX))
-    except ValueError as error:
-        return reject(_printable(place), shown(offset), str(error))
+        return whole_number(_text(value), field, largest)
+    except InvalidInputError as error:
+        raise not_whole(_shown(value), field, largest) from error
 
 
-def _whole(value: Any, field: str, largest: int) -> int:  # noqa: ANN401
-    """A number, or its digits: fastjson quotes long ones on request. Raises ValueError."""
-    number = value
-    if isinstance(value, str) and len(value) <= _DIGITS_MAX and value.isascii() and value.isdecimal():
-        number = int(value)
-    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= largest:
-        raise ValueError(f"{field}: {shown(value)} is not a whole number from 0 to {largest}")
-    return number
+def _text(value: str) -> str:
+    """What a string holds; any other value as it stands there."""
+    if not value.startswith('"'):
+        return value
+    return str(json.loads(value)) if "\\" in value else value[1:-1]
 
 
-def shown(value: Any) -> str:  # noqa: ANN401
-    """A value as a reject shows it: shortened."""
-    text = _printable(json.dumps(_plain(value, _LEVELS_SHOWN), ensure_ascii=False))
-    return text if len(text) <= TEXT_SHOWN else f"{text[:TEXT_SHOWN]}..."
+def _reject(stream: JsonStream, place: str, reason: str) -> Reject:
+    """What comes next, which is taken."""
+    stream.next()
+    return Reject(stream.line, place, _shown(stream.value()), reason)
+
+
+def _place(table: str, key: str) -> str:
+    """The JSON path of a key. An odd one is put into quotes, as JSON would have it."""
+    text = key if key.startswith('"') else json.dumps(key, ensure_ascii=False)
+    return f"{table}[{shortened(' '.join(text.split()), _PLACE_SHOWN)}]"
+
+
+def _shown(text: str) -> str:
+    return " ".join(shortened(text).split())
 
 
 def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
-
-
-def _plain(value: Any, levels: int) -> Any:  # noqa: ANN401
-    if isinstance(value, _Pairs):
-        return {key: _plain(item, levels - 1) for key, item in value} if levels else "..."
-    return value if not isinstance(value, list) or levels else "..."

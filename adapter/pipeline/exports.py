@@ -6,17 +6,16 @@ A row that the format cannot hold has a `reason`. The files are such as `import`
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter.formats.rocketmq_json import BROADCAST, LMQ, QUEUE_MAX, SEPARATOR
+from adapter.formats.rocketmq_json import BROADCAST, LMQ, LMQ_OFFSETS, OFFSETS, SEPARATOR
+from adapter.formats.rows import QUEUE_MAX
 from adapter.pipeline.config import ExportSection, fields_of
 from adapter.pipeline.patterns import taken_apart
 
 # Where a line belongs: the file's path below `output`, and the table in it. `line` has no line break at its end.
 LINE = ("file", "table", "line")
-OFFSETS, LMQ_OFFSETS = "offsetTable", "lmqOffsetTable"
-
 BROKER_FILE, CLIENT_FILE, CSV_FILE = "consumerOffset.json", "offsets.json", "offsets.csv"
 
-# What Kafka's tool writes without quotes, see formats.to_csv.
+# What Kafka's tool writes without quotes, see adapter.formats.kafka_csv.
 _UNQUOTED = r"^[^\x00-,]{1,24}$"
 _PLAIN_GROUP = f"^[^{SEPARATOR}]+({SEPARATOR}{BROADCAST})?$"
 _NO_DIRECTORY = r"/|^\.{0,2}$"

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from adapter import files
 from adapter.errors import ConfigError
+from adapter.formats.rocketmq_json import OFFSETS
 from adapter.pipeline import exports
 from adapter.pipeline.config import JobConfig, fields_of
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
@@ -70,6 +71,6 @@ def _csv(rows: Iterator[Sequence[str]]) -> bytes:
 
 def _json(rows: Iterator[Sequence[str]]) -> bytes:
     """As fastjson lays it out, with all keys but objects in quotes."""
-    tables = {exports.OFFSETS: ""}
+    tables = {OFFSETS: ""}
     tables |= {name: ",\n".join(f"\t\t{line}" for _, _, line in found) for name, found in groupby(rows, itemgetter(1))}
     return ("{\n" + ",\n".join(f'\t"{name}":{{\n{text}\n\t}}' for name, text in tables.items()) + "\n}\n").encode()

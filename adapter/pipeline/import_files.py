@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from adapter.errors import ConfigError
 from adapter.formats import rocketmq_json
-from adapter.formats.csv_and_json import LINE_MAX_BYTES
-from adapter.formats.rocketmq_json import NotReadableError, Row, Rows, reject
+from adapter.formats.files import BACKUP
+from adapter.formats.kafka_csv import LINE_MAX_BYTES
+from adapter.formats.rocketmq_json import Entries
+from adapter.formats.rows import NotReadableError, Reject
 from adapter.pipeline.config import OffsetFormat
 
 # `place` is a line or a JSON path, empty for a file as a whole. A row with a `reason` is a reject, `text` what stands there.
@@ -49,7 +51,6 @@ NAMES: dict[OffsetFormat, tuple[str, ...]] = {
     "rocketmq-client": ("offsets.json",),
     "kafka-csv": ("*.csv",),
 }
-BACKUP = ".bak"  # RocketMQ's, of the file before
 _WILD = frozenset("*?[")
 _BATCH_ROWS = 50_000
 PIECE_BYTES = 16 * 2**20
@@ -147,26 +148,55 @@ def _read_files(kind: OffsetFormat, batches: Iterable[pa.RecordBatch]) -> Iterat
                 yield _entries(Path(name), kind, some)
 
 
-def rows_of(path: Path, kind: OffsetFormat) -> Rows:
-    """A file's rows. When it cannot be read, a reject that says so, and the rows of its backup: RocketMQ does the same."""
-    parse = rocketmq_json.client_file if kind == "rocketmq-client" else rocketmq_json.broker_file
+class Row(NamedTuple):
+    """A row of ENTRIES, without what the file's path tells."""
+
+    place: str
+    group: str = ""
+    topic: str = ""
+    queue: int | None = None
+    broker: str = ""
+    offset: int | None = None
+    text: str = ""
+    reason: str | None = None
+
+
+def rows_of(path: Path, kind: OffsetFormat) -> Iterator[Row]:
+    """A file's rows. When it cannot be read, a reject that says so, and the rows of its backup: RocketMQ does the same.
+
+    Reads the file twice, so that of one that is torn nothing is taken.
+    """
     try:
-        yield from parse(_content(path))
+        _read_to_the_end(path, kind)
     except NotReadableError as error:
         try:
-            backup = list(parse(_content(_backup(path))))
+            _read_to_the_end(_backup(path), kind)
         except NotReadableError:
-            yield reject("", "", str(error))
+            yield Row("", reason=str(error))
+            return
+        yield Row("", reason=f"{error}; {_backup(path).name} is taken instead")
+        path = _backup(path)
+    for entry in _found(path, kind):
+        if isinstance(entry, Reject):
+            yield Row(entry.place, text=entry.text, reason=entry.reason)
         else:
-            yield reject("", "", f"{error}; {_backup(path).name} is taken instead")
-            yield from backup
+            for queue, offset in entry.offsets:
+                yield Row(entry.place_of(queue), entry.group, entry.topic, queue, entry.broker, offset)
 
 
-def _content(path: Path) -> bytes:
+def _read_to_the_end(path: Path, kind: OffsetFormat) -> None:
+    for _ in _found(path, kind):
+        pass
+
+
+def _found(path: Path, kind: OffsetFormat) -> Entries:
+    parse = rocketmq_json.client_file if kind == "rocketmq-client" else rocketmq_json.broker_file
     try:
-        return path.read_bytes()
+        file = path.open("rb")
     except OSError as error:
         raise NotReadableError(f"cannot be read: {error.strerror}") from error
+    with file:
+        yield from parse(file)
 
 
 def _entries(path: Path, kind: OffsetFormat, rows: list[Row]) -> pa.RecordBatch:

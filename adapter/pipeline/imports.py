@@ -6,8 +6,8 @@ A row that is not taken has a `reason`. Nothing is lowered: the largest offset o
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter.formats.csv_and_json import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES
-from adapter.formats.rocketmq_json import TEXT_SHOWN
+from adapter.formats.kafka_csv import LINE_MAX_BYTES
+from adapter.formats.rows import LONG_MAX, QUEUE_MAX, TEXT_SHOWN
 from adapter.model import FIRST_EPOCH, NAME_MAX_BYTES
 from adapter.pipeline.config import ImportSection, fields_of
 from adapter.pipeline.import_files import parted
@@ -32,8 +32,8 @@ def csv_entries(lines: DataFrame) -> DataFrame:
         F.col("reason"),
         F.when(long, F.lit(f"is over {LINE_MAX_BYTES:,} bytes long; no line of offsets is")),
         F.when(F.col("topic").isNull(), F.lit("is not group,topic,partition,offset, nor topic,partition,offset")),
-        _not_whole("queue", "partition", CSV_PARTITION_MAX),
-        _not_whole("offset", "offset", CSV_OFFSET_MAX),
+        _not_whole("queue", "partition", QUEUE_MAX),
+        _not_whole("offset", "offset", LONG_MAX),
     )
     return rows.select(
         "file",

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from tests import forking
 
 TIMEOUT_S = 60.0
 
@@ -36,18 +35,10 @@ class Ran(NamedTuple):
 def run(*arguments: str | Path, cwd: Path | None = None, answer: str = "", **environment: str) -> Ran:
     """Run `offset-adapter` with these arguments. Whatever it is given, it never shows a traceback."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OFFSET_ADAPTER_")}
-    ran = subprocess.run(
-        [sys.executable, "-m", "adapter", *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        input=answer,
-        cwd=cwd,
-        env={**clean, "COLUMNS": "200", **environment},
-    )
-    assert "Traceback" not in ran.stdout + ran.stderr
-    return Ran(ran.returncode, ran.stdout, ran.stderr)
+    settings = {**clean, "COLUMNS": "200", **environment}
+    ended = forking.run(arguments, cwd or Path.cwd(), settings, TIMEOUT_S, answer)
+    assert "Traceback" not in ended.stdout + ended.stderr
+    return Ran(ended.returncode, ended.stdout, ended.stderr)
 
 
 class Pair:

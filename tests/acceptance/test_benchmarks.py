@@ -26,6 +26,7 @@ BARS = {
     "during_flush": 1,
     "journal": 3,
     "meta_bulk": 2,
+    "offset_files": 9,
 }
 BY_H2LOAD = {"floor": 0, "client": 2}  # the bars that are left without it
 

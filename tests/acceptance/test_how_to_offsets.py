@@ -1,9 +1,8 @@
 """The commands in docs/how-to.md that move offsets work as they stand there, one after the other, on a group that is there."""
 
-import os
 import re
-import subprocess
-import sys
+import shlex
+import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,11 +15,25 @@ import pytest
 from adapter.bounds import ShardKey
 from adapter.memory_log import MemoryLog, serving
 from adapter.testing import adapter_process, ended, meta_process
-from tests.acceptance.conftest import TIMEOUT_S
+from tests.acceptance.conftest import Ran, run
 from tests.acceptance.helpers import offsets_of, send
+from tests.acceptance.test_import import unpack
 
 HOW_TO = (Path(__file__).parents[2] / "docs" / "how-to.md").read_text()
-TITLES = ("Move offsets (reset)", "Delete, clone", "Export and import")
+OK = 0
+TITLES = (
+    "Move offsets (reset)",
+    "Delete, clone",
+    "Export and import",
+    "Moving from RocketMQ's consumerOffset.json",
+    "Moving from Kafka's group offsets",
+)
+WRITTEN = {
+    "Export and import": ("offsets.csv", "offsets-of-two.json"),
+    "Moving from RocketMQ's consumerOffset.json": ("consumerOffset.json", "consumerOffsets/CURRENT"),
+    "Moving from Kafka's group offsets": ("offsets.csv", "offsets-of-one.csv"),
+}
+ROCKETMQ = Path(__file__).parents[1] / "data" / "rocketmq"
 OFFSETS = {"orders/0": 50, "orders/1": 60}
 
 
@@ -29,6 +42,19 @@ def commands(title: str) -> list[str]:
     found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", HOW_TO, re.DOTALL | re.MULTILINE)
     assert found, title
     return [line.partition("  #")[0].strip() for line in found[1].splitlines() if line.startswith("    ")]
+
+
+def put_files(directory: Path) -> None:
+    """The files that the text speaks of: RocketMQ's own, and Kafka's as its tool writes them."""
+    config, client = directory / "store/config", directory / ".rocketmq_offsets/192.0.2.7@DEFAULT/my-group"
+    for place in (config, client):
+        place.mkdir(parents=True)
+    shutil.copy(ROCKETMQ / "broker-5x.json", config / "consumerOffset.json")
+    shutil.copy(ROCKETMQ / "client-5x.json", client / "offsets.json")
+    for name, there in (("store-v1", "consumerOffsets"), ("store-v2", "rdb")):
+        unpack(ROCKETMQ / f"{name}.tar.gz", config / there)
+    (directory / "kafka.csv").write_text("my-group,orders,0,70\nkafka-group,orders,1,5\n")
+    (directory / "kafka-of-one.csv").write_text("orders,1,80\n")
 
 
 @asynccontextmanager
@@ -48,30 +74,27 @@ async def adapter_with_groups(directory: Path) -> AsyncIterator[str]:
             yield adapter.address
 
 
-def shell(command: str, address: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a line of the document, as it is."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=directory,
-        env={**os.environ, "PATH": path, "OFFSET_ADAPTER_ADDRESS": address},
-    )
+def typed(line: str, address: str, directory: Path) -> Ran:
+    """What comes of a line of the document, as it is; a pipe is the only thing of a shell that there may be."""
+    ran = Ran(OK, "", "")
+    for command in line.split(" | "):
+        name, *arguments = shlex.split(command)
+        assert name == "offset-adapter", command
+        ran = run(*arguments, cwd=directory, answer=ran.out, OFFSET_ADAPTER_ADDRESS=address)
+        assert ran.code == OK, f"{command}: {ran.out}{ran.err}"
+    return ran
 
 
 @pytest.mark.parametrize("title", TITLES)
 async def test_every_command_of_a_section_works(tmp_path_factory: pytest.TempPathFactory, title: str) -> None:
     """Exit code 0, in the order of the text."""
     directory = tmp_path_factory.mktemp("h")
+    put_files(directory)
     assert len(commands(title)) >= 4
     async with adapter_with_groups(directory) as address:
         for command in commands(title):
-            assert command.startswith("offset-adapter ")
-            ran = await anyio.to_thread.run_sync(partial(shell, command, address, directory))
-            assert ran.returncode == 0, f"{command}: {ran.stdout}{ran.stderr}"
-            assert ("done: " in ran.stdout) == ("--execute" in command), command
+            ran = await anyio.to_thread.run_sync(partial(typed, command, address, directory))
+            assert ("done: " in ran.out) == ("--execute" in command), command
         left = await anyio.to_thread.run_sync(partial(offsets_of, address, "other-group"))
+    assert all((directory / name).exists() for name in WRITTEN.get(title, ()))
     assert left == {shard: offset for shard, offset in OFFSETS.items() if title != "Delete, clone" or shard != "orders/0"}

@@ -153,12 +153,9 @@ def test_many_shards_go_in_pieces_that_are_all_planned_before_one_is_executed(to
 
 
 def test_a_group_of_many_shards_is_taken_shard_by_shard(tool: Tool) -> None:
-    """Cloned in pieces; so is an import."""
+    """Cloned in pieces."""
     assert tool("groups", "clone", "g", "h").code == OK
     assert [len(request.shards) for request in tool.admin.changes] == [1_000, 1_000, 2]
-    tool.admin.changes.clear()
-    assert tool("offsets", "import", tool.plan_of(1_001), "--group", "g").code == OK
-    assert [len(request.groups[0].shards) for request in tool.admin.changes] == [500, 500, 1]
 
 
 def test_the_deletion_of_a_large_group_ends_with_the_group_itself(tool: Tool) -> None:
@@ -217,31 +214,31 @@ def test_success_is_said_only_for_what_the_adapter_confirms(small: Tool) -> None
 
 
 def test_a_person_sees_how_far_it_is(tool: Tool) -> None:
-    """On standard error, and only on a terminal."""
-    plan = tool.plan_of(1_001)
-    ran = tool("offsets", "import", plan, "--group", "g", "--execute", "--json", terminal=True)
+    """On standard error, and only on a terminal; what is on standard output stays as it is."""
+    given = ("offsets", "reset", "g", "--from-file", tool.plan_of(1_001), "--execute", "--json")
+    ran = tool(*given, terminal=True)
     assert "planning" in ran.err
     assert "executing" in ran.err
     assert json.loads(ran.out)["executed"] is True
-    assert tool("offsets", "import", plan, "--group", "g", "--execute", "--json").err == ""
+    assert tool(*given).err == ""
 
 
 def test_the_warnings_of_many_pieces_do_not_hide_the_result(tool: Tool) -> None:
     """The same one once; of many the first five, and all of them in JSON."""
     counter = iter(range(100))
     tool.admin.script = lambda request: done(request, f"warning {next(counter)}")
-    plan = tool.plan_of(3_500)
-    ran = tool("offsets", "import", plan, "--group", "g")
+    given = ("offsets", "reset", "g", "--from-file", tool.plan_of(6_500))
+    ran = tool(*given)
     assert ran.err.splitlines() == [f"warning: warning {at}" for at in range(5)] + ["warning: and 2 more; --json shows all"]
-    assert len(tool("offsets", "import", plan, "--group", "g", "--json").json["warnings"]) == 7
+    assert len(tool(*given, "--json").json["warnings"]) == 7
     tool.admin.script = lambda request: done(request, "the same")
-    assert tool("offsets", "import", plan, "--group", "g").err == "warning: the same\n"
+    assert tool(*given).err == "warning: the same\n"
 
 
 def test_all_pages_of_groups_are_followed(small: Tool) -> None:
     """Also for what is done to all groups."""
     assert [row["group"] for row in small("groups", "list", "--json").json] == [f"g{at}" for at in range(5)]
-    ran = small("offsets", "export")
+    ran = small("export")
     assert (ran.code, ran.out) == (OK, "".join(f"g{at},t,0,7\n" for at in range(5)))
 
 

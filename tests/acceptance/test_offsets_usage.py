@@ -1,4 +1,4 @@
-"""The commands `groups` and `offsets` where nothing runs that they could call."""
+"""The commands about offsets where nothing runs that they could call."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ COMMANDS = (
     ["groups", "clone", "g", "h"],
     ["offsets", "reset", "g", "--to-latest"],
     ["offsets", "delete", "g", "s", "--execute"],
-    ["offsets", "export"],
-    ["offsets", "import", "offsets.csv"],
+    ["export"],
+    ["import", "offsets.csv"],
 )
 
 

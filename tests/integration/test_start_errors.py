@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from adapter.testing import ServiceProcess, adapter_process, ended, free_port
+from tests import forking
 from tests.integration.certificates import Authority
 from tests.integration.helpers import PATIENCE_S, commits, rpc
 
@@ -22,12 +23,20 @@ def _run(settings: str, directory: Path, command: str = "serve", prefix: Sequenc
     """Start a process that is to fail; its exit code and its one line of error."""
     config = directory / f"{command}.toml"
     config.write_text(settings)
-    arguments = [*prefix, sys.executable, "-m", "adapter", command, "--config", str(config)]
-    ran = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    arguments = [command, "--config", str(config)]
+    if prefix:
+        line = [*prefix, sys.executable, "-m", "adapter", *arguments]
+        ran = subprocess.run(line, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    else:
+        ran = _ran(*arguments)
     assert "Traceback" not in ran.stderr + ran.stdout
     errors = [line for line in (ran.stderr + ran.stdout).splitlines() if "[info " not in line]
     assert len(errors) == 1, errors
     return ran.returncode, errors[0]
+
+
+def _ran(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return forking.run(arguments, Path.cwd(), os.environ, PATIENCE_S)
 
 
 def _settings(directory: Path, server: str = "", metrics: str = "listen = ''", cache: Path | None = None, more: str = "") -> str:
@@ -87,8 +96,7 @@ def test_each_of_several_bad_settings_is_named(directory: Path) -> None:
     """One line each, so that one run is enough."""
     config = directory / "serve.toml"
     config.write_text("[flush]\ninterval_ms = 0\nx = 1\n[stop]\ngrace_ms = -1")
-    arguments = [sys.executable, "-m", "adapter", "serve", "--config", str(config)]
-    ran = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    ran = _ran("serve", "--config", config)
     assert ran.returncode == EXIT_CONFIG
     assert [line.split(": ")[2] for line in ran.stderr.splitlines()] == ["flush.interval_ms", "flush.x", "stop.grace_ms"]
 
@@ -105,8 +113,7 @@ def test_each_of_several_bad_settings_is_named(directory: Path) -> None:
 def test_a_file_that_is_no_toml_is_told(directory: Path, settings: str, problem: str) -> None:
     """With the place, where TOML knows one."""
     (directory / "serve.toml").write_bytes(settings.encode(errors="surrogateescape"))
-    arguments = [sys.executable, "-m", "adapter", "serve", "--config", str(directory / "serve.toml")]
-    ran = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    ran = _ran("serve", "--config", directory / "serve.toml")
     assert ran.returncode == EXIT_CONFIG
     assert ran.stderr.startswith(f"error: {directory}/serve.toml: is not valid TOML")
     assert problem in ran.stderr
@@ -115,8 +122,7 @@ def test_a_file_that_is_no_toml_is_told(directory: Path, settings: str, problem:
 
 def test_a_file_that_is_missing_is_named(directory: Path) -> None:
     """And nothing is started with defaults in its place."""
-    arguments = [sys.executable, "-m", "adapter", "serve", "--config", str(directory / "no.toml")]
-    ran = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    ran = _ran("serve", "--config", directory / "no.toml")
     assert (ran.returncode, ran.stderr) == (
         EXIT_CONFIG,
         f"error: {directory}/no.toml: cannot be read: No such file or directory\n",

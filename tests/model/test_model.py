@@ -298,6 +298,7 @@ def run(runs: int, *, seed: int | None = None, shrink: bool = True) -> None:
         structlog.configure(**before)
 
 
+@pytest.mark.no_cover  # it would take more than twice as long
 @pytest.mark.timeout(900)  # about 25 s on two idle cores, but they may be busy
 def test_the_invariants_hold_whatever_happens() -> None:
     """Cited in the steps and in invariants.py: 1 to 10."""

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from adapter.codec import encode_key, encode_record
 from adapter.config import parse as parse_config
-from adapter.formats.csv_and_json import CSV_OFFSET_MAX, CSV_PARTITION_MAX, LINE_MAX_BYTES
+from adapter.formats.kafka_csv import LINE_MAX_BYTES
+from adapter.formats.rows import LONG_MAX, QUEUE_MAX
 from adapter.model import OffsetKey, OffsetRecord
 from adapter.pipeline import exports_job, imports_job
 from adapter.pipeline.config import JobConfig
@@ -35,9 +36,9 @@ CSV_LINES = [
     "g,t,0, 5",
     "g,t,\u0663,5",
     "g,t,007,08",
-    f"g,t,{CSV_PARTITION_MAX},{CSV_OFFSET_MAX}",
-    f"g,t,{CSV_PARTITION_MAX + 1},5",
-    f"g,t,0,{CSV_OFFSET_MAX + 1}",
+    f"g,t,{QUEUE_MAX},{LONG_MAX}",
+    f"g,t,{QUEUE_MAX + 1},5",
+    f"g,t,0,{LONG_MAX + 1}",
     f"g,t,0,{'9' * 30}",
     'g,"t,0,5',
     'g,"t"x,0,5',

@@ -1,17 +1,19 @@
 """The jobs import and export: what is taken, what is a reject, and that what was exported comes back as it was."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from adapter.config import parse as parse_config
-from adapter.errors import ConfigError, InvalidInputError
-from adapter.formats.csv_and_json import CSV_OFFSET_MAX, CSV_PARTITION_MAX, Format, OffsetRow, parse, to_csv
-from adapter.formats.rocketmq_json import LONG_MAX, broker_file, client_file
+from adapter.errors import ConfigError
+from adapter.formats import kafka_csv
+from adapter.formats.rocketmq_json import Queues, broker_file, client_file
+from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, OffsetRow, Reject
 from adapter.pipeline import exports, exports_job, imports
 from adapter.pipeline.config import ExportSection, ImportSection
 from adapter.pipeline.import_files import find_files, json_entries
@@ -62,12 +64,22 @@ def rows_of(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
 
 
 def read_by_the_cli(line: str) -> tuple[str, str, int] | None:
-    """What `offsets import` makes of a line that names its group; None when it refuses it."""
-    try:
-        (row,) = parse(line.encode(), Format.CSV, source="f", namespace="default")
-    except InvalidInputError:
-        return None
-    return row.group, row.shard, row.offset
+    """What `import` makes of a line that names its group; None when it refuses it."""
+    (row,) = kafka_csv.read(BytesIO(line.encode()), Naming())
+    return None if isinstance(row, Reject) else (row.group, row.shard, row.offset)
+
+
+def written_by_the_cli(rows: list[OffsetRow], naming: Naming) -> bytes:
+    """What `export` makes of them."""
+    file = BytesIO()
+    kafka_csv.write(file, rows, naming)
+    return file.getvalue()
+
+
+def entries(parse: Callable[[IO[bytes]], Iterable[Queues | Reject]], data: bytes) -> list[tuple[str, str, str, int, int]]:
+    """(group, topic, broker, queue, offset) of a file of RocketMQ, sorted."""
+    found = (entry for entry in parse(BytesIO(data)) if isinstance(entry, Queues))
+    return sorted((entry.group, entry.topic, entry.broker, *offset) for entry in found for offset in entry.offsets)
 
 
 def test_a_csv_line_is_read_as_the_cli_reads_it(spark: SparkSession) -> None:
@@ -80,7 +92,7 @@ def test_a_csv_line_is_read_as_the_cli_reads_it(spark: SparkSession) -> None:
     ]
     assert taken == [read_by_the_cli(line) for line in CSV_LINES]
     reasons = dict(zip(CSV_LINES, (row[0] for row in rows_of(found, "reason")), strict=True))
-    assert reasons["g,t,x,5"] == f"partition: 'x' is not a whole number from 0 to {CSV_PARTITION_MAX}"
+    assert reasons["g,t,x,5"] == f"partition: 'x' is not a whole number from 0 to {QUEUE_MAX}"
     assert reasons["g,t,0,5,6"] == "is not group,topic,partition,offset, nor topic,partition,offset"
     assert reasons["t,0,5"] == "group is missing; [import] group = 'NAME' names it for all files"
     assert reasons["g,,0,5"] == "topic is empty"
@@ -142,7 +154,7 @@ def test_real_files_come_back_as_they_were(jobs: Jobs) -> None:
     assert jobs.export() == DONE
     data = jobs.file("consumerOffset.json").read_bytes()
     assert list(json.loads(data)) == ["offsetTable"]
-    assert sorted(broker_file(data)) == sorted(row for file in files for row in broker_file(file.read_bytes()))
+    assert entries(broker_file, data) == sorted(row for file in files for row in entries(broker_file, file.read_bytes()))
     assert not jobs.table("rejects", "export")
 
 
@@ -163,7 +175,7 @@ def test_an_import_merges_only_what_is_larger_and_keeps_what_it_cannot_read(jobs
     assert (preview["t/0"]["standing_offset"], preview["t/3"]["standing_offset"]) == (5, None)
     assert [(row["file"], row["place"], row["text"], row["reason"]) for row in jobs.table("rejects")] == [
         (str(file), "line 7", "\ufffd,t,0,1", "is not UTF-8 at byte 1"),
-        (str(file), "line 8", "g,t,0,-1", f"offset: '-1' is not a whole number from 0 to {CSV_OFFSET_MAX}"),
+        (str(file), "line 8", "g,t,0,-1", f"offset: '-1' is not a whole number from 0 to {LONG_MAX}"),
     ]
     assert {(row["shard"], row["offset"], row["now_offset"], row["below"]) for row in jobs.table("applied")} == {
         ("t/2", 9, 9, False),
@@ -203,7 +215,7 @@ def test_files_of_clients_come_back_as_they_were(spark: SparkSession, tmp_path: 
     written = dict(exports_job.contents(exports.lines(exports.named(records, section), section).toArrow()))
     assert set(written) == {"c1/g/offsets.json", "c2/g/offsets.json"}
     for data in written.values():
-        assert sorted(client_file(data)) == sorted(client_file(good.encode()))
+        assert entries(client_file, data) == entries(client_file, good.encode())
 
 
 def test_an_export_names_what_the_format_cannot_hold(spark: SparkSession) -> None:
@@ -253,18 +265,19 @@ def test_exported_lines_are_those_of_rocketmq_and_kafka(spark: SparkSession) -> 
     files = dict(exports_job.contents(lines.toArrow()))
     assert files["b1/consumerOffset.json"] == b'{\n\t"offsetTable":{\n\t\t"t@g":{"9":2,"10":1}\n\t}\n}\n'
     assert {
-        (row.group, row.topic, row.queue, row.offset, row.place.split("[")[0])
-        for row in broker_file(files["b2/consumerOffset.json"])
+        row.place: (row.group, row.topic, row.offsets)
+        for row in broker_file(BytesIO(files["b2/consumerOffset.json"]))
+        if isinstance(row, Queues)
     } == {
-        ('g"\\\u00e4', "t", 0, LONG_MAX, "$.offsetTable"),
-        ("%LMQ%g", "%LMQ%t", 0, 3, "$.lmqOffsetTable"),
+        '$.offsetTable["t@g\\"\\\\\u00e4"]': ('g"\\\u00e4', "t", [(0, LONG_MAX)]),
+        '$.lmqOffsetTable["%LMQ%t@%LMQ%g"]': ("%LMQ%g", "%LMQ%t", [(0, 3)]),
     }
     names = ["a", "B" * 24, "c" * 25, "d,e", 'f"g', "h i", "\u00e4", "j-k", "l+m", "'"]
     rows = sorted(OffsetRow("n", name, f"{name}/0", 5) for name in names)
     records = spark.createDataFrame([("n", row.group, row.shard, "", 0, 5, 1, True, None) for row in rows], RECORDS_SCHEMA)
     section = export_section(format="kafka-csv")
     lines = exports.lines(exports.named(records, section), section)
-    assert dict(exports_job.contents(lines.toArrow())) == {"offsets.csv": to_csv(rows, with_group=True)}
+    assert dict(exports_job.contents(lines.toArrow())) == {"offsets.csv": written_by_the_cli(rows, Naming("n"))}
     section = export_section(format="kafka-csv", group="d,e")
     lines = exports.lines(exports.named(records, section), section)
     assert dict(exports_job.contents(lines.toArrow())) == {"offsets.csv": b'"d,e",0,5\n'}

@@ -64,6 +64,7 @@ def expiry_of(
         core.cache,
         core.dirty,
         core.groups,
+        core.broadcasts,
         core.committer,
         core.flusher,
         core.meta,

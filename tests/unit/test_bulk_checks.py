@@ -153,6 +153,7 @@ LABELLED = st.builds(
 )
 
 
+@pytest.mark.no_cover
 @given(st.lists(st.one_of(ANY_RECORDS, LABELLED), min_size=1, max_size=4))
 def test_of_a_good_key_both_ways_take_the_same_records(records: list[bytes]) -> None:
     """Labels, tombstones and counters too."""

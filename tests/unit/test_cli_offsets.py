@@ -1,4 +1,4 @@
-"""What the commands `groups` and `offsets` refuse by themselves, before anybody is called, and how they are explained."""
+"""What the commands about offsets refuse by themselves, before anybody is called, and how they are explained."""
 
 import pytest
 from click.testing import CliRunner
@@ -21,8 +21,15 @@ USAGE: list[tuple[list[str], str]] = [
     (["offsets", "delete"], "name the group, or give --all-groups and the shards"),
     (["offsets", "delete", "--all-groups"], "name the shards"),
     (["offsets", "delete", "", "s"], "GROUP is empty; --all-groups is for every group"),
-    (["offsets", "import", "-"], "standard input: holds no offsets"),
-    (["offsets", "import", "/"], "/: cannot be read: Is a directory"),
+    (["import", "-"], "standard input: holds no offsets"),
+    (["import", "no.csv"], "no.csv: cannot be read: No such file or directory"),
+    (["import", "/", "--format", "json"], "/: cannot be read: Is a directory"),
+    (["import", "-", "--format", "rocketmq-rocksdb"], "FILE: rocketmq-rocksdb is a directory; name it"),
+    (["import", "a.csv", "--broker", "b"], "--broker: kafka-csv names shards as they are; only rocketmq-broker and rocketmq-"),
+    (["export", "--format", "rocketmq-rocksdb"], "-o: rocketmq-rocksdb is a directory; name it"),
+    (["export", "--layout", "v2"], "--layout: kafka-csv has none; only rocketmq-rocksdb has"),
+    (["export", "-o", "offsets.json"], "rocketmq-client: such a file is of one group; name exactly one"),
+    (["export", "a", "b", "-o", "offsets.json"], "rocketmq-client: such a file is of one group; name exactly one"),
 ]
 
 
@@ -35,11 +42,15 @@ def test_what_cannot_be_meant_is_told_before_anybody_is_called(arguments: list[s
     assert len(str(ran.exception).splitlines()) == 1
 
 
-COMMANDS = [(group, command) for group in ("groups", "offsets") for command in cli.commands[group].commands]  # type: ignore[attr-defined]
+COMMANDS: list[tuple[str, ...]] = [
+    *((group, command) for group in ("groups", "offsets") for command in cli.commands[group].commands),  # type: ignore[attr-defined]
+    ("import",),
+    ("export",),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_help_says_what_it_does(command: tuple[str, str]) -> None:
+def test_help_says_what_it_does(command: tuple[str, ...]) -> None:
     """Of changes also that they are dry runs, and what exit code 1 means."""
     shown = CliRunner().invoke(cli, [*command, "--help"])
     words = " ".join(shown.output.split())
@@ -51,11 +62,12 @@ def test_help_says_what_it_does(command: tuple[str, str]) -> None:
 def test_every_command_is_there() -> None:
     """As the reference lists them."""
     assert sorted(COMMANDS) == [
+        ("export",),
+        ("groups", "broadcast"),
         ("groups", "clone"),
         ("groups", "describe"),
         ("groups", "list"),
+        ("import",),
         ("offsets", "delete"),
-        ("offsets", "export"),
-        ("offsets", "import"),
         ("offsets", "reset"),
     ]

@@ -1,6 +1,7 @@
 """Files of the tools: whole or not at all."""
 
 import errno
+import io
 import os
 from pathlib import Path
 
@@ -15,7 +16,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "f"
     for data in (b"first", b"second, and longer", b""):
         files.write(str(path), data)
-        assert files.read(str(path)) == data
+        assert path.read_bytes() == data
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -62,15 +63,27 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path, monkeypat
         files.write(str(tmp_path / "no" / "f"), b"new")
 
 
-@pytest.mark.parametrize(("name", "reason"), [("no", "No such file or directory"), (".", "Is a directory")])
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, reason: str) -> None:
-    """With its name and why."""
-    with pytest.raises(InvalidInputError, match=f"cannot be read: {reason}"):
-        files.read(str(tmp_path / name))
+def test_standard_input_is_a_file_while_it_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that can be read from any place, as often as one likes; a file is itself."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"piped")))
+    with files.on_disk(files.STDIO) as path:
+        assert [path.read_bytes(), path.read_bytes()] == [b"piped", b"piped"]
+    assert not path.exists()
+    with files.on_disk(str(tmp_path / "f")) as path:
+        assert path == tmp_path / "f"
 
 
-def test_a_file_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit of 1 GiB, made small here."""
-    monkeypatch.setattr(files, "READ_MAX_BYTES", 1_000)
-    with pytest.raises(InvalidInputError, match="/dev/zero: is over 1 GiB; import it in parts"):
-        files.read("/dev/zero")
+def test_who_fails_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    """And nothing beside it."""
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+
+    def fail_half_way() -> None:
+        with files.replacing(path) as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

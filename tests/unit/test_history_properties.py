@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -153,6 +154,7 @@ def _any_value(rng: random.Random) -> Value:
     return (epoch, 0, False) if rng.random() < 0.1 else (epoch, rng.randrange(1, 20), True)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.integers(1, 300))
 def test_what_correct_stores_show_is_accepted(seed: int, count: int) -> None:
@@ -160,6 +162,7 @@ def test_what_correct_stores_show_is_accepted(seed: int, count: int) -> None:
     assert not _history(_served(random.Random(seed), count)).check()
 
 
+@pytest.mark.no_cover
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_a_single_read_that_is_too_low_is_found(seed: int) -> None:
@@ -175,6 +178,7 @@ def test_a_single_read_that_is_too_low_is_found(seed: int) -> None:
     assert (ops[at].name, ops[at].began) in {(found.key, found.began) for found in _history(broken).check()}
 
 
+@pytest.mark.no_cover
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_a_single_value_that_nobody_wrote_is_found(seed: int) -> None:
@@ -198,6 +202,7 @@ def _written(ops: Sequence[Op], read: Op) -> set[Value]:
     return {op.value for op in ops if op.name == read.name and op.what == "write" and op.value}
 
 
+@pytest.mark.no_cover  # it would take almost three times as long
 def test_a_million_events_are_checked_in_one_pass(record_property: Callable[[str, object], None]) -> None:
     """Nothing is asserted about the time; it is printed, and told as a property of the test."""
     rng = random.Random(1)

@@ -1,0 +1,48 @@
+"""The command `groups broadcast`: where the clients of a broadcasting group stand. Changes nothing."""
+
+import sys
+
+import anyio
+import click
+
+from adapter.cli import options
+from adapter.cli.tools import Target, as_dict, connected, print_json, tell
+from adapter.cli.tools_offsets import LEFT, RIGHT, print_table
+from adapter.rpc import offsets_pb
+
+
+@click.command()
+@click.argument("group")
+@click.argument("shards", nargs=-1)
+@options.namespace
+@options.target_without_token
+@options.as_json
+def broadcast(group: str, shards: tuple[str, ...], namespace: str, target: Target, *, as_json: bool) -> None:
+    """Show where the slowest live client of a broadcasting GROUP stands: in all of its shards, or in those named.
+
+    Without a live client it is the last lowest offset that there was. Exit code 1 when a shard, or the group, has none.
+    """
+    if not anyio.run(_show, target, namespace, group, shards, as_json):
+        sys.exit(1)
+
+
+async def _show(target: Target, namespace: str, group: str, shards: tuple[str, ...], as_json: bool) -> bool:
+    async with connected(target) as client:
+        found = await client.read_broadcast(group, shards, namespace=namespace)
+    if as_json:
+        print_json([_values(row) for row in found.values()])
+    else:
+        columns = {"shard": LEFT, "lowest": RIGHT, "client": LEFT, "live clients": RIGHT}
+        print_table(columns, [_cells(row) for row in found.values()])
+        tell(f"{len(found):,} shards")
+    return bool(found) and all(row.HasField("lowest") for row in found.values())
+
+
+def _values(row: offsets_pb.BroadcastOffset) -> dict[str, object]:
+    """Without `own`: nobody is asked for."""
+    values = as_dict(row)
+    return {name: values.get(name) for name in ("shard", "lowest", "lowest_client", "clients")}
+
+
+def _cells(row: offsets_pb.BroadcastOffset) -> list[str]:
+    return [row.shard, str(row.lowest) if row.HasField("lowest") else "-", row.lowest_client or "-", str(row.clients)]

@@ -1,0 +1,109 @@
+"""What an import tells: how many offsets went which way, the first of them in a table; all of them in JSON, as they come.
+
+Holds what it shows to a person, and no more.
+"""
+
+import json
+from collections import Counter
+from typing import Any
+
+from adapter.cli.tools import tell
+from adapter.cli.tools_changes import print_rows
+from adapter.cli.tools_offsets import note, warn
+from adapter.rpc import offsets_pb
+
+SHOWN = 1_000  # rows of each kind in the table
+NEW, RAISED, UNCHANGED, LARGER = "new", "raised", "unchanged", "larger_stands"
+
+Row = offsets_pb.ChangeReply.Row
+
+
+def kind_of(row: Row) -> str:
+    """What happened to an offset, or would."""
+    if row.warning:
+        return LARGER
+    if not row.changed:
+        return UNCHANGED
+    return RAISED if row.HasField("before") and not row.before.deleted else NEW
+
+
+class Report:
+    """The answers of the adapter, one after the other. `unreadable`: entries of the file that could not be sent."""
+
+    def __init__(self, *, execute: bool, as_json: bool, unreadable: int) -> None:
+        self._execute = execute
+        self._as_json = as_json
+        self._unreadable = unreadable
+        self._counts: Counter[str] = Counter()
+        self._shown: dict[str, list[Row]] = {NEW: [], RAISED: [], LARGER: []}
+        self._contended: list[str] = []
+        self._confirmed = True
+        if as_json:
+            _print('{"rows": [', end="")
+
+    def add(self, reply: offsets_pb.ChangeReply) -> None:
+        """One answer."""
+        self._confirmed = self._confirmed and reply.executed == self._execute
+        if self._as_json and reply.rows:
+            _print("," if self._counts else "")
+            _print(",\n".join(json.dumps(_as_dict(row), ensure_ascii=False) for row in reply.rows), end="")
+        for row in reply.rows:
+            kind = kind_of(row)
+            self._counts[kind] += 1
+            if kind != UNCHANGED and len(self._shown[kind]) < SHOWN:
+                self._shown[kind].append(row)
+
+    def add_contended(self, text: str) -> None:
+        """An answer that says that somebody else moved an offset at the same time."""
+        self._contended.append(text)
+
+    def end(self, repeated: int, *, whole: bool = True) -> bool:
+        """Behind the last answer, or (not `whole`) before an error is told; True when all is as it was asked for."""
+        counts = {kind: self._counts[kind] for kind in (NEW, RAISED, UNCHANGED, LARGER)}
+        counts |= {"repeated": repeated, "unreadable": self._unreadable}
+        executed = self._execute and self._confirmed and whole
+        if self._as_json:
+            rest = {"executed": executed, "counts": counts, "contended": self._contended}
+            _print(f"\n], {json.dumps(rest, ensure_ascii=False)[1:]}")
+        elif whole or self._counts:
+            self._tell(counts, executed=executed, whole=whole)
+        for text in self._contended:
+            note(f"not as it was asked for: {text}", style="red")
+        if not self._confirmed:
+            note("not done: the adapter does not confirm it; look with `groups describe`, and try again", style="red")
+        if self._execute and not whole:
+            warn("the error below ended the import: run it again; what was merged already stays as it is")
+        return self._confirmed and not (counts[LARGER] or self._unreadable or self._contended)
+
+    def _tell(self, counts: dict[str, int], *, executed: bool, whole: bool) -> None:
+        shown = [row for rows in self._shown.values() for row in rows]
+        print_rows(shown)
+        more = counts[NEW] + counts[RAISED] + counts[LARGER] - len(shown)
+        if more:
+            tell(f"and {more:,} more; --json prints all")
+        tell(
+            f"{counts[NEW]:,} new, {counts[RAISED]:,} raised, {counts[UNCHANGED]:,} unchanged, "
+            f"{counts[LARGER]:,} where a larger one stands; in the file: {counts['repeated']:,} repeated, "
+            f"{counts['unreadable']:,} unreadable"
+        )
+        changed, total = counts[NEW] + counts[RAISED], self._counts.total()
+        if not self._execute:
+            done = "dry run" if whole else "dry run, not ended"
+            tell(f"{done}: {changed:,} of {total:,} offsets would be imported" + ("; --execute does it" if changed else ""))
+        elif self._confirmed:
+            done = "done" if executed else "done before the error"
+            tell(f"{done}: {changed:,} of {total:,} offsets imported, read back and equal")
+
+
+def _as_dict(row: Row) -> dict[str, Any]:
+    """As the reply's proto has it; written out here, since the general way takes ten times as long."""
+    values: dict[str, Any] = {"namespace": row.namespace, "group": row.group, "shard": row.shard}
+    for side in ("before", "after"):
+        if row.HasField(side):
+            position = getattr(row, side)
+            values[side] = {"epoch": position.epoch, "offset": position.offset, "deleted": position.deleted}
+    return {**values, "changed": row.changed, "warning": row.warning}
+
+
+def _print(text: str, end: str = "\n") -> None:
+    print(text, end=end)  # noqa: T201 - what the command is for

@@ -1,0 +1,135 @@
+"""Kafka's CSV, as a stream: what kafka-consumer-groups writes and reads (`CsvUtils`). Never more than one line in memory.
+
+`group,topic,partition,offset`, no header, and no group column for a single group. Its topic and partition are our shard
+`topic/partition`. Promises for every line that is not blank a row, or a reject with the field and the reason.
+"""
+
+import csv
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from adapter.errors import InvalidInputError
+from adapter.formats.problems import USE_JSON, Sieve
+from adapter.formats.rows import (
+    LONG_MAX,
+    QUEUE_MAX,
+    Naming,
+    NotReadableError,
+    OffsetRow,
+    Reject,
+    placed,
+    shortened,
+    whole_number,
+)
+from adapter.model import check_name
+
+LINE_MAX_BYTES = 4_096  # two names of 255 bytes, with every quote doubled, and two numbers are far below
+# Jackson quotes what is longer than this, or has a character up to the comma, without a closer look.
+_UNQUOTED_MAX = 24
+_QUOTED_FROM = "-"
+
+_COLUMNS = {3: "topic,partition,offset", 4: "group,topic,partition,offset"}
+_BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read(file: IO[bytes], naming: Naming) -> Iterator[OffsetRow | Reject]:
+    """The rows of a file. The first good line says whether there is a group column. Raises NotReadableError."""
+    columns = 0
+    for number, (line, size) in enumerate(_lines(file), start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = _fields(line, size, columns)
+            yield placed(_row(fields), naming)
+            columns = len(fields)
+        except InvalidInputError as error:
+            yield Reject(number, "", shortened(line.decode(errors="replace")), str(error))
+
+
+def write(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming) -> int:
+    """Writes rows, without the group column when `naming` names the group; returns how many.
+
+    Raises InvalidInputError that names all that it cannot hold.
+    """
+    sieve = Sieve(naming, _problem)
+    for row in sieve.passed(rows):
+        topic, _, partition = row.shard.rpartition("/")
+        group = [] if naming.group else [_quoted(row.group)]
+        file.write((",".join([*group, _quoted(topic), partition, str(row.offset)]) + "\n").encode())
+    return sieve.done()
+
+
+def _problem(row: OffsetRow) -> str | None:
+    return None if split_shard(row.shard) else f"is not of the form topic/partition, which Kafka's CSV is made of; {USE_JSON}"
+
+
+def split_shard(shard: str) -> tuple[str, int] | None:
+    """The topic and partition of a shard `topic/partition`; None for any other, which could not come back from a CSV."""
+    topic, _, text = shard.rpartition("/")
+    if not topic or not (text.isascii() and text.isdecimal()) or len(text) > len(str(QUEUE_MAX)):
+        return None
+    partition = int(text)
+    return (topic, partition) if str(partition) == text and partition <= QUEUE_MAX else None
+
+
+def _lines(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
+    """The beginning of each line, as long as a line may be, without its end; and how long it is."""
+    line = _piece(file)
+    if line.startswith(_UTF16):
+        raise NotReadableError("is UTF-16; save it as UTF-8")
+    line = line.removeprefix(_BOM)
+    while line:
+        size, tail = len(line), line[-2:]
+        while not tail.endswith(b"\n") and (more := _piece(file)):
+            size, tail = size + len(more), (tail + more)[-2:]
+        end = 2 if tail == b"\r\n" else tail.endswith(b"\n")
+        yield line.removesuffix(b"\n").removesuffix(b"\r"), size - end
+        line = _piece(file)
+
+
+def _piece(file: IO[bytes]) -> bytes:
+    try:
+        return file.readline(LINE_MAX_BYTES + 8)
+    except OSError as error:
+        raise NotReadableError(f"cannot be read: {error.strerror}") from error
+
+
+def _fields(line: bytes, size: int, columns: int) -> list[str]:
+    if size > LINE_MAX_BYTES:
+        raise InvalidInputError(f"is {size:,} bytes long; no line of offsets is over {LINE_MAX_BYTES:,}")
+    try:
+        text = line.decode()
+        fields = next(csv.reader([text], strict=True)) if '"' in text else text.split(",")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"is not UTF-8 at byte {error.start + 1}") from error
+    except csv.Error as error:
+        raise InvalidInputError(f"is not CSV: {error}") from error
+    wanted = (columns,) if columns else tuple(_COLUMNS)
+    if len(fields) not in wanted:
+        allowed = " or ".join(f"{count} ({_COLUMNS[count]})" for count in wanted)
+        raise InvalidInputError(f"has {len(fields)} columns, not {allowed}{', as before' if columns else ''}")
+    return fields
+
+
+def _row(fields: list[str]) -> OffsetRow:
+    *group, topic, partition_text, offset_text = fields
+    if not topic:
+        raise InvalidInputError("topic is empty")
+    partition = whole_number(partition_text, "partition", QUEUE_MAX)
+    return OffsetRow(
+        namespace="",
+        group=check_name(group[0], "group") if group else "",
+        shard=f"{topic}/{partition}",
+        offset=whole_number(offset_text, "offset", LONG_MAX),
+        topic=check_name(topic, "topic"),
+        partition=partition,
+    )
+
+
+def _quoted(text: str) -> str:
+    """As Jackson's `CsvEncoder` writes a string."""
+    if len(text) <= _UNQUOTED_MAX and all(char >= _QUOTED_FROM for char in text):
+        return text
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'

@@ -1,0 +1,126 @@
+"""Our JSON, as a stream: an array with one object for each offset, which holds everything that is known of it.
+
+Promises for every element of the array a row, or a reject with the field and the reason. Never more than one in memory.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+from adapter.errors import InvalidInputError
+from adapter.formats.json_stream import CHUNK_BYTES, FLAT_OBJECT, SPACE, JsonStream
+from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject, not_whole, placed, shortened
+from adapter.model import U64_MAX, check_metadata, check_topic
+
+PARTITION_MAX = 2**32 - 1
+ROW_MAX = 64 * 1024  # characters: all texts of an offset at their longest, each byte escaped, have half of that
+_MAX = {"offset": U64_MAX, "committed_at_ms": U64_MAX, "partition": PARTITION_MAX, "epoch": U64_MAX}
+_TEXTS = frozenset({"namespace", "group", "shard", "metadata", "topic"})
+_IGNORED = frozenset({"dirty"})  # so that what `list --json` prints can be imported
+
+_ROW = re.compile(f"({FLAT_OBJECT}){SPACE},")
+_USE_CSV = "; --format kafka-csv reads Kafka's CSV"
+
+
+def read(file: IO[bytes], naming: Naming, chunk_bytes: int = CHUNK_BYTES) -> Iterator[OffsetRow | Reject]:
+    """The rows of a file. Raises NotReadableError, perhaps after rows."""
+    stream = JsonStream(file, chunk_bytes)
+    first = stream.next()
+    if not first:
+        raise NotReadableError("is empty")
+    if first != "[":
+        _not_an_array(stream)
+    for number, found in enumerate(stream.items(_ROW)):
+        if isinstance(found, str):
+            stream.next()
+            line, text = stream.line, stream.value(ROW_MAX)
+        else:
+            line, text = stream.key_line, found[1]
+        try:
+            yield placed(_row(_value(text, line)), naming)
+        except InvalidInputError as error:
+            if isinstance(error, NotReadableError):
+                raise
+            yield Reject(line, f"$[{number}]", " ".join(shortened(text).split()), str(error))
+    stream.end()
+
+
+def write(file: IO[bytes], rows: Iterable[OffsetRow], _naming: Naming) -> int:
+    """Writes rows, one on each line, so that two files can be compared; returns how many. It can hold all of them."""
+    count = 0
+    for count, row in enumerate(rows, start=1):
+        file.write(b"[\n" if count == 1 else b",\n")
+        file.write(json.dumps(row._asdict(), ensure_ascii=False).encode())
+    file.write(b"\n]\n")
+    return count
+
+
+def _not_an_array(stream: JsonStream) -> None:
+    try:
+        stream.value()
+        stream.end()
+    except NotReadableError as error:
+        raise NotReadableError(f"{error}{_USE_CSV}") from error
+    raise NotReadableError("is not a JSON array of offsets")
+
+
+class _Pairs(dict[str, Any]):
+    """A JSON object that remembers a key that was there twice."""
+
+    twice: str | None = None
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> _Pairs:
+    value = _Pairs(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        value.twice = next(name for name in names if names.count(name) > 1)
+    return value
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_pairs).decode
+
+
+def _value(text: str, line: int) -> Any:  # noqa: ANN401 - whatever stands in the file
+    if len(text) > ROW_MAX:
+        raise InvalidInputError(f"has over {ROW_MAX:,} characters; no offset has")
+    try:
+        return _decode(text)
+    except ValueError as error:  # a key without quotes: only fastjson writes such
+        raise NotReadableError(f"is not JSON, or torn: line {line}: {error}") from error
+
+
+def _row(value: Any) -> OffsetRow:  # noqa: ANN401
+    if not isinstance(value, _Pairs):
+        raise InvalidInputError("is not an object")
+    if value.twice is not None:
+        raise InvalidInputError(f"{value.twice!r} is there twice")
+    for field in ("shard", "offset"):
+        if field not in value:
+            raise InvalidInputError(f"{field} is missing")
+    for field, item in value.items():
+        if field in _TEXTS:
+            _check_text(item, field)
+        elif field in _MAX:
+            _check_number(item, field, _MAX[field])
+        elif field not in _IGNORED:
+            raise InvalidInputError(f"{field!r} is not a field of an offset")
+    row = OffsetRow(**{"namespace": "", "group": "", **{name: value[name] for name in value.keys() & set(OffsetRow._fields)}})
+    check_metadata(row.metadata, "metadata")
+    check_topic(row.topic, "topic")
+    return row
+
+
+def _check_text(value: Any, field: str) -> None:  # noqa: ANN401
+    if not isinstance(value, str):
+        raise InvalidInputError(f"{field}: {shortened(repr(value), 50)} is not a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{field}: has half of a surrogate pair at position {error.start}") from error
+
+
+def _check_number(value: Any, field: str, largest: int) -> None:  # noqa: ANN401
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
+        raise not_whole(repr(value), field, largest)

@@ -1,0 +1,187 @@
+"""RocketMQ's RocksDB stores of offsets, `config/consumerOffsets` (V1) and `config/rdb` (V2): a store <-> rows.
+
+Promises that whatever stands where offsets stand is either an offset or a reject with its reason, and that what is written is a
+store that RocketMQ 5.3 loads, as a whole or not at all. Never changes a store that is there.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby, islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch
+
+from adapter import rocks
+from adapter.errors import AdapterError, InvalidInputError
+from adapter.files import sync_directory
+from adapter.formats import rocksdb_copy
+from adapter.formats import rocksdb_layouts as layouts
+from adapter.formats.problems import Sieve
+from adapter.formats.rocketmq_json import SEPARATOR, Entries, Queues
+from adapter.formats.rocketmq_rows import problem_of_broker, rows_of
+from adapter.formats.rocksdb_layouts import Entry
+from adapter.formats.rows import Naming, OffsetRow, Reject
+from adapter.queues import queue_of
+
+Layout = Literal["v1", "v2"]
+R = TypeVar("R")
+
+BATCH_ROWS = 1_000
+FORMAT_VERSION = 5  # of tables: the newest one that RocksDB 8.4, which is in RocketMQ 5.3, reads
+_VALUE_SHOWN = 32  # bytes of a value that is rejected
+_OURS = ("LOG*", "rocksdict-config.json")  # what rocksdict leaves in a directory, and a broker's store has not
+
+
+def read(path: Path, naming: Naming) -> Iterator[OffsetRow | Reject]:
+    """The offsets of a store, V1 or V2, also while its broker has it open: then as of its last flush of the log.
+
+    Raises NotReadableError: it is not such a store, or is damaged.
+    """
+    with rocksdb_copy.opened(path) as db, rocksdb_copy.told():
+        yield from rows_of(_entries(db), naming)
+
+
+def write(path: Path, rows: Iterable[OffsetRow], naming: Naming, layout: Layout) -> int:
+    """A new store at `path`, which must not be there, or be empty. Returns how many offsets it holds.
+
+    All rows of a group have to come one after the other. Raises InvalidInputError that names all that it cannot hold, or says
+    why the store cannot be written: then nothing is.
+    """
+    target = path.resolve()
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise InvalidInputError(f"{path}: is there and not empty; a store is written anew, into a directory of its own")
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        try:
+            fresh.mkdir()
+            count = _write(fresh, rows, naming, layout)
+            fresh.rename(target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        sync_directory(target.parent)
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return count
+
+
+def _entries(db: Rdict) -> Entries:
+    families = rocksdb_copy.families(db)
+    for name in families:
+        if name not in layouts.FAMILIES:
+            yield Reject(0, name, "", "is a column family that is not known here: what is in it is not read")
+    # No topic begins with the byte that V2's keys begin with. Before 5.3, V1's stores had one column family.
+    if layouts.VERSION_FAMILY not in families and any(rocks.scan(db, layouts.TABLES, layouts.AFTER_TABLES)):
+        yield from _v2(db)
+    else:
+        for key, value in rocks.scan(db, b"", b""):
+            yield from layouts.decode_v1(key, value)
+
+
+def _v2(db: Rdict) -> Entries:
+    yield from _strangers(db, b"", layouts.CONSUMER)
+    for names, rows in groupby(rocks.scan(db, layouts.CONSUMER, layouts.AFTER_CONSUMER), key=_without_queue):
+        yield from _topic_v2(names, rows)
+    yield from _strangers(db, layouts.AFTER_KNOWN, b"")
+
+
+def _without_queue(row: tuple[bytes, bytes]) -> bytes:
+    return row[0][: -layouts.QUEUE_BYTES]
+
+
+def _topic_v2(names: bytes, rows: Iterable[tuple[bytes, bytes]]) -> Entries:
+    try:
+        group, topic = layouts.names_v2(names)
+    except InvalidInputError as error:
+        yield from (_reject(key, value, str(error)) for key, value in rows if key != layouts.CONSUMER_VERSION)
+        return
+    offsets = []
+    for key, value in rows:
+        try:
+            offsets.append(layouts.queue_v2(key, value))
+        except InvalidInputError as error:
+            yield _reject(key, value, str(error))
+    if offsets:
+        yield Queues(0, layouts.shown_key(f"{topic}{SEPARATOR}{group}".encode()), group, topic, "", offsets, keyed=True)
+
+
+def _strangers(db: Rdict, start: bytes, end: bytes) -> Iterator[Reject]:
+    for key, value in rocks.scan(db, start, end):
+        yield _reject(key, value, "key: is of no table that is known here")
+
+
+def _reject(key: bytes, value: bytes, reason: str) -> Reject:
+    return Reject(0, key.hex(), value[:_VALUE_SHOWN].hex(), reason)
+
+
+def _write(directory: Path, rows: Iterable[OffsetRow], naming: Naming, layout: Layout) -> int:
+    sieve = Sieve(naming, partial(problem_of_broker, naming.broker))
+    passed = sieve.passed(rows)
+    now_ms = time.time_ns() // 1_000_000
+    if layout == "v1":
+        version = (layouts.VERSION_FAMILY, layouts.VERSION_KEY, layouts.version_v1(now_ms))
+        _fill(directory, layouts.FAMILIES, _rows_v1(passed), version)
+    else:
+        version = ("default", layouts.CONSUMER_VERSION, layouts.version_v2(now_ms))
+        _fill(directory, ("default",), map(layouts.encode_v2, map(_entry, passed)), version)
+    count = sieve.done()
+    for file in [file for pattern in _OURS for file in directory.glob(pattern)]:
+        file.unlink()
+    sync_directory(directory)
+    return count
+
+
+def _rows_v1(rows: Iterable[OffsetRow]) -> Iterator[tuple[bytes, bytes]]:
+    for group, of_group in groupby(map(_entry, rows), key=attrgetter("group")):
+        topics: dict[str, dict[int, int]] = {}
+        for entry in of_group:
+            topics.setdefault(entry.topic, {})[entry.queue] = entry.offset
+        for topic, queues in topics.items():
+            yield layouts.encode_v1(group, topic, queues)
+
+
+def _entry(row: OffsetRow) -> Entry:
+    queue = queue_of(row.shard)
+    assert queue, "only the shards of queues pass"  # noqa: S101
+    return Entry(row.group, queue.topic, queue.queue_id, row.offset)
+
+
+def _fill(
+    directory: Path, families: Sequence[str], rows: Iterator[tuple[bytes, bytes]], version: tuple[str, bytes, bytes]
+) -> None:
+    """Puts the rows into tables, and leaves the log empty."""
+    db = _done(lambda: Rdict(str(directory), options=_options(), column_families={name: _options() for name in families}))
+    try:
+        while found := list(islice(rows, BATCH_ROWS)):
+            batch = WriteBatch(raw_mode=True)
+            for key, value in found:
+                batch.put(key, value)
+            _done(db.write, batch)
+        family, key, value = version
+        versions = _done(db.get_column_family, family)
+        _done(versions.put, key, value)
+        for part in (db, versions):
+            _done(part.flush)
+    finally:
+        db.close()
+
+
+def _done(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - whatever RocksDB's call takes
+    try:
+        return rocks.guarded(call, *arguments)
+    except AdapterError as error:
+        raise InvalidInputError(f"cannot be written: {error}") from error
+
+
+def _options() -> Options:
+    """What RocketMQ makes of its stores later is its own business: ConfigHelper of org.apache.rocketmq.common.config."""
+    options = rocks.options()
+    options.set_compression_type(DBCompressionType.none())
+    table = BlockBasedOptions()
+    table.set_format_version(FORMAT_VERSION)
+    options.set_block_based_table_factory(table)
+    return options

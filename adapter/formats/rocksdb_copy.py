@@ -1,0 +1,145 @@
+"""Somebody else's RocksDB store, to be read while it may be in use: a private copy is opened, the store itself never is.
+
+Promises that no byte of the store's directory changes, that it is seen as of one moment, with the rows that are in its log only,
+and that memory is bounded by RocksDB's buffers. What is copied is the log and the list of files; the tables are linked to.
+"""
+
+import errno
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rocksdict import DBRecoveryMode, Options, Rdict
+
+from adapter import rocks
+from adapter.errors import AdapterError, DiskFullError, StoreDamagedError
+from adapter.formats.rows import NotReadableError
+
+TRIES = 10  # a flush or a compaction that comes in between begins it again; RocketMQ's stores have one in an hour
+_GONE = "No such file or directory"
+_DAMAGED = "restore it from a copy; what of it is read is not to be trusted"
+
+
+class _ChangedError(Exception):
+    """The store went on to other files while it was copied."""
+
+
+class _State(NamedTuple):
+    """What stays the same as long as no file of a store is added or taken away: RocksDB notes each in its MANIFEST first."""
+
+    current: bytes
+    manifest_bytes: int
+    logs: tuple[str, ...]
+
+    @property
+    def manifest(self) -> str:
+        return self.current.decode(errors="replace").strip()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Rdict]:
+    """The store at `path`, its default column family first; closed and removed at the end. Raises NotReadableError.
+
+    The copy is made below the directory for temporary files (TMPDIR). It takes as much room as the store's log: RocketMQ rolls
+    that at 1 GiB.
+    """
+    with tempfile.TemporaryDirectory(prefix="offset-adapter-rocksdb-") as temporary:
+        db = _open(path, Path(temporary))
+        try:
+            yield db
+        finally:
+            db.close()
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """RocksDB's errors, and those of files, as NotReadableError that says what to do."""
+    try:
+        yield
+    except NotReadableError:
+        raise
+    except StoreDamagedError as error:
+        raise NotReadableError(f"is damaged: {error}; {_DAMAGED}") from error
+    except DiskFullError as error:
+        raise _no_room() from error
+    except AdapterError as error:
+        raise NotReadableError(f"is not a store that can be read here: {error}") from error
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise _no_room() from error
+        raise NotReadableError(f"cannot be read: {error.filename or 'it'}: {error.strerror or error}") from error
+
+
+def families(db: Rdict) -> list[str]:
+    """The names of all its column families."""
+    return sorted(Rdict.list_cf(db.path(), _options()))
+
+
+def _open(path: Path, temporary: Path) -> Rdict:
+    reason = ""
+    for attempt in range(TRIES):
+        copy = temporary / str(attempt)
+        copy.mkdir()
+        try:
+            with told():
+                _copy(path, copy)
+                return _open_copy(copy)
+        except _ChangedError as error:
+            reason = str(error)
+        except NotReadableError as error:
+            if _GONE not in str(error.__cause__):
+                raise
+            reason = str(error)
+        shutil.rmtree(copy)
+    raise NotReadableError(reason)
+
+
+def _open_copy(copy: Path) -> Rdict:
+    """Reads the log, and fails where it is damaged, but not where its end is torn: that is a write that was not finished."""
+    names = rocks.guarded(Rdict.list_cf, str(copy), _options())
+    return rocks.guarded(lambda: Rdict(str(copy), options=_options(), column_families={name: _options() for name in names}))
+
+
+def _options() -> Options:
+    options = rocks.options(create=False)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_disable_auto_compactions(True)
+    return options
+
+
+def _copy(path: Path, copy: Path) -> None:
+    before = _state(path)
+    for name in (before.manifest, *before.logs):
+        shutil.copyfile(path / name, copy / name)
+    for table in path.glob("*.sst"):
+        (copy / table.name).symlink_to(table.resolve())
+    (copy / "CURRENT").write_bytes(before.current)
+    if _state(path) != before:
+        raise _ChangedError(f"changed in each of {TRIES} tries to read it; stop its broker, or read a copy of the directory")
+
+
+def _state(path: Path) -> _State:
+    current = path / "CURRENT"
+    if not current.is_file():
+        raise NotReadableError(f"is not a RocksDB store: it has no file CURRENT{_hint(path)}")
+    logs = sorted(log.name for log in path.glob("*.log"))
+    state = _State(current.read_bytes(), 0, tuple(logs))
+    return state._replace(manifest_bytes=(path / state.manifest).stat().st_size)
+
+
+def _hint(path: Path) -> str:
+    below = [
+        name for name in ("consumerOffsets", "rdb") for name in (name, f"config/{name}") if (path / name / "CURRENT").is_file()
+    ]
+    return (
+        f"; {' or '.join(below)} below it is one"
+        if below
+        else "; it is the directory config/consumerOffsets or config/rdb of a broker"
+    )
+
+
+def _no_room() -> NotReadableError:
+    return NotReadableError(f"needs room for a copy of its log in {tempfile.gettempdir()}; TMPDIR names another place")

@@ -1,0 +1,175 @@
+"""Keys and values of RocketMQ's RocksDB stores, V1 and V2: bytes <-> entries. No I/O.
+
+Promises that any bytes are either an entry that is written as the same bytes again (V2), or an InvalidInputError with the reason.
+V1: RocksDBConsumerOffsetManager; V2: ConsumerOffsetManagerV2, TableId and ConfigHelper of org.apache.rocketmq.broker.config.
+"""
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from adapter.errors import InvalidInputError
+from adapter.formats.rocketmq_json import BROADCAST, OFFSETS, SEPARATOR, Queues
+from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Reject, shortened, whole_number
+
+# V1: column families, of which RocketMQ opens all three (ConfigRocksDBStorage.postLoad); the offsets are in the first.
+VERSION_FAMILY = "kvDataVersion"
+VERSION_KEY = b"kvDataVersionKey"
+FAMILIES = ("default", VERSION_FAMILY, "forbidden")
+_IGNORED = frozenset({"dataVersion"})
+_UNQUOTED_MAX = 2**53 - 1  # beyond it fastjson's BrowserCompatible quotes a long: RocksDBConsumerOffsetManager.putWriteBatch
+# A value as brokers write it, with numbers small enough to be a queue and an offset unseen; any other is read piece by piece.
+_PAIR = rb'(?:[0-9]{1,9}|"[0-9]{1,9}"):(?:0|[1-9][0-9]{0,17}|"[0-9]{1,18}")'
+_PLAIN = re.compile(rb'\{"offsetTable":\{(%b(?:,%b)*+)\}\}' % (_PAIR, _PAIR))
+_BARE_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"|([{,]\s*+)(-?\d++)(?=\s*+:)', re.DOTALL)
+
+# V2: a table's keys begin with one byte for "table" and two for which one it is.
+TABLES, AFTER_TABLES = b"\x01", b"\x02"
+CONSUMER = bytes.fromhex("010001")
+AFTER_CONSUMER = bytes.fromhex("010002")
+AFTER_KNOWN = bytes.fromhex("010005")  # behind pull offsets (2), topics (3) and subscription groups (4): not what was consumed
+CONSUMER_VERSION = CONSUMER + b"\x01data_version"
+_DATA = CONSUMER + b"\x02"
+_AFTER_NAME = b"\x01"
+_LENGTH = struct.Struct(">H")
+_QUEUE = struct.Struct(">i")
+_OFFSET = struct.Struct(">q")
+QUEUE_BYTES = _QUEUE.size
+_VERSION = struct.Struct(">qqq")  # state machine's, milliseconds, counter
+
+
+class Entry(NamedTuple):
+    """One offset as RocketMQ names it."""
+
+    group: str
+    topic: str
+    queue: int
+    offset: int
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object with its keys in order, and those that are there twice."""
+
+
+def decode_v1(key: bytes, value: bytes) -> Iterator[Queues | Reject]:
+    """The offsets of one row, and what is in it that is none."""
+    place, plain = shown_key(key), _PLAIN.fullmatch(value)
+    try:
+        topic, group = _names(_text(key, "key"))
+        if plain:
+            numbers = [*map(int, plain[1].replace(b'"', b"").replace(b":", b",").split(b","))]
+            yield Queues(0, place, group, topic, "", [*zip(numbers[::2], numbers[1::2], strict=True)], keyed=True)
+            return
+        queues = _queues(value)
+    except InvalidInputError as error:
+        yield Reject(0, place, shortened(printable(value)), printable(str(error)))
+        return
+    offsets = []
+    for queue, offset in queues:
+        try:
+            offsets.append((whole_number(queue, "queue", QUEUE_MAX), whole_number(str(offset), "offset", LONG_MAX)))
+        except InvalidInputError as error:
+            shown = shortened(printable(queue))
+            yield Reject(0, f'{place}["{shown}"]', shortened(printable(str(offset))), printable(str(error)))
+    if offsets:
+        yield Queues(0, place, group, topic, "", offsets, keyed=True)
+
+
+def encode_v1(group: str, topic: str, offsets: Mapping[int, int]) -> tuple[bytes, bytes]:
+    """The row of a group's offsets in a topic, by queue."""
+    table = {str(queue): offset if offset <= _UNQUOTED_MAX else str(offset) for queue, offset in offsets.items()}
+    return f"{topic}{SEPARATOR}{group}".encode(), json.dumps({OFFSETS: table}, separators=(",", ":")).encode()
+
+
+def version_v1(now_ms: int) -> bytes:
+    """The value of `VERSION_KEY`. A consumerOffset.json wins over a store with a lower counter, so it is one that none has."""
+    return json.dumps({"counter": now_ms, "stateVersion": 0, "timestamp": now_ms}, separators=(",", ":")).encode()
+
+
+def names_v2(names: bytes) -> tuple[str, str]:
+    """Group and topic of a row of the consumer table: its key without the queue. Raises InvalidInputError."""
+    if not names.startswith(_DATA):
+        raise InvalidInputError("key: is not that of an offset")
+    group, rest = _name(names.removeprefix(_DATA), "group")
+    topic, rest = _name(rest, "topic")
+    if rest:
+        raise InvalidInputError(f"key: has {len(rest)} bytes too many behind the topic")
+    return group, topic
+
+
+def queue_v2(key: bytes, value: bytes) -> tuple[int, int]:
+    """Queue and offset of a row of the consumer table. Raises InvalidInputError."""
+    if len(value) != _OFFSET.size:
+        raise InvalidInputError(f"offset: has {len(value)} bytes instead of {_OFFSET.size}")
+    ((queue,), (offset,)) = _QUEUE.unpack(key[-QUEUE_BYTES:]), _OFFSET.unpack(value)
+    if queue < 0 or offset < 0:
+        raise InvalidInputError(f"queue: {queue} is below 0" if queue < 0 else f"offset: {offset} is below 0")
+    return queue, offset
+
+
+def encode_v2(entry: Entry) -> tuple[bytes, bytes]:
+    """The row of an offset."""
+    names = b"".join(_LENGTH.pack(len(name)) + name + _AFTER_NAME for name in (entry.group.encode(), entry.topic.encode()))
+    return _DATA + names + _QUEUE.pack(entry.queue), _OFFSET.pack(entry.offset)
+
+
+def version_v2(now_ms: int) -> bytes:
+    """The value of `CONSUMER_VERSION`."""
+    return _VERSION.pack(0, now_ms, 1)
+
+
+def shown_key(key: bytes) -> str:
+    """A key as a reject shows it: in hex, unless it is all printable."""
+    text = printable(key)
+    return text if text.isprintable() and text.encode() == key else key.hex()
+
+
+def _names(key: str) -> tuple[str, str]:
+    """Topic and group of V1's key. No name of RocketMQ has an @, so that one with more is not guessed at."""
+    topic, *group = key.split(SEPARATOR)
+    if len(group) != 1 and group[1:] != [BROADCAST]:
+        raise InvalidInputError(f"key: is not topic{SEPARATOR}group")
+    return topic, SEPARATOR.join(group)
+
+
+def _queues(value: bytes) -> list[tuple[str, Any]]:
+    """V1's value. fastjson writes keys and values with quotes or without, as its version and features are."""
+    try:
+        fields = json.loads(_BARE_KEY.sub(_quoted_key, value).decode(), object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"is not JSON: {error}") from error
+    if not isinstance(fields, _Pairs):
+        raise InvalidInputError("is not a JSON object")
+    known = [(name, table) for name, table in fields if name not in _IGNORED]
+    if [name for name, _ in known] != [OFFSETS] or not isinstance(known[0][1], _Pairs):
+        raise InvalidInputError(f"is not an object with one {OFFSETS} of queues and offsets")
+    return known[0][1]
+
+
+def _quoted_key(found: re.Match[bytes]) -> bytes:
+    before, number = found.groups()
+    return found[0] if number is None else b'%b"%b"' % (before, number)
+
+
+def _name(data: bytes, field: str) -> tuple[str, bytes]:
+    """A name of V2's key, and what stands behind it."""
+    start, end = _LENGTH.size, _LENGTH.size
+    if len(data) >= start:
+        end += _LENGTH.unpack_from(data)[0]
+    if len(data) < start or data[end : end + 1] != _AFTER_NAME:
+        raise InvalidInputError(f"key: the {field} is not as long as it says")
+    return _text(data[start:end], field), data[end + 1 :]
+
+
+def _text(data: bytes, field: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{field}: is not UTF-8 at byte {error.start + 1}") from error
+
+
+def printable(text: str | bytes) -> str:
+    """A text as a reject shows it: without bytes that are not UTF-8, and without halves of surrogate pairs."""
+    return (text.encode(errors="backslashreplace") if isinstance(text, str) else text).decode(errors="backslashreplace")

@@ -1,0 +1,97 @@
+"""What is read from a file and written to one: an offset with its names, or what cannot be read, with its line and reason.
+
+Pure values. Promises that a row which passes `placed` can be stored as it is.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from adapter.errors import InvalidInputError
+from adapter.model import DEFAULT_NAMESPACE, OffsetKey, check_name
+
+TEXT_SHOWN = 120  # characters of what was rejected
+LONG_MAX = 2**63 - 1  # Java's long: RocketMQ's and Kafka's offsets
+QUEUE_MAX = 2**31 - 1  # Java's int
+_DIGITS_MAX = 20  # with zeros in front
+_VALUE_SHOWN = 50  # characters of a bad value
+
+
+class NotReadableError(InvalidInputError):
+    """A file as a whole: torn, not JSON, not UTF-8. The text names the line and says what to do, but not the file."""
+
+
+class OffsetRow(NamedTuple):
+    """One offset in a file. Epoch 0 and time 0: not known."""
+
+    namespace: str
+    group: str
+    shard: str
+    offset: int
+    metadata: str = ""
+    committed_at_ms: int = 0
+    topic: str = ""
+    partition: int = 0
+    epoch: int = 0
+
+    @property
+    def key(self) -> OffsetKey:
+        """What the offset is stored under."""
+        return OffsetKey(self.namespace, self.group, self.shard)
+
+
+class Reject(NamedTuple):
+    """What stands in a file and cannot be taken.
+
+    `line` is from 1, and 0 where a file has none; `place` is a JSON path, a key in hex, or empty; `text` is the beginning of
+    what stands there.
+    """
+
+    line: int
+    place: str
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What a file does not tell. With `group`, a row without one is of this group, and one of another group is rejected."""
+
+    namespace: str = DEFAULT_NAMESPACE
+    group: str = ""
+    broker: str = ""
+
+
+def placed(row: OffsetRow, naming: Naming) -> OffsetRow:
+    """The row with all its names. Raises InvalidInputError that says which one is bad or missing."""
+    whole = row._replace(namespace=row.namespace or naming.namespace, group=chosen_group(row.group, naming))
+    if naming.group and whole.namespace != naming.namespace:
+        raise InvalidInputError(f"namespace: {whole.namespace!r} is not {naming.namespace!r}; --namespace names another")
+    for field in ("namespace", "group", "shard"):
+        check_name(getattr(whole, field), field)
+    return whole
+
+
+def chosen_group(group: str, naming: Naming) -> str:
+    """The group of a row that names this one, or none. Raises InvalidInputError when it is missing, or not the one wanted."""
+    if not group and not naming.group:
+        raise InvalidInputError("group is missing; --group names it for the whole file")
+    if group and naming.group and group != naming.group:
+        raise InvalidInputError(f"group: {group!r} is not {naming.group!r}, of which alone the offsets are taken")
+    return group or naming.group
+
+
+def whole_number(text: str, field: str, largest: int) -> int:
+    """The number that some digits are. Raises InvalidInputError that shows what stands there."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > largest:
+        raise not_whole(repr(text), field, largest)
+    return int(text)
+
+
+def not_whole(text: str, field: str, largest: int) -> InvalidInputError:
+    """That a value is not a number as it should be."""
+    return InvalidInputError(f"{field}: {shortened(text, _VALUE_SHOWN)} is not a whole number from 0 to {largest}")
+
+
+def shortened(text: str, size: int = TEXT_SHOWN) -> str:
+    """The beginning of a text."""
+    return text if len(text) <= size else f"{text[:size]}..."

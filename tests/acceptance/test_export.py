@@ -1,0 +1,157 @@
+"""`offset-adapter export` from a real adapter, and back by an import: in every format the same offsets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adapter.formats import files
+from adapter.formats.files import Format
+from adapter.formats.rows import Naming, OffsetRow
+from adapter.model import U64_MAX
+from tests.acceptance.conftest import Pair, run
+from tests.acceptance.helpers import commit, standing
+
+OK, NO, ERROR = 0, 1, 2
+ROCKETMQ = Path(__file__).parents[1] / "data" / "rocketmq"
+
+
+def table(path: Path, kind: Format, naming: Naming) -> list[tuple[str, str, int]]:
+    """What a file holds: group, shard, offset."""
+    rows = []
+    for row in files.read(path, kind, naming):
+        assert isinstance(row, OffsetRow), row
+        rows.append((row.group, row.shard, row.offset))
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("name", ["broker-4x.json", "broker-4x-two-groups.json"])
+def test_real_files_of_brokers_come_back_as_they_were(shared: Pair, tmp_path: Path, name: str) -> None:
+    """consumerOffset.json of real brokers, through an adapter and a Meta Service: the same table."""
+    assert shared("import", ROCKETMQ / name, "--format", "rocketmq-broker", "-n", name, "--execute").code == OK
+    path = tmp_path / "consumerOffset.json"
+    ran = shared("export", "-n", name, "-o", path)
+    assert (ran.code, ran.out) == (OK, "")
+    before = table(ROCKETMQ / name, Format.ROCKETMQ_BROKER, Naming())
+    assert table(path, Format.ROCKETMQ_BROKER, Naming()) == before
+    groups = len({group for group, _, _ in before})
+    assert ran.err == f"exported {len(before)} offsets of {groups} groups to {path}\n"
+
+
+@pytest.mark.parametrize("layout", ["v1", "v2"])
+def test_a_rocksdb_store_comes_back_as_it_was(shared: Pair, tmp_path: Path, layout: str) -> None:
+    """In both layouts; the directory is known by being one."""
+    source = ROCKETMQ / "broker-4x-two-groups.json"
+    there, back = f"from-{layout}", f"to-{layout}"
+    assert shared("import", source, "--format", "rocketmq-broker", "-n", there, "--execute").code == OK
+    store = tmp_path / "store"
+    given = ("--format", "rocketmq-rocksdb", "--layout", layout)
+    assert shared("export", "-n", there, *given, "-o", store).code == OK
+    assert shared("import", store, "-n", back, "--execute").code == OK
+    path = tmp_path / "consumerOffset.json"
+    assert shared("export", "-n", back, "-o", path).code == OK
+    assert table(path, Format.ROCKETMQ_BROKER, Naming()) == table(source, Format.ROCKETMQ_BROKER, Naming())
+
+
+def test_the_queues_of_one_broker_are_a_clients_or_a_brokers_file(shared: Pair, tmp_path: Path) -> None:
+    """A client's file takes the brokers out of the shards; a broker's is of the one that is named."""
+    commit(shared, "by-broker", {"b1/t/0": 5, "b1/t/1": 6})
+    client = tmp_path / "by-broker" / "offsets.json"
+    client.parent.mkdir()
+    assert shared("export", "by-broker", "-o", client).code == OK
+    assert shared("import", client, "-n", "elsewhere", "--execute").code == OK
+    assert {row["shard"] for row in shared("get", "by-broker", "-n", "elsewhere", "--json").json} == {"b1/t/0", "b1/t/1"}
+    broker = tmp_path / "consumerOffset.json"
+    assert shared("export", "by-broker", "--broker", "b1", "-o", broker).code == OK
+    assert '"t@by-broker":{"0":5,"1":6}' in broker.read_text()
+    ran = shared("export", "by-broker", "--broker", "b2", "-o", broker)
+    assert (ran.code, len(ran.err.splitlines())) == (ERROR, 2)
+    assert "shard 'b1/t/0' of group 'by-broker' is of broker 'b1', and the file is of broker 'b2'" in ran.err
+
+
+def test_kafkas_csv_goes_from_one_adapter_to_another(pair: Pair, shared: Pair, tmp_path: Path) -> None:
+    """With the group's column; topics may have slashes and commas; queue 10 stands behind queue 9."""
+    commit(pair, "g1", {"t/10": 5, "t/9": 6, "a,b/10": 7})
+    commit(pair, "g2", {"t/0": 2**63 - 1})
+    path = tmp_path / "offsets.csv"
+    ran = pair("export", "-o", path)
+    assert (ran.code, ran.out, ran.err) == (OK, "", f"exported 4 offsets of 2 groups to {path}\n")
+    assert path.read_text() == f'g1,"a,b",10,7\ng1,t,9,6\ng1,t,10,5\ng2,t,0,{2**63 - 1}\n'
+    assert shared("import", path, "--execute").code == OK
+    assert standing(shared, "g1") == {"t/9": 6, "t/10": 5, "a,b/10": 7}
+    assert pair("export").out == path.read_text()
+
+
+def test_json_holds_everything(pair: Pair, shared: Pair) -> None:
+    """Offsets of 64 bits, any name of a shard, metadata, times; standard input and output."""
+    pair("commit", "g1", "t/0", "5", "--metadata", 'a, "b"')
+    commit(pair, "g3", {"no partition": U64_MAX})
+    ran = pair("export", "g3", "g1", "--format", "json")
+    exported = json.loads(ran.out)
+    assert [(row["group"], row["shard"], row["offset"]) for row in exported] == [
+        ("g1", "t/0", 5),
+        ("g3", "no partition", U64_MAX),
+    ]
+    assert exported[0]["metadata"] == 'a, "b"'
+    moved = json.dumps([{**row, "namespace": "json"} for row in exported])
+    given = ("import", "-", "--format", "json", "--execute")
+    assert run(*given, answer=moved, OFFSET_ADAPTER_ADDRESS=shared.adapter.address).code == OK
+    back = json.loads(shared("export", "-n", "json", "--format", "json").out)
+    assert [{**row, "namespace": "default"} for row in back] == exported
+
+
+def test_a_file_of_one_group_goes_to_the_group_that_is_named(shared: Pair, tmp_path: Path) -> None:
+    """Kafka's form for a single group has no group in it."""
+    commit(shared, "single", {"t/0": 5})
+    path = tmp_path / "single.csv"
+    assert shared("export", "single", "-o", path).code == OK
+    assert path.read_text() == "t,0,5\n"
+    ran = shared("import", path)
+    assert ran.code == ERROR
+    assert f"{path}: line 1: group is missing; --group names it for the whole file" in ran.err
+    assert shared("import", path, "--group", "renamed", "--execute").code == OK
+    assert standing(shared, "renamed") == {"t/0": 5}
+
+
+def test_what_a_format_cannot_hold_is_named_and_not_exported(shared: Pair, tmp_path: Path) -> None:
+    """A file that was there stays as it was, also a directory."""
+    commit(shared, "odd", {"a queue": 5, "t/0": 2**63})
+    for name, given in (("e.csv", ()), ("consumerOffset.json", ()), ("store", ("--format", "rocketmq-rocksdb"))):
+        path = tmp_path / name
+        if not given:
+            path.write_text("before")
+        ran = shared("export", "odd", "-o", path, *given)
+        assert (ran.code, ran.out) == (ERROR, "")
+        assert "error: shard 'a queue' of group 'odd' is not of the form " in ran.err
+        assert f"error: shard 't/0' of group 'odd' has offset {2**63}, and the format's largest is {2**63 - 1}" in ran.err
+        assert path.read_text() == "before" if not given else not path.exists()
+    assert len(list(tmp_path.iterdir())) == 2
+    assert shared("export", "odd", "-o", tmp_path / "e.json").code == OK
+
+
+def test_the_positions_of_broadcasting_clients_stay_here(shared: Pair, tmp_path: Path) -> None:
+    """RocketMQ's brokers have none of them on disk; what is left out is told. By name they are refused, in JSON they are."""
+    for group in ("b", "b@broadcast", "b@broadcast@client-1"):
+        shared("commit", group, "t/0", "5", "-n", "casting")
+    path = tmp_path / "consumerOffset.json"
+    ran = shared("export", "-n", "casting", "-o", path)
+    assert (ran.code, ran.err.splitlines()) == (
+        OK,
+        [
+            "left out 1 groups of broadcasting clients: RocketMQ's brokers do not keep their positions",
+            f"exported 2 offsets of 2 groups to {path}",
+        ],
+    )
+    assert shared("export", "b@broadcast@client-1", "-n", "casting", "-o", path).code == ERROR
+    assert len(json.loads(shared("export", "-n", "casting", "--format", "json").out)) == 3
+
+
+def test_a_group_without_offsets_is_told(shared: Pair, tmp_path: Path) -> None:
+    """The others are exported, and the exit code is 1; without any, nothing is written."""
+    commit(shared, "somebody", {"t/0": 5})
+    ran = shared("export", "somebody", "nobody")
+    assert (ran.code, ran.out) == (NO, "somebody,t,0,5\n")
+    assert "group 'nobody' has no offsets in namespace 'default'" in ran.err
+    path = tmp_path / "e.csv"
+    assert shared("export", "nobody", "-o", path).code == NO
+    assert not path.exists()

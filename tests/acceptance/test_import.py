@@ -1,0 +1,194 @@
+"""`offset-adapter import` against a real adapter: what is merged, what is told, what a file has to be."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Pair, run
+from tests.acceptance.helpers import commit, standing
+
+OK, NO, ERROR = 0, 1, 2
+ROCKETMQ = Path(__file__).parents[1] / "data" / "rocketmq"
+
+
+def unpack(archive: Path, directory: Path) -> Path:
+    """The directory, with what is in the archive."""
+    directory.mkdir(parents=True)
+    subprocess.run(["tar", "-xzf", archive, "-C", directory], check=True)
+    return directory
+
+
+def counts(new: int = 0, raised: int = 0, unchanged: int = 0, larger: int = 0, repeated: int = 0, unreadable: int = 0) -> str:
+    """The line behind the table."""
+    return (
+        f"{new:,} new, {raised:,} raised, {unchanged:,} unchanged, {larger:,} where a larger one stands; "
+        f"in the file: {repeated:,} repeated, {unreadable:,} unreadable"
+    )
+
+
+def test_a_brokers_file_is_compared_then_merged(shared: Pair) -> None:
+    """A file of a 4.x broker. Without --execute nothing changes; with it, all of it stands; again, nothing is left to do."""
+    path = ROCKETMQ / "broker-4x.json"
+    given = ("import", path, "--format", "rocketmq-broker")
+    ran = shared(*given)
+    assert (ran.code, ran.err) == (OK, "")
+    assert "default lsqGroup lsqTopic1/2 - 14" in ran.words
+    assert ran.out.splitlines()[-2:] == [counts(new=5), "dry run: 5 of 5 offsets would be imported; --execute does it"]
+    assert shared("get", "lsqGroup").code == NO
+    ran = shared(*given, "--execute")
+    assert (ran.code, ran.out.splitlines()[-1]) == (OK, "done: 5 of 5 offsets imported, read back and equal")
+    expected = {"%RETRY%lsqGroup/0": 0, "lsqTopic1/0": 8, "lsqTopic1/1": 15, "lsqTopic1/2": 14, "lsqTopic1/3": 12}
+    assert standing(shared, "lsqGroup") == expected
+    labels = {row["shard"]: (row["topic"], row["partition"]) for row in shared("get", "lsqGroup", "--json").json}
+    assert labels["lsqTopic1/2"] == ("lsqTopic1", 2)
+    ran = shared(*given, "--execute")
+    assert ran.out.splitlines() == [counts(unchanged=5), "done: 0 of 5 offsets imported, read back and equal"]
+
+
+FILES_5X = ("broker-5x.json", "broker-5x-lmq.json", "store-v1.tar.gz", "store-v2.tar.gz", "store-v2-killed.tar.gz")
+
+
+@pytest.mark.parametrize("name", FILES_5X)
+def test_what_rocketmq_5_wrote_stands_as_it_is(shared: Pair, tmp_path: Path, name: str) -> None:
+    """The same offsets in each of its forms: see the data's README."""
+    path = ROCKETMQ / name
+    given = ["--format", "rocketmq-broker"]
+    if name.endswith(".gz"):
+        path, given = unpack(path, tmp_path / "store"), []
+    ran = shared("import", path, *given, "-n", name, "--execute", "--json")
+    assert (ran.code, ran.err) == (OK, "")
+    found = {(row["group"], row["shard"], row["after"]["offset"]) for row in ran.json["rows"]}
+    lines = [line.split("\t") for line in (ROCKETMQ / "offsets-5x.tsv").read_text().splitlines()]
+    assert found == {(group, f"{topic}/{queue}", int(offset)) for group, topic, queue, offset in lines}
+
+
+def test_the_queues_of_a_broker_are_named_after_it(shared: Pair) -> None:
+    """Where several brokers share a Meta Service."""
+    given = ("--format", "rocketmq-broker", "--broker", "broker-a", "-n", "named")
+    assert shared("import", ROCKETMQ / "broker-4x.json", *given, "--execute").code == OK
+    shards = {row["shard"] for row in shared("get", "lsqGroup", "-n", "named", "--json").json}
+    assert shards == {"broker-a/%RETRY%lsqGroup/0", *(f"broker-a/lsqTopic1/{queue}" for queue in range(4))}
+
+
+def test_a_clients_file_belongs_to_the_group_that_its_directory_names(shared: Pair, tmp_path: Path) -> None:
+    """As RocketMQ's clients place it; another group can be named."""
+    directory = tmp_path / "10.0.0.1@DEFAULT" / "client-group"
+    directory.mkdir(parents=True)
+    path = directory / "offsets.json"
+    path.write_text('{\n\t"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:42\n\t}\n}')
+    assert shared("import", path, "--execute").code == OK
+    assert standing(shared, "client-group") == {"b/t/3": 42}
+    assert shared("import", path, "--group", "another", "--execute").code == OK
+    assert standing(shared, "another") == {"b/t/3": 42}
+
+
+def test_an_import_never_goes_back(shared: Pair, tmp_path: Path) -> None:
+    """What stands and is larger stays, is named, and makes the exit code 1, also in the dry run."""
+    commit(shared, "ahead", {"t/0": 100, "t/1": 1, "t/2": 50})
+    path = tmp_path / "old.csv"
+    path.write_text("ahead,t,0,50\nahead,t,1,50\nahead,t,2,50\n")
+    ran = shared("import", path)
+    assert (ran.code, ran.out.splitlines()[-2]) == (NO, counts(raised=1, unchanged=1, larger=1))
+    assert "default ahead t/0 100 100 +0 100 stands and is larger" in ran.words
+    ran = shared("import", path, "--execute")
+    assert (ran.code, ran.out.splitlines()[-1]) == (NO, "done: 1 of 3 offsets imported, read back and equal")
+    assert standing(shared, "ahead") == {"t/0": 100, "t/1": 50, "t/2": 50}
+
+
+def test_a_torn_file_is_refused_before_anything_is_sent(shared: Pair, tmp_path: Path) -> None:
+    """Though most of it can be read. A backup beside it that can be read is named."""
+    whole = (ROCKETMQ / "broker-4x-two-groups.json").read_bytes()
+    path = tmp_path / "consumerOffset.json"
+    path.write_bytes(whole[: len(whole) * 3 // 4])
+    ran = shared("import", path, "-n", "torn", "--execute")
+    assert (ran.code, ran.out) == (ERROR, "")
+    assert ran.err.startswith(f"error: {path}: ")
+    assert ran.err.endswith("; nothing was sent\n")
+    assert "consumerOffset.json.bak" not in ran.err
+    (tmp_path / "consumerOffset.json.bak").write_bytes(whole)
+    assert "consumerOffset.json.bak beside it can be read" in shared("import", path, "-n", "torn", "--execute").err
+    assert shared("groups", "list", "-n", "torn", "--json").json == []
+    assert shared("import", f"{path}.bak", "-n", "torn", "--execute").code == OK
+    assert len(shared("groups", "list", "-n", "torn", "--json").json) == 2
+
+
+def test_an_entry_that_cannot_be_read_is_told_and_the_others_are_taken(shared: Pair, tmp_path: Path) -> None:
+    """With its line, or its place and what stands there; the exit code is 1."""
+    path = tmp_path / "bad.csv"
+    path.write_bytes(b"bad,t,0,5\nbad,t,1,-5\n\nbad,t,2,\xff\nbad,t,3,8\n")
+    ran = shared("import", path, "--execute")
+    assert (ran.code, ran.out.splitlines()[-2]) == (NO, counts(new=2, unreadable=2))
+    first, second = ran.err.splitlines()
+    assert first.startswith(f"warning: {path}: line 2: offset: '-5' is not a whole number from 0 to 9223372036854775807")
+    assert second.startswith(f"warning: {path}: line 4: is not UTF-8 at byte 9")
+    assert standing(shared, "bad") == {"t/0": 5, "t/3": 8}
+    broker = tmp_path / "consumerOffset.json"
+    broker.write_text('{"offsetTable":{"t@bad2":{0:1,1:"x"},"no group":{0:2}}}')
+    ran = shared("import", broker, "--execute")
+    assert (ran.code, ran.out.splitlines()[-2]) == (NO, counts(new=1, unreadable=2))
+    assert '$.offsetTable["t@bad2"]["1"]' in ran.err
+    assert '$.offsetTable["no group"]' in ran.err
+    assert standing(shared, "bad2") == {"t/0": 1}
+
+
+def test_of_many_bad_entries_the_first_hundred_are_told(shared: Pair, tmp_path: Path) -> None:
+    """And how many more. With nothing else in the file it is an error."""
+    path = tmp_path / "bad.csv"
+    path.write_text("many,t,x,5\n" * 250)
+    ran = shared("import", path)
+    *lines, more, error = ran.err.splitlines()
+    assert (ran.code, len(lines)) == (ERROR, 100)
+    assert more == f"warning: {path}: and 150 more that cannot be read"
+    assert error == f"error: {path}: holds no offsets that can be read"
+
+
+def test_a_key_that_comes_twice_gets_the_larger_offset(shared: Pair, tmp_path: Path) -> None:
+    """In whichever order; it is counted, and no mistake."""
+    path = tmp_path / "twice.csv"
+    path.write_text("twice,t,0,7\ntwice,t,1,1\ntwice,t,0,9\ntwice,t,0,5\n")
+    for execute in ([], ["--execute"]):
+        ran = shared("import", path, *execute)
+        assert (ran.code, ran.out.splitlines()[-2]) == (OK, counts(new=2, repeated=2))
+    assert standing(shared, "twice") == {"t/0": 9, "t/1": 1}
+
+
+def test_standard_input_is_read_as_a_file_is(shared: Pair) -> None:
+    """Its format has to be named where it is not Kafka's CSV; a directory it cannot be."""
+    address = {"OFFSET_ADAPTER_ADDRESS": shared.adapter.address}
+    ran = run("import", "-", "--execute", answer="piped,t,0,5\n", **address)
+    assert (ran.code, ran.err) == (OK, "")
+    text = (ROCKETMQ / "broker-4x.json").read_text()
+    ran = run("import", "-", "--format", "rocketmq-broker", "-n", "piped", "--execute", answer=text, **address)
+    assert (ran.code, ran.out.splitlines()[-2]) == (OK, counts(new=5))
+    assert standing(shared, "piped") == {"t/0": 5}
+    ran = run("import", "-", answer="piped,t\n", **address)
+    assert (ran.code, ran.err.splitlines()[-1]) == (ERROR, "error: standard input: holds no offsets that can be read")
+    ran = run("import", "-", "--format", "rocketmq-rocksdb", **address)
+    assert (ran.code, ran.err) == (ERROR, "error: FILE: rocketmq-rocksdb is a directory; name it\n")
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """20,000 offsets in an order of no help to anybody."""
+    path = tmp_path / "large.csv"
+    path.write_text("".join(f"large-{at * 7 % 20},t,{at // 20},{at + 1}\n" for at in range(20_000)))
+    return path
+
+
+def test_a_large_file_shows_its_beginning_and_all_of_it_in_json(shared: Pair, large: Path) -> None:
+    """The first 1,000 offsets that change, in the order of their names."""
+    ran = shared("import", large)
+    *table, more, _, headline = ran.out.splitlines()
+    assert (ran.code, len(table)) == (OK, 1_001)
+    assert [line.split()[2] for line in table[1:4]] == ["t/0", "t/1", "t/2"]
+    assert (more, headline) == (
+        "and 19,000 more; --json prints all",
+        "dry run: 20,000 of 20,000 offsets would be imported; --execute does it",
+    )
+    ran = shared("import", large, "--execute", "--json")
+    assert (ran.code, ran.json["executed"], len(ran.json["rows"])) == (OK, True, 20_000)
+    assert ran.json["counts"] == {"new": 20_000, "raised": 0, "unchanged": 0, "larger_stands": 0, "repeated": 0, "unreadable": 0}
+    row = ran.json["rows"][0]
+    assert row["after"] == {"epoch": 1, "offset": row["after"]["offset"], "deleted": False}
+    assert "before" not in row

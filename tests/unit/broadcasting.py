@@ -1,0 +1,86 @@
+"""What the tests of broadcasting groups share: an adapter that takes the requests of clients, by a clock that the test sets."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from adapter.broadcast import is_of_client, parse_commit_broadcast, parse_read_broadcast
+from adapter.broker_log import NoBrokerLog
+from adapter.cache import OffsetCache
+from adapter.clocks import Clocks
+from adapter.core import Core, running_core
+from adapter.metrics import AdapterMetrics
+from adapter.model import OffsetRecord
+from adapter.rpc import offsets_pb
+from adapter.server import OffsetStore
+from adapter.testing import FakeMeta, adapter_config
+from tests.unit.expiring import SetClock
+from tests.unit.helpers import key
+
+WINDOW_MS = 300_000  # of the default
+DEAD_MS = WINDOW_MS + 1
+
+
+class World:
+    """A core with the requests of clients, as the server takes them, and the clock."""
+
+    def __init__(self, core: Core, clock: SetClock) -> None:
+        self.core = core
+        self.clock = clock
+        self._store = OffsetStore(lambda: core, AdapterMetrics())
+
+    async def commit(self, client: str, offsets: Mapping[str, int], group: str = "g") -> list[tuple[str, str, int]]:
+        """Commit for a client; what supersedes it."""
+        shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
+        request = offsets_pb.CommitBroadcastRequest(group=group, client_id=client, shards=shards)
+        reply = await self.core.broadcasts.commit(parse_commit_broadcast(request), group, self._store._commit)
+        return [(row.group, row.shard, row.offset) for row in reply.superseded]
+
+    async def lowest(self, *shards: str) -> dict[str, tuple[int | None, str, int]]:
+        """(offset, client, live clients) of each shard."""
+        rows = await self._read("", shards)
+        return {row.shard: (row.lowest if row.HasField("lowest") else None, row.lowest_client, row.clients) for row in rows}
+
+    async def own(self, client: str, *shards: str) -> dict[str, int]:
+        """A client's own offsets."""
+        return {row.shard: row.own for row in await self._read(client, shards) if row.HasField("own")}
+
+    async def _read(self, client: str, shards: tuple[str, ...]) -> list[offsets_pb.BroadcastOffset]:
+        request = offsets_pb.ReadBroadcastRequest(group="g", client_id=client, shards=shards)
+        return await self.core.broadcasts.read(parse_read_broadcast(request))
+
+    def kept(self) -> dict[str, tuple[int, str]]:
+        """What is stored as the lowest here, and whose it was."""
+        found = self.core.cache.scan()
+        return {
+            where.shard: (held.offset, held.metadata) for where, held, _ in found if where.group == "g@broadcast" and held.live
+        }
+
+    def stored(self) -> OffsetRecord:
+        """What is stored as the lowest of the shard `s`."""
+        found = self.core.cache.get(key("s", "g@broadcast"))
+        assert found
+        return found
+
+    def clients(self) -> set[str]:
+        """Whose offsets are here."""
+        return {
+            where.group.partition("@broadcast@")[2] for where, _, _ in self.core.cache.scan() if is_of_client(where.group_key)
+        }
+
+    async def sweep(self) -> None:
+        """Bring everything to the Meta Service, and take away what has expired."""
+        await self.core.flusher.flush_once()
+        await self.core.expiry.sweep_once()
+
+
+@asynccontextmanager
+async def world(directory: Path, meta: FakeMeta | None = None, clock: SetClock | None = None) -> AsyncIterator[World]:
+    """An adapter without gRPC, by the clock of the test."""
+    config = adapter_config(directory)
+    cache = OffsetCache.open(config.cache.path, config.cache.wal_sync)
+    clock = clock or SetClock()
+    parts = (config, cache, meta or FakeMeta(), AdapterMetrics(), NoBrokerLog(), Clocks(now_ms=clock.now_ms))
+    async with running_core(*parts) as core:
+        core.flusher.tracks_all = core.reader.recovered = True
+        yield World(core, clock)

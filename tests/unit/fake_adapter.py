@@ -1,0 +1,103 @@
+"""An adapter in memory for the tests of what talks to one: the rules of the real one, and exact faults of its commits."""
+
+# ruff: noqa: ARG002 - the signatures are those of OffsetClient
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+
+import grpc
+
+from adapter.client import OffsetClient
+from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, Member, OffsetRecord, decide, next_era
+from adapter.reads import ReadMode
+from adapter.rpc import offsets_pb
+from adapter.waiting import rpc_error
+
+
+class Fault(Enum):
+    """What becomes of a commit. After an UNAVAILABLE its caller does not know which of them it was."""
+
+    NONE = "none"
+    LOST = "not applied, no answer"
+    UNANSWERED = "applied, no answer"
+
+
+class FakeAdapter(OffsetClient):
+    """Shards of one group, each with an offset in the first epoch at first.
+
+    `faults` are those of the next commits; `gate` holds all answers back while it is not set.
+    """
+
+    def __init__(self, offsets: Mapping[str, int] = MappingProxyType({})) -> None:
+        self.records = {shard: OffsetRecord(FIRST_EPOCH, offset) for shard, offset in offsets.items()}
+        self.commits: list[tuple[CommitMode, dict[str, int]]] = []
+        self.persisted: list[list[str]] = []
+        self.faults: deque[Fault] = deque()
+        self.unreadable = False
+        self.reads = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.arrived = asyncio.Event()
+
+    async def commit(
+        self,
+        group: str,
+        offsets: Mapping[str, int],
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        mode: CommitMode = CommitMode.INCREASE_ONLY,
+        epochs: Mapping[str, int] = MappingProxyType({}),
+        member: Member | None = None,
+    ) -> list[offsets_pb.Superseded]:
+        """Apply it as an adapter does."""
+        self.commits.append((mode, dict(offsets)))
+        self.arrived.set()
+        fault = self.faults.popleft() if self.faults else Fault.NONE
+        rows = []
+        if fault is not Fault.LOST:
+            for shard, offset in offsets.items():
+                standing = self.records.get(shard)
+                offered = OffsetRecord(epochs.get(shard, 0), offset)
+                result = decide(offered, standing, mode)
+                self.records[shard] = result._replace(epoch=result.epoch or FIRST_EPOCH)
+                if result is standing and (offered.offset != standing.offset or offered.epoch < standing.epoch):
+                    rows.append(offsets_pb.Superseded(shard=shard, epoch=standing.epoch, offset=standing.offset))
+        await self.gate.wait()
+        if fault is not Fault.NONE:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "no route")
+        return rows
+
+    async def read(
+        self,
+        group: str,
+        shards: Sequence[str] = (),
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
+    ) -> dict[str, offsets_pb.ShardOffset]:
+        """What stands."""
+        self.reads += 1
+        await self.gate.wait()
+        if self.unreadable:
+            raise rpc_error(grpc.StatusCode.UNAVAILABLE, "no route")
+        return {
+            shard: offsets_pb.ShardOffset(shard=shard, epoch=record.epoch, offset=record.offset)
+            for shard, record in self.records.items()
+            if shard in shards
+        }
+
+    async def persist(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> None:
+        """Only noted."""
+        self.persisted.append(list(shards))
+
+    async def remove(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> int:
+        """Only noted: what was persisted is in the Meta Service, and this has none."""
+        self.persisted.append(list(shards))
+        return len(shards)
+
+    def reset(self, shard: str, offset: int) -> None:
+        """As `offsets reset` does."""
+        self.records[shard] = OffsetRecord(next_era(self.records[shard].epoch), offset)

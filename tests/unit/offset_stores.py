@@ -1,0 +1,118 @@
+"""What the tests of start positions and rebalances share: an OffsetStore whose store is a dict, and logs that are numbers."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from adapter.offset_store.start import QueueBounds
+from adapter.offset_store.store import OffsetStoreError, ReadOffsetType
+from adapter.queues import MessageQueue
+
+DOWN = OffsetStoreError("the store is away", {})
+
+
+class FakeStore:
+    """One consumer's store over `stored`, which others may share. Faults are raised for their queue until taken away."""
+
+    group = "g"
+
+    def __init__(self, stored: dict[MessageQueue, int] | None = None) -> None:
+        self.stored = {} if stored is None else stored
+        self.memory: dict[MessageQueue, int] = {}
+        self.rewinds: set[MessageQueue] = set()
+        self.faults: dict[MessageQueue, BaseException] = {}
+        self.persist_faults: dict[MessageQueue, Exception] = {}
+        self.before_read: Callable[[], object] = lambda: None
+        self.done: list[tuple[str, MessageQueue]] = []
+
+    async def load(self) -> None:
+        """See `OffsetStore`."""
+
+    def update_offset(self, queue: MessageQueue, offset: int, increase_only: bool = False) -> None:  # noqa: FBT002 - as there
+        """See `OffsetStore`."""
+        if offset < self.memory.get(queue, 0):
+            if increase_only:
+                return
+            self.rewinds.add(queue)
+        self.memory[queue] = offset
+
+    def update_and_freeze_offset(self, queue: MessageQueue, offset: int) -> None:
+        """See `OffsetStore`."""
+        raise NotImplementedError
+
+    async def read_offset(
+        self, queue: MessageQueue, read_type: ReadOffsetType = ReadOffsetType.MEMORY_FIRST_THEN_STORE
+    ) -> int | None:
+        """See `OffsetStore`."""
+        if read_type is not ReadOffsetType.READ_FROM_STORE and queue in self.memory:
+            return self.memory[queue]
+        self.before_read()
+        if queue in self.faults:
+            raise self.faults[queue]
+        if queue in self.stored:
+            self.memory[queue] = self.stored[queue]
+        return self.stored.get(queue)
+
+    async def persist(self, queue: MessageQueue) -> None:
+        """See `OffsetStore`."""
+        self._persist("persist", queue)
+
+    async def persist_all(self, queues: Collection[MessageQueue]) -> None:
+        """See `OffsetStore`."""
+        raise NotImplementedError
+
+    async def force_persist(self, queues: Collection[MessageQueue]) -> None:
+        """See `OffsetStore`."""
+        for queue in queues:
+            self._persist("force", queue)
+
+    async def release(self, queues: Collection[MessageQueue]) -> None:
+        """See `OffsetStore`."""
+        for queue in queues:
+            self._persist("release", queue)
+            self.memory.pop(queue, None)
+
+    def remove_offset(self, queue: MessageQueue) -> None:
+        """See `OffsetStore`."""
+        self.done.append(("remove", queue))
+        self.memory.pop(queue, None)
+
+    def clone_offset_table(self, topic: str = "") -> dict[MessageQueue, int]:
+        """See `OffsetStore`."""
+        return {queue: offset for queue, offset in self.memory.items() if topic in {"", queue.topic}}
+
+    async def update_consume_offset_to_broker(self, queue: MessageQueue, offset: int) -> None:
+        """See `OffsetStore`."""
+        raise NotImplementedError
+
+    def _persist(self, how: str, queue: MessageQueue) -> None:
+        self.done.append((how, queue))
+        if queue in self.persist_faults:
+            raise self.persist_faults[queue]
+        if queue in self.memory and (queue in self.rewinds or self.memory[queue] > self.stored.get(queue, -1)):
+            self.stored[queue] = self.memory[queue]
+            self.rewinds.discard(queue)
+
+
+class Logs:
+    """`LogBounds` from a table. Keeps which times were asked for."""
+
+    def __init__(self, log: Mapping[MessageQueue, QueueBounds], times: Mapping[MessageQueue, int] | None = None) -> None:
+        self.log = dict(log)
+        self.times = dict(times or {})
+        self.asked_times: list[int] = []
+        self.down: dict[str, Exception] = {}
+        self.no_times: Exception | None = None
+
+    async def bounds(self, queues: Iterable[MessageQueue]) -> Mapping[MessageQueue, QueueBounds]:
+        """See `LogBounds`."""
+        wanted = list(queues)
+        (broker,) = {queue.broker_name for queue in wanted}
+        if broker in self.down:
+            raise self.down[broker]
+        return {queue: self.log[queue] for queue in wanted if queue in self.log}
+
+    async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int | None:
+        """See `LogBounds`."""
+        self.asked_times.append(timestamp_ms)
+        if self.no_times:
+            raise self.no_times
+        return self.times.get(queue)

@@ -1,0 +1,70 @@
+"""The table that offsets go through: sorted, each key once, nothing lost."""
+
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter.cli.spool import Spool, SpoolError
+from adapter.formats.rows import OffsetRow
+from adapter.model import U64_MAX
+
+
+def sorted_rows(*rows: OffsetRow) -> list[OffsetRow]:
+    """What comes out."""
+    with Spool() as spool:
+        spool.add(rows)
+        return list(spool)
+
+
+def test_queue_10_stands_behind_queue_9() -> None:
+    """Groups by name; the queues of a topic by number."""
+    shards = ["t/10", "u", "b/t/2", "t/9", "a/10", "a/9"]
+    rows = sorted_rows(*(OffsetRow("n", group, shard, 1) for group in ("h", "g") for shard in shards))
+    order = ["a/9", "a/10", "b/t/2", "t/9", "t/10", "u"]
+    assert [(row.group, row.shard) for row in rows] == [(group, shard) for group in ("g", "h") for shard in order]
+
+
+def test_every_field_comes_back() -> None:
+    """At the ends of its range too."""
+    row = OffsetRow("n", "g", "t/0", U64_MAX, "m\u0000\u00e4", U64_MAX, "t", 2**32 - 1, U64_MAX)
+    assert sorted_rows(row, OffsetRow("n", "g", "t/1", 0)) == [row, OffsetRow("n", "g", "t/1", 0)]
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3)
+shards = st.one_of(
+    names, st.builds("{}/{}".format, names, st.sampled_from(["0", "00", "7", "07", "10", "2147483648", "\u0663", ""]))
+)
+offsets = st.one_of(st.integers(0, 3), st.just(U64_MAX))
+some_rows = st.lists(
+    st.tuples(st.just("n"), st.sampled_from("gh"), shards, offsets).map(lambda row: OffsetRow(*row)), max_size=12
+)
+
+
+@settings(max_examples=100)
+@given(some_rows)
+def test_each_key_comes_once_with_its_largest_offset(rows: list[OffsetRow]) -> None:
+    """Whatever the names are; and what was left out is counted."""
+    largest: dict[tuple[str, str], int] = {}
+    for row in rows:
+        largest[row.group, row.shard] = max(row.offset, largest.get((row.group, row.shard), 0))
+    with Spool() as spool:
+        spool.add(rows)
+        found = list(spool)
+        assert {(row.group, row.shard): row.offset for row in found} == largest
+        assert (spool.added, spool.repeated, spool.groups()) == (
+            len(rows),
+            len(rows) - len(found),
+            len({row.group for row in rows}),
+        )
+    assert len(found) == len(largest)
+
+
+def test_an_error_of_sqlite_says_where_its_file_is() -> None:
+    """A full disk, for one."""
+    with Spool() as spool:
+        spool._database.execute("PRAGMA query_only = ON")  # as if there were no room
+        with pytest.raises(SpoolError, match="the temporary table of offsets") as raised:
+            spool.add([OffsetRow("n", "g", "t/0", 1)])
+    assert isinstance(raised.value.__cause__, sqlite3.Error)
