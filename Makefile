@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline test tools lint format types proto proto-check mutants soak model bench lock clean
+.PHONY: help setup demo demo-cluster demo-pipeline example test tools lint format types proto proto-check mutants soak interop model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,10 @@ demo-cluster: $(STAMP) ## Show the Meta Service on etcd: Raft groups, fronts and
 
 demo-pipeline: $(SPARK_STAMP) ## Show the Spark pipeline: a fleet under load, lag tables, a crash, reconcile, repair, the report
 	$(BIN)/python -m demo.pipeline
+
+example: $(STAMP) ## Show a real consumer: NATS JetStream, kills, positions in the adapter, beside NATS's own (MESSAGES=... KILLS=... ACK_WAIT=...)
+	@sh demo/unpack.sh nats-server nats-server
+	$(BIN)/python -m examples $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(KILLS),--kills $(KILLS)) $(if $(ACK_WAIT),--ack-wait $(ACK_WAIT))
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
 	$(BIN)/python -m pytest --cov --cov-report=term --numprocesses=$(or $(JOBS),3) --dist=loadfile -p tests.pipeline.spreading
@@ -70,6 +74,10 @@ mutants: $(STAMP) ## Plant bugs in copies of the code; each has to be caught (RU
 
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
+
+interop: $(STAMP) ## Exchange offset files with RocketMQ 4.9 and 5.3's own classes, both ways (Java and Maven; root installs them)
+	@sh tests/interop/install-rocketmq.sh
+	$(BIN)/python -m pytest tests/interop/exchange.py
 
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
 	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)

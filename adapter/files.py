@@ -46,7 +46,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
     """A file that takes the place of `path` once it is whole and synced. Raises InvalidInputError; all is then as it was."""
     whole = Path(path).resolve()
     if whole.exists() and not whole.is_file():
-        raise InvalidInputError(f"{path}: is not a regular file; - is standard output")
+        raise InvalidInputError(f"{path}: is neither a regular file nor a new one")
     fresh = whole.with_name(f".{whole.name}.{os.getpid()}")
     try:
         file = fresh.open("xb")

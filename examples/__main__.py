@@ -121,7 +121,7 @@ async def run(messages: int, kills: int, ack_wait_s: float) -> int:
 @click.command()
 @click.option("--messages", type=click.IntRange(8, FLIGHTS), default=FLIGHTS, show_default=True, help="How many flights.")
 @click.option("--kills", type=click.IntRange(0, 100), default=5, show_default=True, help="How often a consumer is killed.")
-@click.option("--ack-wait", type=click.FloatRange(0.5), default=5.0, show_default=True, help="NATS's ack_wait in seconds.")
+@click.option("--ack-wait", type=click.FloatRange(0.5, 30.0), default=5.0, show_default=True, help="NATS's ack_wait in seconds.")
 def main(messages: int, kills: int, ack_wait: float) -> None:
     """Run from the command line."""
     logs.setup(LogSection(level="error"))

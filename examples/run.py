@@ -15,7 +15,7 @@ from examples.outcome import Outcome
 ROOT = Path(__file__).parents[1]
 SHARDS_OF = ((0, 1), (2, 3))  # which shards each of the consumer processes reads
 LOOK_S = 0.05
-STALLED_S = 60.0  # without progress: something is missing, and will not come
+STALLED_S = 60.0  # without progress, longer than any ack_wait: something is missing, and will not come
 
 
 class Consumer:

@@ -3,11 +3,10 @@
 The file is there whole or not at all: written beside its place, synced, and renamed once every record has come.
 """
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import anyio
@@ -56,7 +55,7 @@ async def take(target: Target, output: str, as_json: bool) -> None:
             raise CallError(f"{target.address}: did not begin with the snapshot's head")
         head = first.head
         path = _path(output, head)
-        with _replacing(path) as raw, _progress(head.records) as advance, kind(raw, head) as file:
+        with files.replacing(path) as raw, _progress(head.records) as advance, kind(raw, head) as file:
             while page := await _next(replies, target):
                 file.add(page.keys, page.records)
                 advance(len(page.keys))
@@ -87,27 +86,6 @@ async def _next(replies: AsyncIterator[Reply], target: Target) -> Reply | None:
 def _path(output: str, head: Reply.Head) -> Path:
     path = Path(output)
     return path / f"{quote(head.broker, safe='')}-{head.taken_at_ms}.parquet" if path.is_dir() else path
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path` once it is whole and synced. Raises InvalidInputError; all is then as it was."""
-    whole = path.resolve()
-    if whole.exists() and not whole.is_file():
-        raise InvalidInputError(f"{path}: is neither a regular file nor a directory")
-    fresh = whole.with_name(f".{whole.name}.{os.getpid()}")
-    try:
-        with fresh.open("xb") as file:
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                fresh.rename(whole)
-            finally:
-                fresh.unlink(missing_ok=True)
-        files.sync_directory(whole.parent)
-    except OSError as error:
-        raise InvalidInputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 @contextmanager

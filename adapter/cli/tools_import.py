@@ -1,6 +1,6 @@
 """The import: a file of offsets -> merged, read back, told. A dry run unless it is to be executed.
 
-The whole file is read before anything is sent, so that a torn one does nothing. Then it goes in requests of whole groups, one
+The whole file is read before anything is sent, so that a torn one does nothing. Then it goes group by group, one request
 after the other. A merge that is repeated changes nothing: an import that was killed is run again.
 """
 

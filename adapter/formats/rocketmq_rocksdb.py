@@ -57,8 +57,8 @@ def write(path: Path, rows: Iterable[OffsetRow], naming: Naming, layout: Layout)
         raise InvalidInputError(f"{path}: is there and not empty; a store is written anew, into a directory of its own")
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        fresh.mkdir()
         try:
-            fresh.mkdir()
             count = _write(fresh, rows, naming, layout)
             fresh.rename(target)
         finally:

@@ -5,6 +5,7 @@ and that memory is bounded by RocksDB's buffers. What is copied is the log and t
 """
 
 import errno
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from adapter.errors import AdapterError, DiskFullError, StoreDamagedError
 from adapter.formats.rows import NotReadableError
 
 TRIES = 10  # a flush or a compaction that comes in between begins it again; RocketMQ's stores have one in an hour
+_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
+_PLACES = ("consumerOffsets", "rdb", "config/consumerOffsets", "config/rdb", "store/config/consumerOffsets", "store/config/rdb")
 _GONE = "No such file or directory"
 _DAMAGED = "restore it from a copy; what of it is read is not to be trusted"
 
@@ -36,14 +39,17 @@ class _State(NamedTuple):
 
     @property
     def manifest(self) -> str:
-        return self.current.decode(errors="replace").strip()
+        name = self.current.decode(errors="replace").removesuffix("\n")
+        if not _MANIFEST.fullmatch(name):  # or it could be a path to anywhere
+            raise NotReadableError(f"is damaged: its file CURRENT names {name!r}; {_DAMAGED}")
+        return name
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Rdict]:
-    """The store at `path`, its default column family first; closed and removed at the end. Raises NotReadableError.
+    """A copy of the store at `path`; closed and removed at the end. Raises NotReadableError.
 
-    The copy is made below the directory for temporary files (TMPDIR). It takes as much room as the store's log: RocketMQ rolls
+    It is made below the directory for temporary files (TMPDIR). It takes as much room as the store's log: RocketMQ rolls
     that at 1 GiB.
     """
     with tempfile.TemporaryDirectory(prefix="offset-adapter-rocksdb-") as temporary:
@@ -131,14 +137,10 @@ def _state(path: Path) -> _State:
 
 
 def _hint(path: Path) -> str:
-    below = [
-        name for name in ("consumerOffsets", "rdb") for name in (name, f"config/{name}") if (path / name / "CURRENT").is_file()
-    ]
-    return (
-        f"; {' or '.join(below)} below it is one"
-        if below
-        else "; it is the directory config/consumerOffsets or config/rdb of a broker"
-    )
+    below = [name for name in _PLACES if (path / name / "CURRENT").is_file()]
+    if below:
+        return f"; {' or '.join(below)} below it is one"
+    return "; a broker's are config/consumerOffsets and config/rdb below its storePathRootDir"
 
 
 def _no_room() -> NotReadableError:

@@ -48,6 +48,7 @@ class LocalFileOffsetStore(OffsetTable):
         self._path = directory / FOLDER / _part(client_id, "client_id") / _part(group, "group") / FILE
         self._naming = Naming(group=group)
         self._lock = anyio.Lock()
+        self._turn = 0  # of the last write that was begun
 
     @property
     def path(self) -> Path:
@@ -106,8 +107,9 @@ class LocalFileOffsetStore(OffsetTable):
             sent = {queue: entry.take() for queue, entry in entries.items() if entry.dirty}
             if not sent:
                 return
+            self._turn += 1
             try:
-                await anyio.to_thread.run_sync(self._merge_into_file, offsets)
+                await anyio.to_thread.run_sync(self._merge_into_file, offsets, self._turn)
             except BaseException as error:
                 for queue, value in sent.items():
                     entries[queue].put_back(value)
@@ -137,10 +139,12 @@ class LocalFileOffsetStore(OffsetTable):
         with self._directory_locked(fcntl.LOCK_SH):
             return self._read_either()[0]
 
-    def _merge_into_file(self, offsets: Offsets) -> None:
+    def _merge_into_file(self, offsets: Offsets, turn: int) -> None:
         """LocalFileOffsetStore.java:140: what the file has of other queues stays."""
         _make_directory(self._path.parent)
         with self._directory_locked(fcntl.LOCK_EX):
+            if turn != self._turn:
+                return  # it was cancelled while it waited, and a newer one must not be written over
             stored, whole = self._read_either()
             rows = (
                 OffsetRow(DEFAULT_NAMESPACE, self._naming.group, shard_of(queue), offset)

@@ -1,5 +1,6 @@
 """`make example` in a short form, what it concludes, and the part of it that users copy."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -148,7 +149,8 @@ async def test_a_message_that_is_lost_on_the_way_ends_the_consumer(tmp_path: Pat
         elsewhere = await stream.pull_subscribe_bind(first.metadata.consumer, first.metadata.stream)
         assert len(await elsewhere.fetch(3)) == 3
         with pytest.raises(MissedError, match=r"flights\.0: 12 messages were sent, 9 arrived"):
-            _ = [message async for message in found]
+            async with asyncio.timeout(LIMIT_S / 5):
+                _ = [message async for message in found]
 
 
 async def test_a_reader_that_the_server_forgot_ends_the_consumer(tmp_path: Path) -> None:
@@ -160,7 +162,8 @@ async def test_a_reader_that_the_server_forgot_ends_the_consumer(tmp_path: Path)
         first = await anext(found)
         await broker.stream.delete_consumer(first.metadata.stream, first.metadata.consumer)
         with pytest.raises(NotFoundError):
-            _ = [message async for message in found]
+            async with asyncio.timeout(LIMIT_S / 5):
+                _ = [message async for message in found]
 
 
 class Commits:
@@ -169,11 +172,13 @@ class Commits:
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.answer: list[offsets_pb.Superseded] = []
+        self.meanwhile: Callable[[], object] = lambda: None
 
     async def commit(self, group: str, offsets: Mapping[str, int], *, epochs: Mapping[str, int]) -> list[offsets_pb.Superseded]:
         """See `OffsetClient`."""
         assert (group, epochs) == ("delays", {SHARD: 2})
         self.asked.append(offsets[SHARD])
+        self.meanwhile()
         return self.answer
 
 
@@ -196,12 +201,13 @@ async def test_a_position_is_committed_when_it_moves() -> None:
 
 
 async def test_a_colleague_who_committed_more_is_no_reason_to_stop() -> None:
-    """Of the same window: what stands is not above what it may commit now."""
+    """Of the same window: what stands is above this commit, but not above what the window may commit by now."""
     commits = Commits()
-    position = positioned(commits, lambda window: window.try_take(10))
-    commits.answer = [offsets_pb.Superseded(shard=SHARD, epoch=2, offset=11)]
+    position = positioned(commits, lambda window: [window.try_take(sequence) for sequence in (10, 11)])
+    commits.meanwhile = lambda: position.window.ack(11)
+    commits.answer = [offsets_pb.Superseded(shard=SHARD, epoch=2, offset=12)]
     await position.finish(10)
-    assert commits.asked == [11]
+    assert (commits.asked, position.window.committable) == ([11], 12)
 
 
 @pytest.mark.parametrize(("epoch", "offset"), [(3, 1), (2, 500)])

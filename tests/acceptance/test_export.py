@@ -82,15 +82,15 @@ def test_kafkas_csv_goes_from_one_adapter_to_another(pair: Pair, shared: Pair, t
     assert pair("export").out == path.read_text()
 
 
-def test_json_holds_everything(pair: Pair, shared: Pair) -> None:
+def test_json_holds_everything(shared: Pair) -> None:
     """Offsets of 64 bits, any name of a shard, metadata, times; standard input and output."""
-    pair("commit", "g1", "t/0", "5", "--metadata", 'a, "b"')
-    commit(pair, "g3", {"no partition": U64_MAX})
-    ran = pair("export", "g3", "g1", "--format", "json")
+    shared("commit", "json-1", "t/0", "5", "--metadata", 'a, "b"')
+    commit(shared, "json-3", {"no partition": U64_MAX})
+    ran = shared("export", "json-3", "json-1", "--format", "json")
     exported = json.loads(ran.out)
     assert [(row["group"], row["shard"], row["offset"]) for row in exported] == [
-        ("g1", "t/0", 5),
-        ("g3", "no partition", U64_MAX),
+        ("json-1", "t/0", 5),
+        ("json-3", "no partition", U64_MAX),
     ]
     assert exported[0]["metadata"] == 'a, "b"'
     moved = json.dumps([{**row, "namespace": "json"} for row in exported])

@@ -17,13 +17,14 @@ from adapter.testing import free_port
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
+CONSUMERS = (ROOT / "docs" / "consumers.md").read_text()
 LIMIT_S = 30.0  # for a Python process to start
 SHOWN = "127.0.0.1:9540"
 
 
-def section(title: str) -> str:
+def section(title: str, page: str = HOW_TO) -> str:
     """The text below a heading."""
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", HOW_TO, re.DOTALL | re.MULTILINE)
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
     assert found, title
     return found[1]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import Pair, run
+from tests.acceptance.conftest import Pair, Ran, run
 from tests.acceptance.helpers import commit, standing
 
 OK, NO, ERROR = 0, 1, 2
@@ -155,40 +155,17 @@ def test_a_key_that_comes_twice_gets_the_larger_offset(shared: Pair, tmp_path: P
 
 def test_standard_input_is_read_as_a_file_is(shared: Pair) -> None:
     """Its format has to be named where it is not Kafka's CSV; a directory it cannot be."""
-    address = {"OFFSET_ADAPTER_ADDRESS": shared.adapter.address}
-    ran = run("import", "-", "--execute", answer="piped,t,0,5\n", **address)
+
+    def piped(text: str, *more: str) -> Ran:
+        return run("import", "-", *more, answer=text, OFFSET_ADAPTER_ADDRESS=shared.adapter.address)
+
+    ran = piped("piped,t,0,5\n", "--execute")
     assert (ran.code, ran.err) == (OK, "")
     text = (ROCKETMQ / "broker-4x.json").read_text()
-    ran = run("import", "-", "--format", "rocketmq-broker", "-n", "piped", "--execute", answer=text, **address)
+    ran = piped(text, "--format", "rocketmq-broker", "-n", "piped", "--execute")
     assert (ran.code, ran.out.splitlines()[-2]) == (OK, counts(new=5))
     assert standing(shared, "piped") == {"t/0": 5}
-    ran = run("import", "-", answer="piped,t\n", **address)
+    ran = piped("piped,t\n")
     assert (ran.code, ran.err.splitlines()[-1]) == (ERROR, "error: standard input: holds no offsets that can be read")
-    ran = run("import", "-", "--format", "rocketmq-rocksdb", **address)
+    ran = piped("", "--format", "rocketmq-rocksdb")
     assert (ran.code, ran.err) == (ERROR, "error: FILE: rocketmq-rocksdb is a directory; name it\n")
-
-
-@pytest.fixture
-def large(tmp_path: Path) -> Path:
-    """20,000 offsets in an order of no help to anybody."""
-    path = tmp_path / "large.csv"
-    path.write_text("".join(f"large-{at * 7 % 20},t,{at // 20},{at + 1}\n" for at in range(20_000)))
-    return path
-
-
-def test_a_large_file_shows_its_beginning_and_all_of_it_in_json(shared: Pair, large: Path) -> None:
-    """The first 1,000 offsets that change, in the order of their names."""
-    ran = shared("import", large)
-    *table, more, _, headline = ran.out.splitlines()
-    assert (ran.code, len(table)) == (OK, 1_001)
-    assert [line.split()[2] for line in table[1:4]] == ["t/0", "t/1", "t/2"]
-    assert (more, headline) == (
-        "and 19,000 more; --json prints all",
-        "dry run: 20,000 of 20,000 offsets would be imported; --execute does it",
-    )
-    ran = shared("import", large, "--execute", "--json")
-    assert (ran.code, ran.json["executed"], len(ran.json["rows"])) == (OK, True, 20_000)
-    assert ran.json["counts"] == {"new": 20_000, "raised": 0, "unchanged": 0, "larger_stands": 0, "repeated": 0, "unreadable": 0}
-    row = ran.json["rows"][0]
-    assert row["after"] == {"epoch": 1, "offset": row["after"]["offset"], "deleted": False}
-    assert "before" not in row

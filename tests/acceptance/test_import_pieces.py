@@ -51,12 +51,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_requests_are_of_whole_groups_in_the_order_of_their_names(tool: Tool, file: Path) -> None:
+def test_the_offsets_of_a_group_go_together(tool: Tool, file: Path) -> None:
     """The adapter loads each group that a request names, so none is in more requests than it has to be."""
     assert tool("import", file, "--execute").code == OK
     assert sizes(tool) == [500, 500, 500, 500, 100]
     named = [[group.group for group in request.groups] for request in tool.admin.changes]
-    assert named == [["g0"], ["g0", "g1"], ["g1"], ["g2"], ["g2"]]
+    assert named == [["g0"], ["g0", "g1"], ["g1", "g2"], ["g2"], ["g2"]]
     assert tool.admin.executed == [True] * 5
     first, second, *_ = tool.admin.changes
     shards = [item.shard for group in (first.groups[0], second.groups[0]) for item in group.shards]
@@ -116,3 +116,36 @@ def test_a_person_sees_how_far_it_is(tool: Tool, file: Path) -> None:
     assert len(json.loads(ran.out)["rows"]) == 2_100
     assert "comparing" in tool("import", file, terminal=True).err
     assert tool("import", file).err == ""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """20,000 offsets in an order of no help to anybody."""
+    path = tmp_path / "large.csv"
+    path.write_text("".join(f"g{at * 7 % 20:02d},t,{at // 20},{at + 1}\n" for at in range(20_000)))
+    return path
+
+
+def test_a_large_file_shows_its_beginning_and_all_of_it_in_json(tool: Tool, large: Path) -> None:
+    """The first 1,000 offsets that change, in the order of their names."""
+    ran = tool("import", large)
+    *table, more, _, headline = ran.out.splitlines()
+    assert (ran.code, len(table)) == (OK, 1_001)
+    assert [line.split()[1:3] for line in table[1:]] == [["g00", f"t/{at}"] for at in range(1_000)]
+    assert (more, headline) == (
+        "and 19,000 more; --json prints all",
+        "dry run: 20,000 of 20,000 offsets would be imported; --execute does it",
+    )
+    ran = tool("import", large, "--execute", "--json")
+    assert (ran.code, ran.json["executed"], len(ran.json["rows"])) == (OK, True, 20_000)
+    zeros = dict.fromkeys(("raised", "unchanged", "larger_stands", "repeated", "unreadable"), 0)
+    assert ran.json["counts"] == {"new": 20_000, **zeros}
+    row = ran.json["rows"][-1]
+    assert {name: row[name] for name in ("namespace", "group", "changed", "warning")} == {
+        "namespace": "default",
+        "group": "g19",
+        "changed": True,
+        "warning": "",
+    }
+    assert row["after"].keys() == {"epoch", "offset", "deleted"}
+    assert "before" not in row

@@ -3,6 +3,7 @@
 A program's input and output are lines of fields parted by tabs; java/BrokerOffsets.java says which.
 """
 
+import os
 import shutil
 import signal
 import subprocess
@@ -80,6 +81,7 @@ class Broker:
                 process.stdin.close()
                 assert process.stdout.readline() == "ready\n"
                 process.send_signal(signal.SIGSTOP)
+                os.waitpid(process.pid, os.WUNTRACED)  # until it has stopped
                 yield
             finally:
                 process.kill()

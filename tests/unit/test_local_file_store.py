@@ -140,6 +140,23 @@ async def test_processes_that_share_a_file_wait_for_each_other(tmp_path: Path) -
     assert await stored_in(tmp_path) == {A: 17, B: 5}
 
 
+async def test_a_cancelled_persist_is_made_up_for_and_never_comes_after_a_newer_one(tmp_path: Path) -> None:
+    """Its thread may still be waiting for another process."""
+    path, _ = await with_two_files(tmp_path)
+    store = store_in(tmp_path)
+    store.update_offset(A, 5)
+    with held_by_another(path):
+        persist = asyncio.create_task(store.persist(A))
+        await until_waiting(persist)
+        persist.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await persist
+    store.update_offset(A, 4)
+    await store.persist(A)
+    await asyncio.to_thread(store._merge_into_file, {A: 5}, 1)
+    assert await stored_in(tmp_path) == {A: 4}
+
+
 async def test_what_is_said_while_the_file_is_read_is_newer(tmp_path: Path) -> None:
     """RocketMQ's read would overwrite it."""
     path, _ = await with_two_files(tmp_path)

@@ -1,5 +1,7 @@
 """RocketMQ's RocksDB stores: real ones of 5.3.3, and made ones with everything that may stand there."""
 
+import errno
+import os
 import re
 import shutil
 import tarfile
@@ -38,8 +40,12 @@ each_real = pytest.mark.parametrize("name", REAL)
 
 def real(name: str, directory: Path) -> Path:
     """A broker's store, unpacked."""
+    (directory / name).mkdir()
     with tarfile.open(DATA / f"{name}.tar.gz") as tar:
-        tar.extractall(directory / name, filter="data")
+        for member in tar:
+            part = tar.extractfile(member)
+            assert part is not None
+            (directory / name / member.name).write_bytes(part.read())
     return directory / name
 
 
@@ -252,7 +258,7 @@ def test_what_is_not_a_store_says_where_one_is(tmp_path: Path) -> None:
         with pytest.raises(NotReadableError, match="is not a RocksDB store: it has no file CURRENT") as error:
             read_all(path)
         below = {tmp_path: "config/rdb below it is one", tmp_path / "config": "rdb below it is one"}
-        assert below.get(path, "config/consumerOffsets or config/rdb of a broker") in str(error.value)
+        assert below.get(path, "config/consumerOffsets and config/rdb below its storePathRootDir") in str(error.value)
 
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
@@ -268,6 +274,31 @@ def test_a_damaged_store_is_not_readable(pattern: str, tmp_path: Path) -> None:
         read_all(store)
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_a_file_that_cannot_be_copied_is_told_with_what_to_do(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log can be a gigabyte, and a directory for temporary files small."""
+    store = made(tmp_path / "store", {V2_KEY: V2_VALUE})
+
+    def failing(source: Path, _target: Path) -> None:
+        raise OSError(number, os.strerror(number), str(source))
+
+    monkeypatch.setattr(shutil, "copyfile", failing)
+    reasons = {
+        errno.ENOSPC: "needs room for a copy of its log in .*; TMPDIR names",
+        errno.EACCES: "cannot be read: .*: Permission denied",
+    }
+    with pytest.raises(NotReadableError, match=reasons[number]):
+        read_all(store)
+
+
+def test_a_store_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """And no more than that is done."""
+    with pytest.raises(InvalidInputError, match="cannot be written: No such file or directory"):
+        write(tmp_path / "missing/store", [OffsetRow("default", "g", "T/3", 42)], Naming(), "v2")
+
+
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
 def test_a_store_with_a_file_missing_is_not_readable(pattern: str, tmp_path: Path) -> None:
     """After a few tries: a broker that runs may have taken it away."""
@@ -275,6 +306,14 @@ def test_a_store_with_a_file_missing_is_not_readable(pattern: str, tmp_path: Pat
     for file in store.glob(pattern):
         file.unlink()
     with pytest.raises(NotReadableError, match="No such file or directory"):
+        read_all(store)
+
+
+def test_a_path_in_place_of_the_manifests_name_is_damage(tmp_path: Path) -> None:
+    """A store that somebody sent must not have a file copied from anywhere to anywhere."""
+    store = made(tmp_path / "store", {V2_KEY: V2_VALUE})
+    (store / "CURRENT").write_text("../../MANIFEST-000005\n")
+    with pytest.raises(NotReadableError, match=r"is damaged: its file CURRENT names '../../MANIFEST-000005'"):
         read_all(store)
 
 

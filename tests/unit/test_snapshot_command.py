@@ -181,7 +181,7 @@ async def test_a_place_that_cannot_be_written_is_named(out: Path, tmp_path: Path
 
 async def test_a_full_disk_is_an_error_of_one_line(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow writes through our file, so its errors are the kernel's."""
-    monkeypatch.setattr("adapter.cli.snapshot.os.fsync", _no_space)
+    monkeypatch.setattr("adapter.files.os.fsync", _no_space)
     async with serving(Adapter(WHOLE), tmp_path) as target:
         with pytest.raises(AdapterError, match="cannot be written: No space left on device"):
             await take(target, str(out / "x.parquet"), as_json=False)
