@@ -115,8 +115,8 @@ class Call:
             self._fields["dry_run"] = not getattr(request, "execute")  # noqa: B009 - some requests have it
 
     def note(self, reply: object) -> None:
-        """Keep what a change did."""
-        if isinstance(reply, offsets_pb.ChangeReply):
+        """Keep what a change did; a dry run does nothing."""
+        if isinstance(reply, offsets_pb.ChangeReply) and not self._fields.get("dry_run"):
             self._rows = [_row(row) for row in reply.rows]
 
     def attempted(self, error: AdapterError) -> None:

@@ -49,7 +49,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
         raise InvalidInputError(f"{path}: is neither a regular file nor a new one")
     fresh = whole.with_name(f".{whole.name}.{os.getpid()}")
     try:
-        file = fresh.open("xb")
+        file = fresh.open("wb")  # a process of the same pid may have been killed here: in a container they begin anew
         try:
             with file:
                 yield file

@@ -18,6 +18,7 @@ from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming
 from adapter.model import GroupKey
+from adapter.queues import queue_of
 
 _WITHOUT_CLIENTS = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
 
@@ -55,14 +56,25 @@ async def export(target: Target, groups: Sequence[str], to: Destination) -> bool
 async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destination, spool: Spool) -> set[str]:
     """Take the offsets of some groups in; returns which of those that are named have any."""
     found: set[str] = set()
+    left_out = 0
     with progress("exporting", None) as advance:
         async for piece in _pieces(client, to) if not named else _cut(named):
-            rows = [row async for row in exported(client, piece)]
+            every = [row async for row in exported(client, piece)]
+            rows = [row for row in every if not _of_another(row.shard, to.naming.broker)]
+            left_out += len(every) - len(rows)
             spool.add(rows)
             advance(len(rows))
             if named:
                 found.update(row.group for row in rows)
+    if left_out:
+        note(f"left out {left_out:,} offsets of other brokers than {to.naming.broker!r}")
     return found
+
+
+def _of_another(shard: str, broker: str) -> bool:
+    """True for the queue of another broker than the one whose offsets are wanted (empty: of all)."""
+    queue = queue_of(shard) if broker else None
+    return queue is not None and queue.broker_name not in {"", broker}
 
 
 async def _cut(named: Sequence[GroupKey]) -> AsyncIterator[Sequence[GroupKey]]:

@@ -18,6 +18,7 @@ NUMBER_MAX = 1_000  # characters
 KEY_MAX = 8 * 1024  # characters of an object that is a key: a MessageQueue with all names at their longest has half of that
 DEPTH_MAX = 64  # levels of objects and arrays; RocketMQ's files have three
 _AHEAD = 8 * 1024  # characters that a pattern is given to look at: more than a usual member of an object has
+_BEHIND = 3  # characters behind a number that tell that it does not go on: as much as of e+5
 _FOUND_SHOWN = 20
 _BOM = "\ufeff"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -54,6 +55,7 @@ class JsonStream:
     def __init__(self, file: IO[bytes], chunk_bytes: int = CHUNK_BYTES) -> None:
         self._file = file
         self._chunk_bytes = max(chunk_bytes, 2)  # a mark of UTF-16 is seen whole
+        self._ahead = min(_AHEAD, self._chunk_bytes)
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._bytes = 0
         self._window = ""
@@ -99,7 +101,9 @@ class JsonStream:
 
         Raises NotReadableError.
         """
-        self.next()
+        first = self.next()
+        if first not in {"{", "["}:
+            return self._scalar(first)[: longest + 1]
         self._look_ahead(longest + 1)
         text = self._window[self._at : self._at + longest + 1]
         start = self._dropped + self._at
@@ -156,13 +160,12 @@ class JsonStream:
             if isinstance(each, str):
                 self._skip()
 
-    def _scalar(self, found: str) -> None:
+    def _scalar(self, found: str) -> str:
         if found == '"':
-            self._scan(_STRINGS, STRING_MAX, "a value")
-        elif found in "tfn":
-            self._scan(_WORDS, len("false"), "a value")
-        else:
-            self._scan(_NUMBERS, NUMBER_MAX, "a value")
+            return self._scan(_STRINGS, STRING_MAX, "a value")
+        if found in "tfn":
+            return self._scan(_WORDS, len("false"), "a value")
+        return self._scan(_NUMBERS, NUMBER_MAX, "a value")
 
     def _take(self, mark: str, wanted: str = "") -> None:
         if self.next() != mark:
@@ -173,21 +176,19 @@ class JsonStream:
         """The text of what comes next. What reaches to the end of the window may go on behind it."""
         while True:
             found = pattern.match(self._window, self._at)
-            if found and (self._ended or found.end() < len(self._window)):
-                break
-            if len(self._window) - self._at > longest:
+            end = found.end() if found else len(self._window)
+            if end - self._at > longest:
                 raise self._too_long(longest) if found else self._not_json(wanted)
+            if found and (self._ended or end + _BEHIND <= len(self._window)):
+                self._at = end
+                return found[0]
             if self._ended:
                 raise self._not_json(wanted)
             self._read()
-        if found.end() - self._at > longest:
-            raise self._too_long(longest)
-        self._at = found.end()
-        return found[0]
 
     def _match(self, whole: Pattern) -> Found | None:
-        if len(self._window) - self._at < _AHEAD:
-            self._look_ahead(_AHEAD)
+        if len(self._window) - self._at < self._ahead:
+            self._look_ahead(self._ahead)
         self._skip_spaces()
         self.key_line = self.line
         found = whole.match(self._window, self._at)

@@ -106,10 +106,18 @@ def _row(value: Any) -> OffsetRow:  # noqa: ANN401
             _check_number(item, field, _MAX[field])
         elif field not in _IGNORED:
             raise InvalidInputError(f"{field!r} is not a field of an offset")
-    row = OffsetRow(**{"namespace": "", "group": "", **{name: value[name] for name in value.keys() & set(OffsetRow._fields)}})
-    check_metadata(row.metadata, "metadata")
-    check_topic(row.topic, "topic")
-    return row
+    of = value.get
+    return OffsetRow(
+        namespace=of("namespace", ""),
+        group=of("group", ""),
+        shard=value["shard"],
+        offset=value["offset"],
+        metadata=check_metadata(of("metadata", ""), "metadata"),
+        committed_at_ms=of("committed_at_ms", 0),
+        topic=check_topic(of("topic", ""), "topic"),
+        partition=of("partition", 0),
+        epoch=of("epoch", 0),
+    )
 
 
 def _check_text(value: Any, field: str) -> None:  # noqa: ANN401

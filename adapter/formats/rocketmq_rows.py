@@ -56,9 +56,9 @@ def _one_by_one(entry: Queues, naming: Naming) -> Iterator[OffsetRow | Reject]:
 def write_broker(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming, *, lmq: bool = False) -> int:
     """Writes consumerOffset.json of the broker that `naming` names, or none; returns how many rows.
 
-    With `lmq` it is lmqConsumerOffset.json, where the groups of light message queues have a table of their own. Each kind of broker
-    looks for them in its own table, and drops the other's. All rows of a group have to come one after the other. Raises
-    InvalidInputError that names all that it cannot hold.
+    With `lmq` it is lmqConsumerOffset.json, where the groups of light message queues have a table of their own: each kind of
+    broker looks for them in its own table, and drops the other's. All rows of a group have to come one after the other.
+    Raises InvalidInputError that names all that it cannot hold.
     """
     sieve = Sieve(naming, partial(problem_of_broker, naming.broker))
     with TemporaryFile() as light:

@@ -63,12 +63,13 @@ class Naming:
 
 def placed(row: OffsetRow, naming: Naming) -> OffsetRow:
     """The row with all its names. Raises InvalidInputError that says which one is bad or missing."""
-    whole = row._replace(namespace=row.namespace or naming.namespace, group=chosen_group(row.group, naming))
-    if naming.group and whole.namespace != naming.namespace:
-        raise InvalidInputError(f"namespace: {whole.namespace!r} is not {naming.namespace!r}; --namespace names another")
-    for field in ("namespace", "group", "shard"):
-        check_name(getattr(whole, field), field)
-    return whole
+    namespace, group = row.namespace or naming.namespace, chosen_group(row.group, naming)
+    if naming.group and namespace != naming.namespace:
+        raise InvalidInputError(f"namespace: {namespace!r} is not {naming.namespace!r}; --namespace names another")
+    check_name(namespace, "namespace")
+    check_name(group, "group")
+    check_name(row.shard, "shard")
+    return row._replace(namespace=namespace, group=group)
 
 
 def chosen_group(group: str, naming: Naming) -> str:
@@ -82,9 +83,9 @@ def chosen_group(group: str, naming: Naming) -> str:
 
 def whole_number(text: str, field: str, largest: int) -> int:
     """The number that some digits are. Raises InvalidInputError that shows what stands there."""
-    if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > largest:
-        raise not_whole(repr(text), field, largest)
-    return int(text)
+    if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX and (number := int(text)) <= largest:
+        return number
+    raise not_whole(repr(text), field, largest)
 
 
 def not_whole(text: str, field: str, largest: int) -> InvalidInputError:

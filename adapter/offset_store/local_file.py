@@ -7,7 +7,7 @@ or the machine dies; and that what cannot be read is an error, never an absent o
 import fcntl
 import os
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 FOLDER = ".rocketmq_offsets"
 FILE = "offsets.json"
 BACKUP = ".bak"
+FRESH = ".new"
 
 Offsets: TypeAlias = dict[MessageQueue, int]
 
@@ -150,7 +151,9 @@ class LocalFileOffsetStore(OffsetTable):
                 OffsetRow(DEFAULT_NAMESPACE, self._naming.group, shard_of(queue), offset)
                 for queue, offset in (stored | offsets).items()
             )
-            fresh = self._path.with_name(f"{FILE}.new")
+            for left in self._path.parent.glob(f"*{FILE}{FRESH}*"):
+                left.unlink()  # by a crash, perhaps of a process with the number of this one
+            fresh = self._path.with_name(FILE + FRESH)
             files.write(fresh, Format.ROCKETMQ_CLIENT, rows, self._naming)
             if whole:  # only then: a torn file must not take the place of the .bak
                 self._path.replace(self._backup)
@@ -198,7 +201,8 @@ class LocalFileOffsetStore(OffsetTable):
         """Keep other processes of this kind away. RocketMQ's own does not look at it."""
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(directory, kind)
+            with suppress(OSError):  # NFS cannot lock a directory: one process is then all that may write there
+                fcntl.flock(directory, kind)
             yield
         finally:
             os.close(directory)

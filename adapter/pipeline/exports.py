@@ -6,6 +6,7 @@ A row that the format cannot hold has a `reason`. The files are such as `import`
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
+from adapter.formats.files import LMQ_FILE
 from adapter.formats.rocketmq_json import BROADCAST, LMQ, LMQ_OFFSETS, OFFSETS, SEPARATOR
 from adapter.formats.rows import QUEUE_MAX
 from adapter.pipeline.config import ExportSection, fields_of
@@ -93,11 +94,17 @@ def lines(rows: DataFrame, section: ExportSection) -> DataFrame:
 
 
 def _broker_lines(rows: DataFrame, broker: Column | None) -> DataFrame:
-    file = F.concat_ws("/", *([] if broker is None else [broker]), F.lit(BROKER_FILE))
+    """One file for each broker; where light message queues are among its offsets a second one, with all of them, too.
+
+    A broker with enableLmq loads lmqConsumerOffset.json and looks for those in a table of their own; one without loads
+    consumerOffset.json, and drops that table (LmqConsumerOffsetManager, ConsumerOffsetManager.decode).
+    """
+    directory = F.lit("") if broker is None else F.concat(broker, F.lit("/"))
     lmq = F.col("group").startswith(LMQ) & (F.col("queue") == 0)
-    table = F.when(lmq, LMQ_OFFSETS).otherwise(OFFSETS)
-    keyed = rows.select(
-        file.alias("file"), table.alias("table"), F.concat("topic", F.lit(SEPARATOR), "group").alias("key"), "queue", "offset"
+    placed = rows.withColumns({"directory": directory, "lmq": lmq, "key": F.concat("topic", F.lit(SEPARATOR), "group")})
+    with_lmq = placed.join(placed.where("lmq").select("directory").distinct(), "directory", "left_semi")
+    keyed = _in_file(placed, BROKER_FILE, F.lit(OFFSETS)).union(
+        _in_file(with_lmq, LMQ_FILE, F.when(F.col("lmq"), LMQ_OFFSETS).otherwise(OFFSETS))
     )
     queues = keyed.groupBy("file", "table", "key").agg(F.array_sort(F.collect_list(F.struct("queue", "offset"))).alias("queues"))
     pairs = F.transform(
@@ -107,6 +114,10 @@ def _broker_lines(rows: DataFrame, broker: Column | None) -> DataFrame:
     value = F.when(F.col("table") == LMQ_OFFSETS, F.col("queues")[0]["offset"].cast("string")).otherwise(whole)
     line = F.concat(_json("key"), F.lit(":"), value)
     return queues.orderBy("file", F.desc("table"), "key").select("file", "table", line.alias("line"))
+
+
+def _in_file(rows: DataFrame, name: str, table: Column) -> DataFrame:
+    return rows.select(F.concat("directory", F.lit(name)).alias("file"), table.alias("table"), "key", "queue", "offset")
 
 
 def _client_lines(rows: DataFrame) -> DataFrame:

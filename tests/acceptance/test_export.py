@@ -61,12 +61,18 @@ def test_the_queues_of_one_broker_are_a_clients_or_a_brokers_file(shared: Pair, 
     assert shared("export", "by-broker", "-o", client).code == OK
     assert shared("import", client, "-n", "elsewhere", "--execute").code == OK
     assert {row["shard"] for row in shared("get", "by-broker", "-n", "elsewhere", "--json").json} == {"b1/t/0", "b1/t/1"}
-    broker = tmp_path / "consumerOffset.json"
-    assert shared("export", "by-broker", "--broker", "b1", "-o", broker).code == OK
-    assert '"t@by-broker":{"0":5,"1":6}' in broker.read_text()
-    ran = shared("export", "by-broker", "--broker", "b2", "-o", broker)
-    assert (ran.code, len(ran.err.splitlines())) == (ERROR, 2)
-    assert "shard 'b1/t/0' of group 'by-broker' is of broker 'b1', and the file is of broker 'b2'" in ran.err
+    path = tmp_path / "consumerOffset.json"
+    commit(shared, "by-broker", {"b2/t/0": 7})
+    ran = shared("export", "by-broker", "--broker", "b1", "-o", path)
+    assert (ran.code, ran.err.splitlines()[0]) == (OK, "left out 1 offsets of other brokers than 'b1'")
+    assert '"t@by-broker":{"0":5,"1":6}' in path.read_text()
+    ran = shared("export", "by-broker", "-o", path)
+    assert (ran.code, len(ran.err.splitlines())) == (ERROR, 3)
+    assert "shard 'b1/t/0' of group 'by-broker' is of broker 'b1', and the file is of none; --broker names another" in ran.err
+    commit(shared, "of-none", {"t/0": 5})
+    ran = shared("export", "of-none", "--broker", "b1", "-o", path)
+    assert (ran.code, "shard 't/0' of group 'of-none' is of no broker" in ran.err) == (ERROR, True)
+    assert shared("export", "by-broker", "--broker", "b3", "-o", path).code == NO
 
 
 def test_kafkas_csv_goes_from_one_adapter_to_another(pair: Pair, shared: Pair, tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ def _streamed(data: bytes, read: Callable[[bytes, int], Rows], said: Callable[[A
     end = len(data.rstrip(b" \t\r\n"))
     torn = _outcome(lambda: read(data[: sum(data) % end], WHOLE))
     assert torn.error
-    assert torn.rows == whole.rows[: len(torn.rows)]
+    sure = len(torn.rows) - 1  # the last number may be cut
+    assert torn.rows[: max(sure, 0)] == whole.rows[: max(sure, 0)]
 
 
 def _outcome(read: Callable[[], Rows]) -> Outcome:

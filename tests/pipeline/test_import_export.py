@@ -255,7 +255,7 @@ def test_an_export_names_what_the_format_cannot_hold(spark: SparkSession) -> Non
 
 
 def test_exported_lines_are_those_of_rocketmq_and_kafka(spark: SparkSession) -> None:
-    """Quotes where they are needed, one file for each broker, light message queues in their own table."""
+    """Quotes where they are needed, one file for each broker, a second file for light message queues."""
     shards = [("g", "b1/t/10", 1), ("g", "b1/t/9", 2), ('g"\\\u00e4', "b2/t/0", LONG_MAX), ("%LMQ%g", "b2/%LMQ%t/0", 3)]
     records = spark.createDataFrame(
         [("n", group, shard, "", 0, offset, 1, True, None) for group, shard, offset in shards], RECORDS_SCHEMA
@@ -264,14 +264,16 @@ def test_exported_lines_are_those_of_rocketmq_and_kafka(spark: SparkSession) -> 
     lines = exports.lines(exports.named(records, section), section)
     files = dict(exports_job.contents(lines.toArrow()))
     assert files["b1/consumerOffset.json"] == b'{\n\t"offsetTable":{\n\t\t"t@g":{"9":2,"10":1}\n\t}\n}\n'
+    plain, light = ("t", [(0, LONG_MAX)]), ("%LMQ%t", [(0, 3)])
     assert {
-        row.place: (row.group, row.topic, row.offsets)
-        for row in broker_file(BytesIO(files["b2/consumerOffset.json"]))
-        if isinstance(row, Queues)
+        name: {row.place: (row.topic, row.offsets) for row in broker_file(BytesIO(data)) if isinstance(row, Queues)}
+        for name, data in files.items()
+        if name.startswith("b2/")
     } == {
-        '$.offsetTable["t@g\\"\\\\\u00e4"]': ('g"\\\u00e4', "t", [(0, LONG_MAX)]),
-        '$.lmqOffsetTable["%LMQ%t@%LMQ%g"]': ("%LMQ%g", "%LMQ%t", [(0, 3)]),
+        "b2/consumerOffset.json": {'$.offsetTable["t@g\\"\\\\\u00e4"]': plain, '$.offsetTable["%LMQ%t@%LMQ%g"]': light},
+        "b2/lmqConsumerOffset.json": {'$.offsetTable["t@g\\"\\\\\u00e4"]': plain, '$.lmqOffsetTable["%LMQ%t@%LMQ%g"]': light},
     }
+    assert set(files) == {"b1/consumerOffset.json", "b2/consumerOffset.json", "b2/lmqConsumerOffset.json"}
     names = ["a", "B" * 24, "c" * 25, "d,e", 'f"g', "h i", "\u00e4", "j-k", "l+m", "'"]
     rows = sorted(OffsetRow("n", name, f"{name}/0", 5) for name in names)
     records = spark.createDataFrame([("n", row.group, row.shard, "", 0, 5, 1, True, None) for row in rows], RECORDS_SCHEMA)

@@ -42,6 +42,16 @@ def test_what_cannot_be_meant_is_told_before_anybody_is_called(arguments: list[s
     assert len(str(ran.exception).splitlines()) == 1
 
 
+def test_a_plan_is_taken_as_a_whole_or_not_at_all() -> None:
+    """Every line that cannot be read is named, and a shard that is there twice: a reset to half of a plan is none."""
+    given = ["offsets", "reset", "g", "--from-file", "-", "--address", "unix:/nowhere"]
+    ran = CliRunner().invoke(cli, given, input="t,0,5\nt,x,5\nt,0,6\n")
+    assert isinstance(ran.exception, InvalidInputError)
+    bad, twice = str(ran.exception).splitlines()
+    assert bad.startswith("standard input: line 2: partition: 'x' is not a whole number from 0 to ")
+    assert twice == "standard input: shard: 't/0' is in it twice"
+
+
 COMMANDS: list[tuple[str, ...]] = [
     *((group, command) for group in ("groups", "offsets") for command in cli.commands[group].commands),  # type: ignore[attr-defined]
     ("import",),

@@ -7,7 +7,11 @@ from tests.fuzz.targets import TARGETS
 
 REGRESSIONS = {
     "a line with many blanks before it": ("kafka", b" " * 5_000 + b"g,t,0,5\n"),
-    "a byte order mark that comes in two pieces": ("broker", b'\xef\xbb\xbf{"offsetTable":{},"dataVersion":{}}' + b"\n" * 12 + b" " * 1),
+    "a byte order mark that comes in two pieces": (
+        "broker",
+        b'\xef\xbb\xbf{"offsetTable":{},"dataVersion":{}}' + b"\n" * 12 + b" " * 1,
+    ),
+    "a number that is cut behind its e": ("broker", b'{"offsetTable":{"T@g":{"0":1e'),
 }
 
 

@@ -1,6 +1,7 @@
 """The LocalFileOffsetStore's file: where it is, what is kept of it, and which of the two is read when one is torn."""
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -169,6 +170,20 @@ async def test_what_is_said_while_the_file_is_read_is_newer(tmp_path: Path) -> N
     assert store.clone_offset_table() == {A: 1}
 
 
+async def test_where_directories_cannot_be_locked_the_file_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Home directories are often on NFS."""
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    await with_two_files(tmp_path)
+    assert await stored_in(tmp_path) == {A: 2}
+
+
+def refuse(*_: Any) -> None:
+    """As NFS does."""
+    raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
 async def test_nothing_new_is_nothing_written(tmp_path: Path) -> None:
     """The .bak stays the one before."""
     path, backup = await with_two_files(tmp_path)
@@ -227,6 +242,18 @@ async def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> 
     store.update_offset(B, 3)
     await store.persist(B)
     assert await stored_in(tmp_path) == {A: 2, B: 3}
+    assert sorted(found.name for found in path.parent.iterdir()) == ["offsets.json", "offsets.json.bak"]
+
+
+async def test_what_a_crashed_process_of_the_same_number_left_is_not_in_the_way(tmp_path: Path) -> None:
+    """In a container every process may have number 1."""
+    path, _ = await with_two_files(tmp_path)
+    for name in ("offsets.json.new", f".offsets.json.new.{os.getpid()}"):
+        path.with_name(name).write_text("torn")
+    store = store_in(tmp_path)
+    store.update_offset(A, 3)
+    await store.persist(A)
+    assert await stored_in(tmp_path) == {A: 3}
     assert sorted(found.name for found in path.parent.iterdir()) == ["offsets.json", "offsets.json.bak"]
 
 
