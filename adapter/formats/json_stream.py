@@ -18,7 +18,6 @@ NUMBER_MAX = 1_000  # characters
 KEY_MAX = 8 * 1024  # characters of an object that is a key: a MessageQueue with all names at their longest has half of that
 DEPTH_MAX = 64  # levels of objects and arrays; RocketMQ's files have three
 _AHEAD = 8 * 1024  # characters that a pattern is given to look at: more than a usual member of an object has
-_BEHIND = 3  # characters behind a number that tell that it does not go on: as much as of e+5
 _FOUND_SHOWN = 20
 _BOM = "\ufeff"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -37,7 +36,7 @@ _FLAT = f"(?:{_SCALAR}|{_FLAT_LIST}|{FLAT_OBJECT})"
 
 _SPACES = re.compile(SPACE)
 _STRINGS = re.compile(STRING)
-_NUMBERS = re.compile(NUMBER)
+_NUMBERS = re.compile(f"{NUMBER}(?![0-9.eE+-])")  # else a number that is cut would be a smaller one
 _NUMBER_KEYS = re.compile("-?+[0-9]++")
 _OBJECT_KEYS = re.compile(FLAT_OBJECT)
 _WORDS = re.compile("true|false|null")
@@ -54,7 +53,7 @@ class JsonStream:
 
     def __init__(self, file: IO[bytes], chunk_bytes: int = CHUNK_BYTES) -> None:
         self._file = file
-        self._chunk_bytes = max(chunk_bytes, 2)  # a mark of UTF-16 is seen whole
+        self._chunk_bytes = max(chunk_bytes, 3)  # a mark of UTF-8 or UTF-16 is seen whole
         self._ahead = min(_AHEAD, self._chunk_bytes)
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._bytes = 0
@@ -179,7 +178,7 @@ class JsonStream:
             end = found.end() if found else len(self._window)
             if end - self._at > longest:
                 raise self._too_long(longest) if found else self._not_json(wanted)
-            if found and (self._ended or end + _BEHIND <= len(self._window)):
+            if found and (self._ended or end < len(self._window)):
                 self._at = end
                 return found[0]
             if self._ended:

@@ -37,7 +37,7 @@ def read(file: IO[bytes], naming: Naming) -> Iterator[OffsetRow | Reject]:
     """The rows of a file. The first good line says whether there is a group column. Raises NotReadableError."""
     columns = 0
     for number, (line, size) in enumerate(_lines(file), start=1):
-        if not line.strip():
+        if size <= LINE_MAX_BYTES and not line.strip():
             continue
         try:
             fields = _fields(line, size, columns)

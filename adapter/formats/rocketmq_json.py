@@ -172,11 +172,13 @@ def _entry(stream: JsonStream, place: str, queue_of: Callable[[], tuple[str, str
     """A key that is one queue, and its offset."""
     stream.next()
     line, at, text = stream.key_line, stream.line, stream.value()
+    bad = line
     try:
         group, topic, broker, queue = queue_of()
+        bad = at
         return Queues(line, place, group, topic, broker, [(queue, _whole(text, "offset", LONG_MAX))])
     except InvalidInputError as error:
-        return Reject(at, place, _shown(text), str(error))
+        return Reject(bad, place, _shown(text), str(error))
 
 
 def _pending_resets(stream: JsonStream, table: str) -> Entries:

@@ -140,6 +140,7 @@ BAD_LINES = [
     (b"g" * 5_000, "is 5,000 bytes long; no line of offsets is over 4,096"),
     (b"g" * 4_097, "is 4,097 bytes long; no line of offsets is over 4,096"),
     (b"g" * 1_000_000, "is 1,000,000 bytes long; no line of offsets is over 4,096"),
+    (b" " * 5_000 + b"g,t,0,5", "is 5,007 bytes long; no line of offsets is over 4,096"),
     (b'"g,t,0,5', "is not CSV: unexpected end of data"),
     (b"g,\xff,0,5", "is not UTF-8 at byte 3"),
 ]

@@ -251,7 +251,7 @@ def test_no_file_is_a_surprise(kind: Format, data: st.DataObject) -> None:
 @pytest.mark.parametrize("kind", [BROKER, Format.JSON])
 def test_a_file_is_read_alike_wherever_it_is_cut(kind: Format) -> None:
     """Inside of names, numbers, escapes and characters."""
-    table = '{"T@g":{0:5,"1":"6"},"\u00e4\u8bdd@g":{0:7}}'
+    table = '{"T@g":{12345:67890,2:1.5e+3,3:false,"1":"6"},"\u00e4\u8bdd@g":{0:7}}'
     data = f'{{"offsetTable":{table},"more":[1.5e3,null,"\\u00e4\\n",{{"a":{{}}}}]}}\n '.encode()
     if kind is Format.JSON:
         data = '[{"group":"g","shard":"\u00e4\\n","offset":12},\n{"group":"\u8bdd","shard":"s","offset":0.5}, [{}], 5 ]'.encode()

@@ -234,11 +234,12 @@ NOT_READABLE: dict[str, tuple[bytes, str]] = {
     "more": (b"{0:5} {}", "is not JSON, or torn: line 1: '{}' stands where the end of the file should"),
     "comma": (b'{"a":5,}', "is not JSON, or torn: line 1: '}' stands where a key should"),
     "no-comma": (b'{"a":5 "b"}', "is not JSON, or torn: line 1: '\"b\"}' stands where , or } should"),
-    "zero-before": (b'{"a":05}', "is not JSON, or torn: line 1: '5}' stands where , or } should"),
+    "zero-before": (b'{"a":05}', "is not JSON, or torn: line 1: '05}' stands where a value should"),
     "zero-before-offset": (
         b'{"offsetTable":{"T@g":{0:05},"U@g":{}}}',
-        "is not JSON, or torn: line 1: '5},\"U@g\":{}}}' stands where",
+        "is not JSON, or torn: line 1: '05},\"U@g\":{}}}' stands where",
     ),
+    "torn-number": (b'{"offsetTable":{"T@g":{0:1e', "is not JSON, or torn: line 1: '1e' stands where a value should"),
     "word": (b"{a:5}", "is not JSON, or torn: line 1: 'a:5}' stands where a key should"),
     "line-break": (b'{"a\nb":5}', "is not JSON, or torn: line 1: "),
 }
