@@ -5,6 +5,7 @@
 """
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from typing import IO
 
@@ -28,7 +29,11 @@ LINE_MAX_BYTES = 4_096  # two names of 255 bytes, with every quote doubled, and 
 _UNQUOTED_MAX = 24
 _QUOTED_FROM = "-"
 
-_COLUMNS = {3: "topic,partition,offset", 4: "group,topic,partition,offset"}
+_WITHOUT_GROUP, _WITH_GROUP = 3, 4
+_COLUMNS = {_WITHOUT_GROUP: "topic,partition,offset", _WITH_GROUP: "group,topic,partition,offset"}
+# A line whose names and numbers cannot be bad, and without quotes: most are. Any other is looked at field by field.
+_NAME = rb"([ !#-+\--~]{1,100})"
+_PLAIN = re.compile(rb"(?:" + _NAME + rb",)?" + _NAME + rb",(0|[1-9][0-9]{0,8}),([0-9]{1,18})")
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -37,6 +42,10 @@ def read(file: IO[bytes], naming: Naming) -> Iterator[OffsetRow | Reject]:
     """The rows of a file. The first good line says whether there is a group column. Raises NotReadableError."""
     columns = 0
     for number, (line, size) in enumerate(_lines(file), start=1):
+        row = _plain_row(line, columns, naming) if columns else None
+        if row:
+            yield row
+            continue
         if size <= LINE_MAX_BYTES and not line.strip():
             continue
         try:
@@ -45,6 +54,22 @@ def read(file: IO[bytes], naming: Naming) -> Iterator[OffsetRow | Reject]:
             columns = len(fields)
         except InvalidInputError as error:
             yield Reject(number, "", shortened(line.decode(errors="replace")), str(error))
+
+
+def _plain_row(line: bytes, columns: int, naming: Naming) -> OffsetRow | None:
+    found = _PLAIN.fullmatch(line)
+    if not found:
+        return None
+    group_bytes, topic_bytes, partition, offset = found.groups()
+    group = naming.group if group_bytes is None else group_bytes.decode()
+    if (
+        columns != (_WITHOUT_GROUP if group_bytes is None else _WITH_GROUP)
+        or not group
+        or (naming.group and group != naming.group)
+    ):
+        return None
+    topic = topic_bytes.decode()
+    return OffsetRow(naming.namespace, group, f"{topic}/{partition.decode()}", int(offset), "", 0, topic, int(partition))
 
 
 def write(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming) -> int:

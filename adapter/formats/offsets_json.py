@@ -20,6 +20,12 @@ _TEXTS = frozenset({"namespace", "group", "shard", "metadata", "topic"})
 _IGNORED = frozenset({"dirty"})  # so that what `list --json` prints can be imported
 
 _ROW = re.compile(f"({FLAT_OBJECT}){SPACE},")
+# A row as `write` makes it, whose names and numbers cannot be bad: most are. Any other is looked at field by field.
+_NAME, _NUMBER = r"([ !#-\[\]-~]{1,200})", "(0|[1-9][0-9]{0,17})"
+_PLAIN = re.compile(
+    f'{{"namespace": "{_NAME}", "group": "{_NAME}", "shard": "{_NAME}", "offset": {_NUMBER}, "metadata": "{_NAME}?", '
+    f'"committed_at_ms": {_NUMBER}, "topic": "{_NAME}?", "partition": (0|[1-9][0-9]{{0,8}}), "epoch": {_NUMBER}}}'
+)
 _USE_CSV = "; --format kafka-csv reads Kafka's CSV"
 
 
@@ -38,7 +44,7 @@ def read(file: IO[bytes], naming: Naming, chunk_bytes: int = CHUNK_BYTES) -> Ite
         else:
             line, text = stream.key_line, found[1]
         try:
-            yield placed(_row(_value(text, line)), naming)
+            yield _plain_row(text, naming) or placed(_row(_value(text, line)), naming)
         except InvalidInputError as error:
             if isinstance(error, NotReadableError):
                 raise
@@ -63,6 +69,16 @@ def _not_an_array(stream: JsonStream) -> None:
     except NotReadableError as error:
         raise NotReadableError(f"{error}{_USE_CSV}") from error
     raise NotReadableError("is not a JSON array of offsets")
+
+
+def _plain_row(text: str, naming: Naming) -> OffsetRow | None:
+    found = _PLAIN.fullmatch(text)
+    if not found:
+        return None
+    namespace, group, shard, offset, metadata, committed, topic, partition, epoch = found.groups(default="")
+    if naming.group and (namespace, group) != (naming.namespace, naming.group):
+        return None
+    return OffsetRow(namespace, group, shard, int(offset), metadata, int(committed), topic, int(partition), int(epoch))
 
 
 class _Pairs(dict[str, Any]):

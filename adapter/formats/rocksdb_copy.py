@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rocksdict import DBRecoveryMode, Options, Rdict
+from rocksdict import BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict
 
 from adapter import rocks
 from adapter.errors import AdapterError, DiskFullError, StoreDamagedError
 from adapter.formats.rows import NotReadableError
 
 TRIES = 10  # a flush or a compaction that comes in between begins it again; RocketMQ's stores have one in an hour
+# Every block is read once: a larger one would only be memory that is held.
+BLOCK_CACHE_BYTES = 4 * 2**20
 _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
 _PLACES = ("consumerOffsets", "rdb", "config/consumerOffsets", "config/rdb", "store/config/consumerOffsets", "store/config/rdb")
 _GONE = "No such file or directory"
@@ -113,6 +115,9 @@ def _options() -> Options:
     options = rocks.options(create=False)
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_disable_auto_compactions(True)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    options.set_block_based_table_factory(table)
     return options
 
 

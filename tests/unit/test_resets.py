@@ -261,6 +261,20 @@ async def test_an_import_only_raises(tmp_path: Path, execute: bool) -> None:
             assert [change.after and change.after.offset for change in again.changes] == [9, 5, 5]
 
 
+async def test_an_import_does_not_send_what_stands(tmp_path: Path) -> None:
+    """Done again, it costs what moved since. Other metadata of the same offset is a change, another time is none."""
+    meta = FakeMeta({A: record(9), B: record(1)})
+    async with core_over(tmp_path, meta) as core:
+        await core.resets.merge(commit_of({A: 5, B: 5}), execute=True)
+        assert [[entry.key for entry in save] for save in meta.saves] == [[B]]
+        late = record(5).committed_at_ms + 1
+        for told, sent in (({}, 1), ({"metadata": "m"}, 2)):
+            outcome = await core.resets.merge(commit_of({B: 5}, committed_at_ms=late, **told), execute=True)
+            assert outcome.executed
+            assert len(meta.saves) == sent
+        assert meta.records[B].metadata == "m"
+
+
 async def test_a_server_without_epochs_is_never_sent_a_tombstone(tmp_path: Path) -> None:
     """It would store the offset 0."""
     meta = FakeMeta({A: record(9)})
