@@ -19,13 +19,13 @@ _MAX = {"offset": U64_MAX, "committed_at_ms": U64_MAX, "partition": PARTITION_MA
 _TEXTS = frozenset({"namespace", "group", "shard", "metadata", "topic"})
 _IGNORED = frozenset({"dirty"})  # so that what `list --json` prints can be imported
 
-_ROW = re.compile(f"({FLAT_OBJECT}){SPACE},")
 # A row as `write` makes it, whose names and numbers cannot be bad: most are. Any other is looked at field by field.
 _NAME, _NUMBER = r"([ !#-\[\]-~]{1,200})", "(0|[1-9][0-9]{0,17})"
-_PLAIN = re.compile(
+_PLAIN = (
     f'{{"namespace": "{_NAME}", "group": "{_NAME}", "shard": "{_NAME}", "offset": {_NUMBER}, "metadata": "{_NAME}?", '
     f'"committed_at_ms": {_NUMBER}, "topic": "{_NAME}?", "partition": (0|[1-9][0-9]{{0,8}}), "epoch": {_NUMBER}}}'
 )
+_ROW = re.compile(f"({_PLAIN}|{FLAT_OBJECT}){SPACE},")
 _USE_CSV = "; --format kafka-csv reads Kafka's CSV"
 
 
@@ -41,10 +41,13 @@ def read(file: IO[bytes], naming: Naming, chunk_bytes: int = CHUNK_BYTES) -> Ite
         if isinstance(found, str):
             stream.next()
             line, text = stream.line, stream.value(ROW_MAX)
+        elif row := _plain_row(found, naming):
+            yield row
+            continue
         else:
             line, text = stream.key_line, found[1]
         try:
-            yield _plain_row(text, naming) or placed(_row(_value(text, line)), naming)
+            yield placed(_row(_value(text, line)), naming)
         except InvalidInputError as error:
             if isinstance(error, NotReadableError):
                 raise
@@ -71,12 +74,9 @@ def _not_an_array(stream: JsonStream) -> None:
     raise NotReadableError("is not a JSON array of offsets")
 
 
-def _plain_row(text: str, naming: Naming) -> OffsetRow | None:
-    found = _PLAIN.fullmatch(text)
-    if not found:
-        return None
-    namespace, group, shard, offset, metadata, committed, topic, partition, epoch = found.groups(default="")
-    if naming.group and (namespace, group) != (naming.namespace, naming.group):
+def _plain_row(found: re.Match[str], naming: Naming) -> OffsetRow | None:
+    _, namespace, group, shard, offset, metadata, committed, topic, partition, epoch = found.groups(default="")
+    if not shard or (naming.group and (namespace, group) != (naming.namespace, naming.group)):
         return None
     return OffsetRow(namespace, group, shard, int(offset), metadata, int(committed), topic, int(partition), int(epoch))
 

@@ -29,10 +29,10 @@ _PLACE_SHOWN = 600  # characters of a key: two names of 255 and what is between
 # A member whole in the window, as brokers write it. Its numbers are small enough to be a queue and an offset unseen: what is
 # larger, or odd in any way, is read piece by piece instead.
 _NAME = r'[^"\\\x00-\x1f@]'
-_NAMES = rf'("({_NAME}*+)@({_NAME}*+(?:@{BROADCAST})?+)"){SPACE}:{SPACE}'
+_NAMES = rf'("({_NAME}*+)@({_NAME}*+(?>(?:@{BROADCAST})?))"){SPACE}:{SPACE}'
 _OFFSET = "(?:0|[1-9][0-9]{0,17}+)"
 _PAIR = f'{SPACE}(?:[0-9]{{1,9}}+|"[0-9]{{1,9}}+"){SPACE}:{SPACE}(?:{_OFFSET}|"{_OFFSET}"){SPACE}'
-_QUEUES = re.compile(rf"{_NAMES}\{{({_PAIR}(?:,{_PAIR})*+)\}}{SPACE},")
+_QUEUES = re.compile(rf"{_NAMES}\{{({_PAIR}(?>(?:,{_PAIR})*))\}}{SPACE},")
 _LMQ_QUEUE = re.compile(f"{_NAMES}({_OFFSET}){SPACE},")
 _MESSAGE_QUEUE = re.compile(f"({FLAT_OBJECT}){SPACE}:{SPACE}({_OFFSET}){SPACE},")
 

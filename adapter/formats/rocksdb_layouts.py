@@ -22,8 +22,8 @@ _IGNORED = frozenset({"dataVersion"})
 _UNQUOTED_MAX = 2**53 - 1  # beyond it fastjson's BrowserCompatible quotes a long: RocksDBConsumerOffsetManager.putWriteBatch
 # A value as brokers write it, with numbers small enough to be a queue and an offset unseen; any other is read piece by piece.
 _PAIR = rb'(?:[0-9]{1,9}|"[0-9]{1,9}"):(?:0|[1-9][0-9]{0,17}|"[0-9]{1,18}")'
-_PLAIN = re.compile(rb'\{"offsetTable":\{(%b(?:,%b)*+)\}\}' % (_PAIR, _PAIR))
-_BARE_KEY = re.compile(rb'"(?:[^"\\]|\\.)*+"|([{,]\s*+)(-?\d++)(?=\s*+:)', re.DOTALL)
+_PLAIN = re.compile(rb'\{"offsetTable":\{(%b(?>(?:,%b)*))\}\}' % (_PAIR, _PAIR))
+_BARE_KEY = re.compile(rb'"(?>(?:[^"\\]|\\.)*)"|([{,]\s*+)(-?\d++)(?=\s*+:)', re.DOTALL)
 
 # V2: a table's keys begin with one byte for "table" and two for which one it is.
 TABLES, AFTER_TABLES = b"\x01", b"\x02"

@@ -15,6 +15,11 @@ NUMBERS = st.integers(0, 10**20) | st.sampled_from([0, 2**31 - 1, 2**31, 2**63 -
 NAMINGS = st.sampled_from([Naming("n"), Naming("n", "g"), Naming("m", "g")])
 
 
+def _short_way(text: str, naming: Naming) -> OffsetRow | None:
+    found = offsets_json._ROW.match(f"{text},")
+    return offsets_json._plain_row(found, naming) if found else None
+
+
 @given(NAMES, NAMES, NAMES, NAMES, NUMBERS, NUMBERS, NUMBERS, NAMINGS)
 def test_a_row_of_json_is_the_same_either_way(
     namespace: str, group: str, shard: str, text: str, offset: int, partition: int, epoch: int, naming: Naming
@@ -22,7 +27,7 @@ def test_a_row_of_json_is_the_same_either_way(
     """Also in what it refuses: what the short way takes, the long way takes."""
     row = OffsetRow(namespace, group, shard, offset, text, offset, text, partition, epoch)
     whole = json.dumps(row._asdict(), ensure_ascii=False)
-    short = offsets_json._plain_row(whole, naming)
+    short = _short_way(whole, naming)
     if short:
         assert short == placed(offsets_json._row(offsets_json._value(whole, 1)), naming)
 
@@ -30,7 +35,7 @@ def test_a_row_of_json_is_the_same_either_way(
 def test_most_rows_of_json_go_the_short_way() -> None:
     """Else it would be of no use."""
     row = OffsetRow("n", "g", "t/0", 5, "some text", 1_700_000_000_000, "t", 0, 1)
-    assert offsets_json._plain_row(json.dumps(row._asdict()), Naming("n")) == row
+    assert _short_way(json.dumps(row._asdict()), Naming("n")) == row
 
 
 def _long_way(line: bytes, columns: int, naming: Naming) -> OffsetRow | None:
