@@ -268,8 +268,8 @@ async def test_an_import_does_not_send_what_stands(tmp_path: Path) -> None:
         await core.resets.merge(commit_of({A: 5, B: 5}), execute=True)
         assert [[entry.key for entry in save] for save in meta.saves] == [[B]]
         late = record(5).committed_at_ms + 1
-        for told, sent in (({}, 1), ({"metadata": "m"}, 2)):
-            outcome = await core.resets.merge(commit_of({B: 5}, committed_at_ms=late, **told), execute=True)
+        for metadata, sent in (("", 1), ("m", 2)):
+            outcome = await core.resets.merge(commit_of({B: 5}, committed_at_ms=late, metadata=metadata), execute=True)
             assert outcome.executed
             assert len(meta.saves) == sent
         assert meta.records[B].metadata == "m"
