@@ -94,6 +94,9 @@ async def running_core(
     commits = Router(config, loader, committer, write_through)
     reader = OffsetReader(cache, loader)
     broadcasts = Broadcasts(config.expiry, cache, groups, loader, reader, commits, clocks.now_ms)
+    expiry = Expiry(
+        config.expiry, cache, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
+    )
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(committer.run, name="committer")
@@ -123,19 +126,7 @@ async def running_core(
                 recovery=Recovery(
                     cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic
                 ),
-                expiry=Expiry(
-                    config.expiry,
-                    cache,
-                    dirty,
-                    groups,
-                    broadcasts,
-                    committer,
-                    flusher,
-                    meta,
-                    metrics,
-                    clocks.now_ms,
-                    journal=journal,
-                ),
+                expiry=expiry,
                 clocks=clocks,
                 tasks=tasks,
             )
