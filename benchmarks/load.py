@@ -26,6 +26,7 @@ from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
 
 GROUPS = 8  # the consumers are spread over this many groups
 TIMEOUT_S = 10.0
+MAX_UNANSWERED = 512  # of an open loop: a gRPC server that is behind by 1,000 calls ends further ones as CANCELLED
 
 
 @dataclass(frozen=True)
@@ -128,18 +129,27 @@ async def _closed_loop(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, w
 
 
 async def _open_loop(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, window: Window) -> None:
-    """Send at the given times, whatever is still unanswered."""
+    """Send at the given times, up to MAX_UNANSWERED: beyond that a commit is late."""
     consumers = [Consumer(load, number) for number in range(load.consumers)]
+    slots = asyncio.Semaphore(MAX_UNANSWERED)
+
+    async def commit(request: offsets_pb.CommitOffsetsRequest) -> None:
+        try:
+            await _commit(store, request, window)
+        finally:
+            slots.release()
+
     started = time.perf_counter()
     sent = 0
     async with asyncio.TaskGroup() as tasks:
         while not window.over:
             due = started + sent / load.rate
             await asyncio.sleep(max(due - time.perf_counter(), 0))
+            await slots.acquire()
             window.late.append(time.perf_counter() - due)
             request = offsets_pb.CommitOffsetsRequest()
             request.CopyFrom(consumers[sent % load.consumers].advance())
-            tasks.create_task(_commit(store, request, window))
+            tasks.create_task(commit(request))
             sent += 1
 
 
