@@ -14,14 +14,14 @@ from typing import Self, TypeVar
 import anyio
 import structlog
 
-from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_plain, encode_shards, prefix_end
+from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_shards, prefix_end
 from adapter.config import WalSync
 from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
-from adapter.hot import Absent, Fields, Held, HotRecords
+from adapter.hot import Absent, Held, HotRecords
 from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.snapshot import Snapshot, Snapshots
-from adapter.writing import LOSS, STATE, Loss, State, Stored, Writing, decode_member, member_key
+from adapter.writing import LOSS, STATE, Forward, Loss, State, Stored, Writing, decode_member, member_key
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
@@ -95,7 +95,7 @@ class OffsetCache:
         return held
 
     def held(self, group: tuple[str, str]) -> dict[str, Held]:
-        """Those shards of a group that are in memory; for `write_forward`."""
+        """Those shards of a group that are in memory; for `Forward.stage`."""
         return self._hot.of(group)
 
     def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held | Absent]:
@@ -153,21 +153,18 @@ class OffsetCache:
             self._advance_watermark(self.seq)
         return writing
 
-    def write_forward(self, held: dict[str, Held], shard: str, fields: Fields) -> Held:
-        """What `write` does of one plain record of a shard that is `held`, in fewer steps. Raises what it does."""
+    def forward(self) -> Forward:
+        """An empty batch for `write_forward`, which has to follow before anything else is written. Raises StorageFailedError."""
         self.check()
-        _, replaced, encoded = held[shard]
-        seq = self.seq + 1
-        state = State(seq, self.flushed_seq, self._keys, (self._digest + seq - replaced) % 2**64)
-        batch = self._disk.batch()
-        batch.put(encoded, encode_plain(seq, fields[0], fields[1], fields[3]))
-        batch.put(STATE, state.encode())
-        self._write(batch)
+        return Forward(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+
+    def write_forward(self, forward: Forward) -> None:
+        """What `write` does, of such a batch. Raises what it does; then it is to be undone."""
+        state = forward.finish()
+        self._write(forward.batch)
         self.seq, _, _, self._digest = state
-        after = held[shard] = (fields, seq, encoded)
         if self.wal_sync != "always":
-            self._advance_watermark(seq)
-        return after
+            self._advance_watermark(state.seq)
 
     def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: Writing) -> None:
         """Bring what is in memory to what is stored now."""

@@ -17,6 +17,7 @@ from adapter.model import check_name
 
 Mode = Literal["cached", "write_through"]
 WalSync = Literal["always", "interval", "never"]
+Front = Literal["lean", "grpcio"]
 
 MAX_PORT = 65_535
 
@@ -116,10 +117,11 @@ class ServerSection(Section):
 
 
 class AdapterServerSection(ServerSection):
-    """The adapter's gRPC addresses."""
+    """The adapter's gRPC addresses, and what serves them."""
 
     listen: Address = "127.0.0.1:9520"
     unix_socket: str = "data/adapter.sock"
+    front: Front = "grpcio"
 
 
 class MetricsSection(Section):

@@ -5,25 +5,33 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import cast
 
 import grpc
 import grpc.aio
 import structlog
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha._async import ReflectionServicer
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME
+from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
-from adapter.config import ServerSection, ServerTls
+from adapter.config import Front, ServerSection, ServerTls, split_address
 from adapter.errors import ConfigError, ListenError
+from adapter.front.calls import Take
+from adapter.front.lean import BACKLOG, LeanServer
 from adapter.statuses import Context
 
 log = structlog.get_logger(__name__)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+Server = grpc.aio.Server | LeanServer
 
 UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
 
@@ -60,10 +68,10 @@ class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
 
 
 class GrpcServer:
-    """A server that listens, with the health of its services."""
+    """What listens, with the health of its services."""
 
-    def __init__(self, server: grpc.aio.Server, health: _Health, services: Sequence[str], addresses: Sequence[str]) -> None:
-        self._server = server
+    def __init__(self, servers: Sequence[Server], health: _Health, services: Sequence[str], addresses: list[str]) -> None:
+        self._servers = servers
         self._health = health
         self._services = services
         self.addresses = addresses
@@ -73,10 +81,10 @@ class GrpcServer:
         for service in ("", *self._services):
             await self._health.set(service, SERVING if serving else NOT_SERVING)
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float | None) -> None:
         """Refuse new calls at once; give those in flight `grace_s` seconds. Watchers of the health are not waited for."""
         self._health.end_watches()
-        await self._server.stop(grace_s)
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
 
 
 @asynccontextmanager
@@ -85,32 +93,63 @@ async def listening(
     services: Sequence[str],
     add: Callable[[grpc.aio.Server], None],
     *,
+    front: Front = "grpcio",
+    together: Mapping[str, Take] | None = None,
     options: Sequence[tuple[str, int]] = (),
 ) -> AsyncIterator[GrpcServer]:
-    """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError."""
-    server = grpc.aio.server(options=[*OPTIONS, *options])
+    """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
+
+    The lean front serves what needs no TLS, and lets methods take their requests `together`.
+    """
     health = _Health()
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    add(server)
-    reflection.enable_server_reflection(
-        (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME), server
-    )
-    addresses = [_bind_tcp(server, section)]
     unix_path = Path(section.unix_socket) if section.unix_socket else None
-    if unix_path:
-        addresses.append(_bind_unix(server, unix_path))
-    made = GrpcServer(server, health, services, addresses)
+    lean = LeanServer() if front == "lean" else None
+    general = grpc.aio.server(options=[*OPTIONS, *options]) if section.tls or not lean else None
+    servers: list[Server] = [server for server in (general, lean) if server]
+    names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
+    for server in servers:
+        target = cast("grpc.aio.Server", server)  # as far as generated code is concerned
+        add_HealthServicer_to_server(health, target)
+        add_ServerReflectionServicer_to_server(ReflectionServicer(names), target)
+        add(target)
+    if lean:
+        lean.take_together(together or {})
+    made = GrpcServer(servers, health, services, [])
     await made.set_serving(serving=False)
-    await server.start()
-    if unix_path:
-        unix_path.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    log.info("server.listening", addresses=addresses, tls=section.tls is not None)
     try:
+        if general and (section.tls or not lean):
+            made.addresses.append(_bind_tcp(general, section))
+        elif lean:
+            made.addresses.append(await _serve_tcp(lean, section))
+        if unix_path:
+            with _made_unix(unix_path):
+                if lean:
+                    await _serve_unix(lean, unix_path)
+                elif general:
+                    general.add_insecure_port(f"unix:{unix_path}")
+            made.addresses.append(f"unix:{unix_path}")
+        if general:
+            await general.start()
+        log.info("server.listening", addresses=made.addresses, tls=section.tls is not None, front=front)
         yield made
     finally:
-        await server.stop(None)
-        if unix_path:
+        await made.stop(None)
+        if unix_path and f"unix:{unix_path}" in made.addresses:
             unix_path.unlink(missing_ok=True)
+
+
+async def _serve_tcp(server: LeanServer, section: ServerSection) -> str:
+    """Listen on all addresses that the name has; returns the one that was asked for, with its port."""
+    host, port = split_address(section.listen)
+    try:
+        for family, _, _, _, (address, *_) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+            both = family == socket.AF_INET6 and address == "::"
+            listener = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+            port = listener.getsockname()[1]
+            await server.listen(listener)
+    except OSError as error:
+        raise _cannot_listen(section) from error
+    return f"{section.listen.rpartition(':')[0]}:{port}"
 
 
 def _bind_tcp(server: grpc.aio.Server, section: ServerSection) -> str:
@@ -120,13 +159,17 @@ def _bind_tcp(server: grpc.aio.Server, section: ServerSection) -> str:
         else:
             port = server.add_insecure_port(section.listen)
     except RuntimeError as error:
-        raise ListenError(
-            f"server.listen = {section.listen!r}: cannot be listened on: choose another port or stop what uses it"
-        ) from error
+        raise _cannot_listen(section) from error
     return f"{section.listen.rpartition(':')[0]}:{port}"
 
 
-def _bind_unix(server: grpc.aio.Server, path: Path) -> str:
+def _cannot_listen(section: ServerSection) -> ListenError:
+    return ListenError(f"server.listen = {section.listen!r}: cannot be listened on: choose another port or stop what uses it")
+
+
+@contextmanager
+def _made_unix(path: Path) -> Iterator[None]:
+    """A socket is bound at `path` inside: for its owner only, and where nobody else is."""
     where = f"server.unix_socket = {str(path)!r}"
     if len(os.fsencode(path)) > UNIX_PATH_MAX:
         raise ListenError(f"{where}: is over {UNIX_PATH_MAX} bytes long; choose a shorter path")
@@ -138,16 +181,25 @@ def _bind_unix(server: grpc.aio.Server, path: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ListenError(f"{where}: {error.filename or path.parent}: {error.strerror}") from error
-    address = f"unix:{path}"
     # Created for its owner only: between bind and chmod nobody else may connect.
     mask = os.umask(0o177)
     try:
-        server.add_insecure_port(address)
-    except RuntimeError as error:
+        yield
+    except (RuntimeError, OSError) as error:
         raise ListenError(f"{where}: cannot be listened on: its directory must be writable") from error
     finally:
         os.umask(mask)
-    return address
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+
+async def _serve_unix(server: LeanServer, path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(path))
+    except OSError:
+        listener.close()
+        raise
+    await server.listen(listener)
 
 
 def _remove_stale(path: Path) -> bool:

@@ -1,16 +1,21 @@
 """The commit of a consumer after each message, in the fewest steps: nothing else happens as often.
 
 One offset, further on or confirmed, of a key that is in memory. Does with it what `committer` does, and leaves everything else to
-the general way. Reads no disk, awaits nothing.
+the general way. Reads no disk, awaits nothing. Those that come together are one write.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from adapter.cache import OffsetCache
 from adapter.dirty import DirtyKeys
+from adapter.hot import Held
 from adapter.model import DEFAULT_NAMESPACE
 from adapter.rpc import offsets_pb
+from adapter.writing import Forward
+
+Run = Sequence[offsets_pb.CommitOffsetsRequest]  # in the order in which they count
+Staged = tuple[tuple[str, str], str, Held]
 
 
 class LoneCommits:
@@ -24,13 +29,37 @@ class LoneCommits:
         self._possible = possible
         self._clock = clock
 
-    def commit(self, request: offsets_pb.CommitOffsetsRequest, now_ms: int) -> bool:
-        """Commit the request if it is such a one: stored, and dirty where it is new. Raises DiskFullError or StorageFailedError.
+    def commit(self, runs: Sequence[Run], now_ms: int) -> list[int]:
+        """Commit of each run what comes before the first that is no such commit: stored, and dirty where it is new.
 
-        That its names are good follows from what is in memory.
+        Returns how many requests of each run that are. Raises DiskFullError or StorageFailedError: then nothing of any run counts
+        as committed. That their names are good follows from what is in memory.
         """
+        if not self._possible:
+            return [0] * len(runs)
+        forward = self._cache.forward()
+        staged: list[Staged] = []
+        try:
+            counts = [self._stage_run(forward, staged, run, now_ms) for run in runs]
+            if staged:
+                self._cache.write_forward(forward)
+        except BaseException:
+            forward.undo()
+            raise
+        now = self._clock()
+        for name, shard, after in staged:
+            self._dirty.add_one(name, shard, after, now)
+        return counts
+
+    def _stage_run(self, forward: Forward, staged: list[Staged], run: Run, now_ms: int) -> int:
+        for count, request in enumerate(run):
+            if not self._stage(forward, staged, request, now_ms):
+                return count
+        return len(run)
+
+    def _stage(self, forward: Forward, staged: list[Staged], request: offsets_pb.CommitOffsetsRequest, now_ms: int) -> bool:
         groups = request.groups
-        if not self._possible or len(groups) != 1 or len(shards := groups[0].shards) != 1:
+        if len(groups) != 1 or len(shards := groups[0].shards) != 1:
             return False
         group, item = groups[0], shards[0]
         name = (group.namespace or DEFAULT_NAMESPACE, group.group)
@@ -45,9 +74,8 @@ class LoneCommits:
         if offset < stands or not (offset and live) or (knows and knows != epoch) or request.mode > 1 or _has_more(group, item):
             return False
         if offset == stands and now_ms <= when:
-            return True  # again: what stands is stored
-        after = self._cache.write_forward(held, shard, (epoch, offset, True, now_ms, "", "", 0))
-        self._dirty.add_one(name, shard, after, self._clock())
+            return True  # again: what stands is stored, or is in this write
+        staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", "", 0))))
         return True
 
 

@@ -43,6 +43,7 @@ class AdapterMetrics:
         self.swept = self._gauge("expiry_sweep_timestamp_seconds", "When the last look for old groups ended (Unix time).")
         self.save_call_count = 0
         self.committed = self._commits.add
+        self.committed_together = self._commits.add_together
         for cause in ("flush", "write_through"):
             self._save_calls.labels(cause)
 
@@ -131,6 +132,12 @@ class CommitsCollector(Collector):
         self._superseded += superseded
         self._seconds += seconds
         self._buckets[bisect_left(_LATENCY_BUCKETS, seconds)] += 1
+
+    def add_together(self, requests: int, seconds: float) -> None:
+        """So many requests of one offset each were acknowledged, `seconds` after the first of them came."""
+        self.offsets += requests
+        self._seconds += requests * seconds
+        self._buckets[bisect_left(_LATENCY_BUCKETS, seconds)] += requests
 
     def collect(self) -> Iterator[Metric]:
         """See `GaugesCollector`."""

@@ -8,20 +8,24 @@ from typing import NamedTuple, TypeGuard
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from adapter.broadcast import parse_commit_broadcast, parse_read_broadcast
 from adapter.commit_requests import ParsedCommit, parse_commit
 from adapter.committer import Standing
 from adapter.core import Core
 from adapter.errors import AdapterError
+from adapter.lone import Run
 from adapter.metrics import AdapterMetrics
 from adapter.requests import parse_read_mode, parse_wanted
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.statuses import Context, answering, status_of
+from adapter.turn import Done, Turn
 from adapter.views import shard_offset, superseded_rows
 
 log = structlog.get_logger(__name__)
 
+Request = offsets_pb.StreamCommitsRequest
 Reply = offsets_pb.StreamCommitsReply
 
 ENDED = "the adapter is stopping; send again what was not answered"
@@ -36,6 +40,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._metrics = metrics
         self._readers: set[asyncio.Task[None]] = set()
         self._ending = False
+        self._turn = Turn(core, metrics, self._count)
 
     @answering
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
@@ -111,6 +116,30 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         for reader in self._readers:
             reader.cancel()
 
+    def take(self, message: bytes, done: Done) -> None:
+        """Commit the request with all that come in this turn of the event loop, see `Turn`; `done` is called at its end."""
+        try:
+            request = offsets_pb.CommitOffsetsRequest.FromString(message)
+        except DecodeError:
+            done(0, None)
+        else:
+            self._turn.add((request,), done)
+
+    async def commit_run(self, run: Run) -> int:
+        """Commit a run with all that comes in this turn; returns how many of it. Raises why the next one is refused."""
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(count: int, error: AdapterError | None) -> None:
+            if answer.done():
+                return  # nobody waits for it any more
+            if error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(count)
+
+        self._turn.add(run, done)
+        return await answer
+
     async def _commit(self, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply:
         if self.commit_lone(request):
             return offsets_pb.CommitOffsetsReply()
@@ -126,7 +155,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         started = time.perf_counter()
         try:
             core = self._core()
-            if not core.lone.commit(request, core.clocks.now_ms()):
+            if not core.lone.commit([(request,)], core.clocks.now_ms())[0]:
                 return False
         except AdapterError as error:
             self._count(error)
@@ -197,29 +226,29 @@ class _Stream:
         self._store = store
         # Replies, and tasks that end with one, in the order of the requests. Plain ones in a row are one reply.
         self._answers: deque[Reply | asyncio.Task[Reply]] = deque()
+        self._running: set[asyncio.Task[Reply]] = set()
         self._unanswered = 0
         self._ended = False
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
 
-    async def read(self, requests: AsyncIterator[offsets_pb.StreamCommitsRequest]) -> None:
+    async def read(self, requests: AsyncIterator[Request]) -> None:
         """Start a commit per request, as many at once as there is room for. A reply that is not taken keeps its room."""
-        running: set[asyncio.Task[Reply]] = set()
+        arrived: Callable[[], list[Request]] | None = getattr(requests, "arrived", None)  # the lean front's
         async for request in requests:
-            while self._unanswered >= MAX_PIPELINED:
-                self._room.clear()
-                await self._room.wait()
-            # A rewind means something only in its place, even when a part of what came before goes to the Meta Service first.
-            ordered = request.commit.mode == offsets_pb.OVERWRITE
-            if ordered and running:
-                await asyncio.wait(running)
-            answer = await self._begin(request)
-            self._add(answer)
-            if isinstance(answer, asyncio.Task):
-                running.add(answer)
-                answer.add_done_callback(running.discard)
-                if ordered:
-                    await asyncio.wait([answer])
+            run = [request, *arrived()] if arrived else [request]
+            while run:
+                while self._unanswered >= MAX_PIPELINED:
+                    self._room.clear()
+                    await self._room.wait()
+                # A rewind means something only in its place, even when a part of what came before goes to the Meta Service first.
+                if self._running and _is_ordered(run[0]):
+                    await asyncio.wait(self._running)
+                room = 1 if self._running else MAX_PIPELINED - self._unanswered
+                count = await self._commit_lone(run[:room]) if arrived else 0
+                if not count:
+                    await self._begin(run[0])
+                del run[: count or 1]
 
     async def replies(self, reader: asyncio.Task[None]) -> AsyncIterator[Reply]:
         """The replies, in order, until the reader has ended and all are out."""
@@ -236,11 +265,11 @@ class _Stream:
             self._room.set()
 
     def _add(self, answer: "Reply | asyncio.Task[Reply]") -> None:
-        self._unanswered += 1
         last = self._answers[-1] if self._answers else None
+        self._unanswered += answer.covers if isinstance(answer, Reply) else 1
         if _is_plain(answer) and _is_plain(last):
             last.id = answer.id
-            last.covers += 1
+            last.covers += answer.covers
         else:
             self._answers.append(answer)
             self._changed.set()
@@ -249,26 +278,49 @@ class _Stream:
         self._ended = True
         self._changed.set()
 
-    async def _begin(self, request: offsets_pb.StreamCommitsRequest) -> "Reply | asyncio.Task[Reply]":
+    async def _commit_lone(self, run: list[Request]) -> int:
+        """Answer the requests up to the first that is more than a lone commit; returns how many."""
+        try:
+            count = await self._store.commit_run([request.commit for request in run])
+        except AdapterError as error:
+            self._add(_refusal(run[0].id, error))
+            return 1
+        if count:
+            self._add(Reply(id=run[count - 1].id, covers=count))
+        return count
+
+    async def _begin(self, request: Request) -> None:
         """Begin a request in its turn: most are answered then."""
         try:
             if self._store.commit_lone(request.commit):
-                return Reply(id=request.id, covers=1)
+                self._add(Reply(id=request.id, covers=1))
+                return
             begun = self._store.begin(request.commit)
             rows = self._store.finish_at_once(begun)
             if rows is None:
                 await self._store.prepare(begun)
         except AdapterError as error:
-            return _refusal(request.id, error)
-        if rows is None:
-            return asyncio.create_task(self._finish(request.id, begun), name="stream.commit")
-        return Reply(id=request.id, superseded=rows, covers=1)
+            self._add(_refusal(request.id, error))
+            return
+        if rows is not None:
+            self._add(Reply(id=request.id, superseded=rows, covers=1))
+            return
+        task = asyncio.create_task(self._finish(request.id, begun), name="stream.commit")
+        self._add(task)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        if _is_ordered(request):
+            await asyncio.wait([task])
 
     async def _finish(self, number: int, begun: _Begun) -> Reply:
         try:
             return Reply(id=number, superseded=await self._store.finish(begun), covers=1)
         except AdapterError as error:
             return _refusal(number, error)
+
+
+def _is_ordered(request: Request) -> bool:
+    return bool(request.commit.mode == offsets_pb.OVERWRITE)
 
 
 def _is_plain(answer: Reply | asyncio.Task[Reply] | None) -> TypeGuard[Reply]:

@@ -226,7 +226,10 @@ class Sidecar:
         self._metrics.registry.register(CountersCollector("offset_adapter", self.situation.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         with metrics_http.serving(self._config.metrics, self._metrics.registry):
-            async with listening(self._config.server, SERVICES, add, options=options) as server:
+            section = self._config.server
+            together = {"/offsets.v1.OffsetStore/CommitOffsets": self.store.take}
+            listener = listening(section, SERVICES, add, front=section.front, together=together, options=options)
+            async with listener as server:
                 self.addresses = list(server.addresses)
                 yield server
 

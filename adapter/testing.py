@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import grpc
@@ -21,7 +21,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.broker_log import BrokerLog, NoBrokerLog
-from adapter.config import AdapterConfig, parse
+from adapter.config import AdapterConfig, Front, parse
 from adapter.errors import AdapterError
 from adapter.meta_client import MetaClient, Page
 from adapter.metaservice.engine import settle
@@ -29,6 +29,19 @@ from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutc
 from adapter.sidecar import Sidecar
 
 READY_TIMEOUT_S = 30.0
+FRONTS: tuple[Front, ...] = get_args(Front)
+
+_front: dict[str, str] = {}  # what `served_by` adds to [server]
+
+
+@contextlib.contextmanager
+def served_by(front: Front) -> Iterator[None]:
+    """Adapters that are configured inside have this front; outside, that of the settings' default."""
+    _front["front"] = front
+    try:
+        yield
+    finally:
+        del _front["front"]
 
 
 class FakeMeta:
@@ -112,7 +125,8 @@ class FakeMeta:
 def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: ANN401 - TOML values
     """A configuration for a test: everything in `directory`, also the socket; a free port, no metrics unless asked for."""
     values: dict[str, Any] = {"metrics": {"listen": ""}, **sections}
-    values["server"] = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **sections.get("server", {})}
+    server = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **_front}
+    values["server"] = {**server, **sections.get("server", {})}
     values["cache"] = {"path": str(directory / "adapter"), **sections.get("cache", {})}
     return parse(values, AdapterConfig, source="test")
 
@@ -244,10 +258,12 @@ def adapter_process(
 ) -> ServiceProcess:
     """An adapter over a store in `directory`. `top` goes before all sections, `extra` behind them."""
     port, socket_path = free_port(), directory / "a.sock"
+    front = "".join(f"{name} = '{value}'" for name, value in _front.items())
     settings = f"""{top}
 [server]
 listen = '127.0.0.1:{port}'
 unix_socket = '{socket_path}'
+{front}
 [metrics]
 listen = ''
 [cache]

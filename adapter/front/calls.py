@@ -1,0 +1,240 @@
+"""A call as its servicer sees it: what it uses of gRPC's context and request iterator, its deadline, its end.
+
+Servicers are those of grpc.aio; what none of ours uses of a context is not here.
+"""
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import grpc.aio
+import structlog
+
+from adapter.errors import AdapterError
+from adapter.front.headers import Metadata
+from adapter.front.streams import Stream
+from adapter.statuses import pushback_of, status_of
+
+if TYPE_CHECKING:
+    from adapter.front.lean import Peer
+
+log = structlog.get_logger(__name__)
+
+OUT_MAX = 65_536  # bytes of replies that wait; beyond, a servicer that streams waits
+
+# Handles a request's bytes in company, at the end of the event loop's turn. Then calls the function, once: with 1 when that is
+# done and an empty message is the reply, with 0 when the method is to be called as usual, or with an error.
+Take = Callable[[bytes, Callable[[int, AdapterError | None], None]], None]
+
+
+class Method(NamedTuple):
+    """One of a servicer's."""
+
+    behavior: Callable[[Any, Any], Any]
+    parse: Callable[[bytes], Any]
+    serialize: Callable[[Any], bytes]
+    takes_stream: bool
+    gives_stream: bool
+    take: Take | None = None
+
+    @classmethod
+    def of(cls, handler: "grpc.RpcMethodHandler[Any, Any]") -> "Method":
+        """As the generated code registers it."""
+        kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+        behavior = next(behavior for behavior in kinds if behavior)
+        parse, serialize = handler.request_deserializer or bytes, handler.response_serializer or bytes
+        return cls(behavior, parse, serialize, handler.request_streaming, handler.response_streaming)
+
+
+class Requests:
+    """The messages of a call, in their order. What is not taken keeps its room in the window, and so stops the sender."""
+
+    def __init__(self, call: "Call") -> None:
+        self._call = call
+        self._waiting: deque[bytes] = deque()
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> Any:  # noqa: ANN401 - whatever the method takes
+        """The next one."""
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        return self._take()
+
+    def arrived(self) -> list[Any]:
+        """Those that are here already."""
+        return [self._take() for _ in range(len(self._waiting))]
+
+    def put(self, message: bytes) -> None:
+        """One has come."""
+        self._waiting.append(message)
+        self._changed.set()
+
+    def end(self) -> None:
+        """No more will come."""
+        self._ended = True
+        self._changed.set()
+
+    def _take(self) -> Any:  # noqa: ANN401
+        message = self._waiting.popleft()
+        self._call.consumed(message)
+        return self._call.method.parse(message)
+
+
+class Call:
+    """One call."""
+
+    __slots__ = ("_deadline", "_message", "_peer", "_requests", "_stream", "_task", "_writable", "method")
+
+    def __init__(self, peer: "Peer", stream: Stream, method: Method) -> None:
+        self.method = method
+        self._peer = peer
+        self._stream = stream
+        self._message: bytes | None = None
+        self._requests: Requests | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._writable: asyncio.Event | None = None
+        if method.takes_stream:
+            self._requests = Requests(self)
+            self._start(self._requests)
+
+    def put(self, message: bytes) -> None:
+        """A message has come."""
+        if self._requests:
+            self._requests.put(message)
+        elif self._message is None:
+            self._message = message
+        else:
+            self.finish(grpc.StatusCode.UNIMPLEMENTED, "the method takes one message; more were sent")
+
+    def end(self) -> None:
+        """No more messages will come."""
+        if self._requests:
+            self._requests.end()
+        elif self._message is None:
+            self.finish(grpc.StatusCode.UNIMPLEMENTED, "the method takes one message; none was sent")
+        elif self.method.take:
+            self.method.take(self._message, self._taken)
+        else:
+            self._call(self._message)
+
+    def watch_deadline(self) -> None:
+        """End the call with DEADLINE_EXCEEDED in its time, unless it is over by then."""
+        timeout_s = self._stream.head.timeout_s
+        if timeout_s is not None and self._deadline is None and self._is_open:
+            self._deadline = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+
+    def cancel(self) -> None:
+        """It is over: who handles it is told so."""
+        if self._task:
+            self._task.cancel()
+        if self._deadline:
+            self._deadline.cancel()
+
+    def finish(self, code: grpc.StatusCode, text: str = "", metadata: Iterable[tuple[str, str]] = ()) -> None:
+        """End it with a status."""
+        number: int = code.value[0]
+        self._peer.connection.finish(self._stream, number, text, metadata)
+        self._peer.flush_soon()
+        self.cancel()
+
+    def consumed(self, message: bytes) -> None:
+        """A message has been taken."""
+        self._peer.connection.consumed(self._stream, message)
+        self._peer.flush_soon()
+
+    def wrote(self) -> None:
+        """What was to be sent is out."""
+        if self._writable:
+            self._writable.set()
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
+        """As grpc.aio's. Raises grpc.aio.AbortError."""
+        self._peer.connection.finish(self._stream, code.value[0], details, trailing_metadata)
+        raise grpc.aio.AbortError
+
+    def peer(self) -> str:
+        """As grpc.aio's."""
+        return self._peer.name
+
+    def invocation_metadata(self) -> Metadata:
+        """As grpc.aio's, with the headers of HTTP that are no metadata."""
+        return self._stream.head.metadata
+
+    def auth_context(self) -> dict[str, Any]:
+        """As grpc.aio's: empty without TLS."""
+        return {}
+
+    async def write(self, reply: Any) -> None:  # noqa: ANN401 - whatever the method answers
+        """As grpc.aio's: send a reply; returns when there is room for another."""
+        self._peer.connection.send_message(self._stream, self.method.serialize(reply))
+        self._peer.flush_soon()
+        while self._is_open and self._stream.out and len(self._stream.out) > OUT_MAX:
+            self._writable = self._writable or asyncio.Event()
+            self._writable.clear()
+            await self._writable.wait()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._stream.id in self._peer.connection.streams
+
+    def _taken(self, count: int, error: AdapterError | None) -> None:
+        if error:
+            self.finish(status_of(error), str(error), pushback_of(error))
+        elif count:
+            self._peer.connection.answer(self._stream, b"")
+            if self._deadline:
+                self._deadline.cancel()
+        elif self._message is not None and self._is_open:
+            self._call(self._message)
+
+    def _call(self, message: bytes) -> None:
+        """Call the method for the one message that it takes."""
+        try:
+            request = self.method.parse(message)
+        except Exception as error:  # noqa: BLE001 - as grpcio says it, whatever the parser raises
+            self.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+        else:
+            self._start(request)
+
+    def _start(self, request: object) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(request), name=self._stream.head.path)
+        self._peer.begun(self._task)
+        self.watch_deadline()
+
+    async def _run(self, request: object) -> None:
+        try:
+            result = self.method.behavior(request, self)
+            if not inspect.isasyncgen(result):
+                reply = await result
+                if self.method.gives_stream:
+                    self._peer.connection.finish(self._stream, 0)
+                else:
+                    self._peer.connection.answer(self._stream, self.method.serialize(reply))
+            else:
+                async with aclosing(result):
+                    async for each in result:
+                        await self.write(each)
+                self._peer.connection.finish(self._stream, 0)
+        except grpc.aio.AbortError:
+            pass
+        except Exception as error:  # noqa: BLE001 - servicers log theirs
+            self._peer.connection.finish(self._stream, grpc.StatusCode.UNKNOWN.value[0], f"Unexpected {type(error)}: {error}")
+        finally:
+            self._peer.flush_soon()
+            if self._deadline:
+                self._deadline.cancel()
+
+    def _expire(self) -> None:
+        self.finish(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

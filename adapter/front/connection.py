@@ -1,0 +1,270 @@
+"""One HTTP/2 connection of a gRPC server, without I/O: bytes in, events and bytes out. It knows no method and no clock.
+
+Promises: what a peer sends takes bounded memory, and no more work than its bytes are worth; one that goes too far gets a GOAWAY.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from adapter.front import frames, headers
+from adapter.front.control import PRIORITY_BYTES, Control
+from adapter.front.frames import HEADER, HEADER_BYTES, Code, ConnectionFailedError, StreamFailedError
+from adapter.front.headers import INTERNAL, RESOURCE_EXHAUSTED, UNIMPLEMENTED
+from adapter.front.loans import Loans
+from adapter.front.sending import PREFIX
+from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
+
+MESSAGE_MAX = 4 * 2**20  # bytes of a request
+STREAMS_MAX = 1_000  # that are open at a time
+CREDIT = 2**20  # bytes of all streams that may be on their way
+
+
+class _Block(NamedTuple):
+    """A header block that is not complete."""
+
+    stream_id: int
+    flags: int
+    payload: bytearray
+
+
+class Connection(Control):
+    """The server's side. `closed` is True once a GOAWAY with an error is in the output: it is to be sent, and that was it."""
+
+    def __init__(self, now: float) -> None:
+        super().__init__(now)
+        self.greeted = False
+        self._rest = b""
+        self._headers = headers.HeaderReader()
+        self._block: _Block | None = None
+        self._gap = (0, 0)  # the streams between these were never opened
+        self._room = CREDIT
+        self._loans = Loans(self._allow)
+        asked = {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX, frames.MAX_HEADER_LIST_SIZE: headers.LIST_MAX}
+        self._out = [frames.settings(asked), frames.window_update(0, CREDIT - frames.WINDOW)]
+        self._kinds: tuple[Callable[[int, int, bytes], None], ...] = (
+            self._on_data, self._on_headers, self._on_priority, self._on_reset, self._on_settings, self._on_push,
+            self._on_ping, self._on_go_away, self._on_window_update, self._on_continuation,
+        )  # fmt: skip
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take what the peer sent, cut anywhere, `now` (monotonic seconds). Returns what happened."""
+        if self.closed:
+            return []
+        self._pass_time(now)
+        events: list[Event] = []
+        self._events = events
+        try:
+            self._rest = self._frames(self._rest + data if self._rest else data)
+            if self._room <= CREDIT // 2:
+                self._out.append(frames.window_update(0, CREDIT - self._room))
+                self._room = CREDIT
+        except ConnectionFailedError as error:
+            self._out.append(frames.go_away(self._last, error.code, str(error)))
+            self.closed = True
+        return events
+
+    def consumed(self, stream: Stream, message: bytes) -> None:
+        """A message of a stream is done with: the peer may send as much again."""
+        size = len(message) + PREFIX.size
+        paid = min(stream.lent, size)
+        stream.returned += size - paid
+        if paid:
+            self._loans.pay_back(stream, paid)
+        if stream.open and stream.returned > frames.WINDOW // 2 and stream.id in self.streams:
+            self._allow(stream, stream.returned)
+            stream.returned = 0
+
+    def _frames(self, data: bytes) -> bytes:
+        """Take all that is whole; returns the rest."""
+        at, end = 0 if self.greeted else self._greet(data), len(data)
+        unpack, kinds = HEADER.unpack_from, self._kinds
+        while end - at >= HEADER_BYTES:
+            high, low, kind, flags, stream_id = unpack(data, at)
+            begin, size = at + HEADER_BYTES, high << 8 | low
+            if size > frames.FRAME_MAX:
+                raise ConnectionFailedError(Code.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+            if end - begin < size:
+                break
+            at = begin + size
+            if self._block and kind != frames.CONTINUATION:
+                raise ConnectionFailedError(Code.PROTOCOL_ERROR, "a header block was interrupted")
+            stream_id &= frames.ID_MAX
+            try:
+                if kind < len(kinds):
+                    kinds[kind](flags, stream_id, data[begin:at])
+                else:
+                    self._note_noise()
+            except StreamFailedError as error:
+                self._fail(stream_id, error)
+        return data[at:] if self.greeted else data
+
+    def _greet(self, data: bytes) -> int:
+        """Where the frames begin."""
+        size = len(frames.PREFACE)
+        if data[:size] != frames.PREFACE[: len(data)]:
+            raise ConnectionFailedError(Code.PROTOCOL_ERROR, "this is an HTTP/2 server, for gRPC")
+        if len(data) < size + HEADER_BYTES:
+            return len(data)
+        if data[size + 3] != frames.SETTINGS or data[size + 4] & frames.ACK:
+            raise ConnectionFailedError(Code.PROTOCOL_ERROR, "the first frame has to be SETTINGS")
+        self.greeted = True
+        return size
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        self._room -= size
+        if self._room < 0:
+            raise ConnectionFailedError(Code.FLOW_CONTROL_ERROR, "more than the connection's window")
+        stream = self.streams.get(stream_id)
+        if flags & frames.PADDED:
+            payload = frames.unpadded(flags, payload)
+        if stream is None or not stream.open:
+            self._check_known(stream_id)
+            if stream_id not in self._left:
+                raise StreamFailedError(Code.STREAM_CLOSED)
+            self._note_noise()
+            return
+        stream.room -= size
+        if stream.room < 0:
+            raise StreamFailedError(Code.FLOW_CONTROL_ERROR)
+        stream.returned += size - len(payload)
+        if stream.still_due is not None:
+            stream.still_due -= len(payload)
+        ends = flags & frames.END_STREAM
+        if payload:
+            self._on_payload(stream, payload)
+        elif not ends:
+            self._note_noise()
+        if ends:
+            self._on_end(stream)
+
+    def _on_payload(self, stream: Stream, payload: bytes) -> None:
+        rest = stream.rest
+        if not rest and len(payload) >= PREFIX.size:  # mostly it is a message, neither more nor less
+            compressed, size = PREFIX.unpack_from(payload)
+            if size == len(payload) - PREFIX.size and not compressed:
+                self._events.append((MESSAGE, stream, payload[PREFIX.size :]))
+                return
+        if rest is None:
+            rest = stream.rest = bytearray()
+        rest += payload
+        stream.missing -= len(payload)
+        if stream.missing > 0:
+            return
+        begin, end = 0, PREFIX.size  # of a message, as far as it is known
+        while len(rest) >= begin + PREFIX.size:
+            compressed, size = PREFIX.unpack_from(rest, begin)
+            if not self._acceptable(stream, compressed, size):
+                return
+            end = begin + PREFIX.size + size
+            if len(rest) < end:
+                break
+            self._events.append((MESSAGE, stream, bytes(rest[begin + PREFIX.size : end])))
+            begin, end = end, end + PREFIX.size
+        stream.missing = end - len(rest)
+        del rest[:begin]
+        if stream.missing > stream.room:
+            self._loans.ask(stream)
+
+    def _acceptable(self, stream: Stream, compressed: int, size: int) -> bool:
+        """False when the call ends here, for a message that is not taken."""
+        if not compressed and size <= MESSAGE_MAX:
+            return True
+        stream.out = None
+        self._events.append((RESET, stream))
+        if compressed == 1 and stream.head.compressed:
+            self.finish(stream, UNIMPLEMENTED, "compressed messages are not taken", (("grpc-accept-encoding", "identity"),))
+        elif compressed:
+            self.finish(stream, INTERNAL, "a message is marked as compressed; the headers name no compression")
+        else:
+            self.finish(stream, RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {MESSAGE_MAX})")
+        return False
+
+    def _allow(self, stream: Stream, size: int) -> None:
+        stream.room += size
+        self._out.append(frames.window_update(stream.id, size))
+
+    def _on_end(self, stream: Stream) -> None:
+        if stream.id not in self.streams:
+            return  # it was answered at a message that is not taken
+        stream.open = False
+        if stream.still_due:
+            raise StreamFailedError(Code.PROTOCOL_ERROR)
+        if stream.rest:
+            self.finish(stream, INTERNAL, "the request ended within a message")
+            self._events.append((RESET, stream))
+        else:
+            self._events.append((ENDED, stream))
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id & 1:
+            raise ConnectionFailedError(Code.PROTOCOL_ERROR, f"a header block on stream {stream_id}")
+        if flags & frames.PADDED:
+            payload = frames.unpadded(flags, payload)
+        depends = None
+        if flags & frames.HAS_PRIORITY:
+            if len(payload) < PRIORITY_BYTES:
+                raise ConnectionFailedError(Code.FRAME_SIZE_ERROR, "HEADERS is too short for its priority")
+            depends = int.from_bytes(payload[:4], "big") & frames.ID_MAX
+            payload = payload[PRIORITY_BYTES:]
+        if flags & frames.END_HEADERS:
+            self._on_block(flags, stream_id, payload)
+        else:
+            self._block = _Block(stream_id, flags, bytearray(payload))
+        if depends == stream_id:
+            raise StreamFailedError(Code.PROTOCOL_ERROR)
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        block = self._block
+        if not block or stream_id != block.stream_id:
+            raise ConnectionFailedError(Code.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
+        block.payload.extend(payload)
+        if len(block.payload) > headers.LIST_HARD_MAX:
+            raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, f"a header block of over {headers.LIST_HARD_MAX} bytes")
+        self._note_noise()
+        if flags & frames.END_HEADERS:
+            self._block = None
+            self._on_block(block.flags, stream_id, bytes(block.payload))
+
+    def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
+        ends = flags & frames.END_STREAM
+        if stream_id <= self._last:
+            self._on_trailers(stream_id, self._headers.fields(block), ends=bool(ends))
+            return
+        if stream_id > self._last + 2:
+            self._gap = (self._last, stream_id)
+        self._last = stream_id
+        head = self._headers.read(block)
+        if self._refusing or len(self.streams) >= STREAMS_MAX:
+            raise StreamFailedError(Code.REFUSED_STREAM)
+        stream = self.streams[stream_id] = Stream(stream_id, head, self._stream_window)
+        if head.refusal:
+            stream.open = not ends
+            self._refuse(stream, head.refusal)
+            return
+        self._events.append((CALL, stream))
+        if ends:
+            self._on_end(stream)
+
+    def _on_trailers(self, stream_id: int, fields: headers.Fields, *, ends: bool) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if stream_id in self._left:
+                self._note_noise()
+                return
+            never = self._gap[0] < stream_id < self._gap[1]
+            raise ConnectionFailedError(
+                Code.PROTOCOL_ERROR if never else Code.STREAM_CLOSED, f"a header block on stream {stream_id}, which has passed"
+            )
+        if not stream.open:
+            raise StreamFailedError(Code.STREAM_CLOSED)
+        if not ends:
+            raise StreamFailedError(Code.PROTOCOL_ERROR)
+        headers.check_trailers(fields)
+        self._on_end(stream)
+
+    def _forget(self, stream: Stream) -> None:
+        super()._forget(stream)
+        stream.open = False
+        if stream.lent:
+            self._loans.pay_back(stream, stream.lent)

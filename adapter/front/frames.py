@@ -1,0 +1,86 @@
+"""HTTP/2 frames (RFC 9113, sections 4, 6 and 7): their numbers, and the bytes of those that a server sends. Pure."""
+
+import struct
+from enum import IntEnum
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEADER = struct.Struct(">HBBBL")  # length (its 16 upper bits, its 8 lower), type, flags, stream
+HEADER_BYTES = HEADER.size
+FRAME_MAX = 16_384  # bytes of payload, in both directions: the least that everybody has to take
+ID_MAX = 2**31 - 1
+WINDOW = 65_535  # bytes that a stream or a connection begins with
+WINDOW_MAX = 2**31 - 1
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+HAS_PRIORITY = 0x20
+
+ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = range(2, 7)
+SETTING = struct.Struct(">HL")
+
+
+class Code(IntEnum):
+    """Why a stream or a connection ends."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    FLOW_CONTROL_ERROR = 3
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    ENHANCE_YOUR_CALM = 11
+
+
+class ConnectionFailedError(Exception):
+    """The peer broke a rule that leaves no connection to go on with."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class StreamFailedError(Exception):
+    """The peer broke a rule in one stream."""
+
+    def __init__(self, code: Code, text: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """A frame."""
+    size = len(payload)
+    return HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
+
+
+def settings(values: dict[int, int]) -> bytes:
+    """What this side asks of its peer."""
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*item) for item in values.items()))
+
+
+def window_update(stream_id: int, size: int) -> bytes:
+    """Allow the peer so many bytes more; stream 0 is the connection."""
+    return frame(WINDOW_UPDATE, 0, stream_id, size.to_bytes(4, "big"))
+
+
+def reset(stream_id: int, code: Code) -> bytes:
+    """End a stream."""
+    return frame(RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
+
+
+def go_away(last_id: int, code: Code, text: str = "") -> bytes:
+    """Streams above `last_id` were not looked at and will not be."""
+    return frame(GOAWAY, 0, 0, last_id.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode())
+
+
+def unpadded(flags: int, payload: bytes) -> bytes:
+    """The payload of DATA or HEADERS without its padding. Raises ConnectionFailedError."""
+    if not flags & PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFailedError(Code.PROTOCOL_ERROR, "the padding is longer than the frame")
+    return payload[1 : len(payload) - payload[0]]

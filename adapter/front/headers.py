@@ -1,0 +1,178 @@
+"""Header blocks: what a request's says, checked (RFC 9113, section 8; gRPC over HTTP/2), and those of answers. Pure.
+
+HPACK is the `hpack` library's. What this side sends uses no dynamic table, so that its blocks are constants.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+from urllib.parse import quote
+
+from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
+
+from adapter.front.frames import Code, ConnectionFailedError, StreamFailedError
+
+Fields = Iterable[tuple[bytes, bytes]]
+Metadata = tuple[tuple[str, str], ...]
+
+LIST_MAX = 16_384  # bytes of a request's fields, 32 for each added; more of them are refused
+LIST_HARD_MAX = 65_536  # more end the connection: they are not even decoded
+KNOWN_MAX = 256  # blocks of one connection that are remembered
+
+_INDEXED = 0x80
+_INDEX_MORE = 0x7F
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_BAD_VALUE = re.compile(rb"[\0\r\n]")
+_PSEUDO = {b":method", b":scheme", b":path", b":authority"}
+_NEEDED = {b":method", b":scheme", b":path"}
+_OF_CONNECTIONS = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
+_TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
+_UNIT_S = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
+_ENCODER = Encoder()  # never given anything that it may keep
+
+RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 8, 12, 13  # gRPC statuses
+
+
+class Refusal(NamedTuple):
+    """What answers a request that is no call, by its headers alone: an HTTP status, or with 200 a gRPC status."""
+
+    http: int
+    code: int
+    text: str
+
+
+class Head(NamedTuple):
+    """A request's headers."""
+
+    path: str
+    timeout_s: float | None
+    metadata: Metadata
+    length: int | None  # content-length
+    compressed: bool  # its messages may be
+    refusal: Refusal | None
+
+
+class HeaderReader:
+    """The header blocks of one connection, in their order."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder(LIST_HARD_MAX)
+        self._known: dict[bytes, Head] = {}
+
+    def read(self, block: bytes) -> Head:
+        """A request's. Raises StreamFailedError for a malformed one, ConnectionFailedError."""
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        head = _head_of(self.fields(block))
+        if len(self._known) < KNOWN_MAX and _is_indexed(block):
+            self._known[block] = head
+        return head
+
+    def fields(self, block: bytes) -> Fields:
+        """Any. What each block means depends on those before it: all have to go through here."""
+        try:
+            fields: Fields = self._decoder.decode(block, raw=True)
+        except OversizedHeaderListError:
+            raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, f"the headers take over {LIST_HARD_MAX} bytes") from None
+        except (HPACKError, IndexError) as error:
+            raise ConnectionFailedError(Code.COMPRESSION_ERROR, str(error)) from error
+        if not _is_indexed(block):
+            self._known.clear()  # it may have changed the table
+        return fields
+
+
+def check_trailers(fields: Fields) -> None:
+    """Raise StreamFailedError unless they can end a request."""
+    for name, _ in fields:
+        if not _NAME.fullmatch(name) or name in _OF_CONNECTIONS:
+            raise StreamFailedError(Code.PROTOCOL_ERROR)
+
+
+def _is_indexed(block: bytes) -> bool:
+    """True for one that is nothing but indices: it means the same until the table changes."""
+    at = 0
+    while at < len(block):
+        first = block[at]
+        if not first & _INDEXED:
+            return False
+        at += 1
+        if first & _INDEX_MORE == _INDEX_MORE:
+            while block[at] & _INDEXED:
+                at += 1
+            at += 1
+    return True
+
+
+def _head_of(fields: Fields) -> Head:
+    pseudo: dict[bytes, bytes] = {}
+    regular: list[tuple[str, str]] = []
+    size = 0
+    for name, value in fields:
+        size += len(name) + len(value) + 32
+        if name[:1] == b":":
+            if regular or name in pseudo or name not in _PSEUDO:
+                raise StreamFailedError(Code.PROTOCOL_ERROR)
+            pseudo[name] = value
+        elif not _NAME.fullmatch(name) or name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers"):
+            raise StreamFailedError(Code.PROTOCOL_ERROR)
+        else:
+            regular.append((name.decode(), value.decode(errors="replace")))
+        if _BAD_VALUE.search(value):
+            raise StreamFailedError(Code.PROTOCOL_ERROR)
+    if not pseudo.keys() >= _NEEDED or not pseudo[b":path"]:
+        raise StreamFailedError(Code.PROTOCOL_ERROR)
+    return _meaning(pseudo, tuple(regular), size)
+
+
+def _meaning(pseudo: dict[bytes, bytes], regular: Metadata, size: int) -> Head:
+    named = dict(regular)
+    length = named.get("content-length")
+    if length is not None and not (length.isascii() and length.isdecimal()):
+        raise StreamFailedError(Code.PROTOCOL_ERROR)
+    timeout = named.get("grpc-timeout")
+    matched = _TIMEOUT.fullmatch(timeout) if timeout else None
+    refusal = None
+    if pseudo[b":method"] != b"POST":
+        refusal = Refusal(405, 0, "this is a gRPC server: its calls are POST\n")
+    elif not _GRPC.fullmatch(named.get("content-type", "").encode()):
+        refusal = Refusal(415, 0, "this is a gRPC server: content-type has to be application/grpc\n")
+    elif size > LIST_MAX:
+        refusal = Refusal(200, RESOURCE_EXHAUSTED, f"the metadata takes {size} bytes; at most {LIST_MAX} are taken")
+    elif timeout is not None and not matched:
+        refusal = Refusal(200, INTERNAL, f"grpc-timeout: {timeout!r} is malformed")
+    return Head(
+        path=pseudo[b":path"].decode(errors="replace"),
+        timeout_s=int(matched[1]) * _UNIT_S[matched[2]] if matched else None,
+        metadata=regular,
+        length=None if length is None else int(length),
+        compressed=named.get("grpc-encoding", "identity") != "identity",
+        refusal=refusal,
+    )
+
+
+def encoded(fields: Iterable[tuple[str, str]]) -> bytes:
+    """A block that stands for itself, wherever it is sent."""
+    return _ENCODER.encode((name, value, True) for name, value in fields)
+
+
+# A table of 0 bytes: said once, before anything else, no setting of the peer's can be below it.
+NO_TABLE = b"\x20"
+_HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
+START = encoded(_HEADERS)
+OK = encoded([("grpc-status", "0")])
+_READABLE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # in a grpc-message; the rest is escaped as in a URL
+
+
+def trailers(code: int, text: str, metadata: Iterable[tuple[str, str]], *, alone: bool) -> bytes:
+    """The end of an answer. With `alone` it is all there is of it."""
+    if not code and not alone:
+        return OK
+    told = [("grpc-message", quote(text, safe=_READABLE))] if text else []
+    return encoded([*(_HEADERS if alone else ()), ("grpc-status", str(code)), *told, *metadata])
+
+
+def plain(http: int, size: int) -> bytes:
+    """The headers of an answer to what is not gRPC, with a text of so many bytes."""
+    return encoded([(":status", str(http)), ("content-type", "text/plain"), ("content-length", str(size))])

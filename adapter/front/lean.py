@@ -1,0 +1,222 @@
+"""The sockets of the front: a thin asyncio.Protocol around each connection, and the server that listens, watches and drains.
+
+Everything of one turn of the event loop is answered together: what was read is handled, then written, one write a connection.
+"""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+import grpc
+
+from adapter.front.calls import Call, Method, Take
+from adapter.front.connection import Connection
+from adapter.front.frames import Code
+from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
+
+BACKLOG = 1_024
+OUT_MAX = 2**20  # bytes that wait to be sent; beyond, nothing more is read from that peer
+WATCH_S = 5.0  # between two looks at all connections
+GREET_S = 20.0  # for a peer's first frame
+QUIET_S = 60.0  # without a byte; then the peer is asked whether it is there, and has
+ANSWER_S = 20.0  # to say so
+
+IDLE_LOOK_S = 0.005  # between two looks whether calls are still open, at a stop
+
+STOPPED = "the server has stopped"
+
+
+class Peer(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, server: "LeanServer", kind: str) -> None:
+        self.name = kind
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self.connection = Connection(self._loop.time())
+        self._transport: asyncio.Transport | None = None
+        self._heard = self._loop.time()
+        self._asked = False
+        self._flushing = False
+        self._begun: list[Call] = []
+        self._running: set[asyncio.Task[None]] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(OUT_MAX)
+        if self.name == "tcp":
+            host, port, *_ = transport.get_extra_info("peername") or ("", 0)
+            self.name = f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        self._server.peers.add(self)
+        self._flush()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Tell every call."""
+        self._transport = None
+        self._server.peers.discard(self)
+        for stream in list(self.connection.streams.values()):
+            self.connection.cut_off(stream, Code.CANCEL)
+            if stream.call:
+                _call_of(stream).cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle all that is in one read."""
+        self._heard = self._loop.time()
+        self._asked = False
+        for event in self.connection.receive(data, self._heard):
+            self._on_event(event)
+        self.flush_soon()
+        if self.connection.closed:
+            self._hang_up()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: nothing more is read from it."""
+        if self._transport and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        if self._transport and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def begun(self, task: asyncio.Task[None]) -> None:
+        """A call of it is being handled."""
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def flush_soon(self) -> None:
+        """Send what there is at the end of this turn of the event loop."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def watch(self, now: float) -> None:
+        """Drop a peer that has gone without a word."""
+        quiet_s = now - self._heard
+        if quiet_s > QUIET_S + ANSWER_S or (not self.connection.greeted and quiet_s > GREET_S):
+            self._hang_up(at_once=True)
+        elif quiet_s > QUIET_S and not self._asked:
+            self._asked = True
+            self.connection.ping()
+            self.flush_soon()
+
+    def drain(self) -> None:
+        """Take no new calls, as soon as the peer knows."""
+        self.connection.drain()
+        self.flush_soon()
+
+    @property
+    def idle(self) -> bool:
+        """True when no call is open or being handled."""
+        return not self.connection.streams and not self._running
+
+    async def end(self) -> None:
+        """End what is still open, and hang up."""
+        running = list(self._running)
+        for stream in list(self.connection.streams.values()):
+            if stream.call:
+                _call_of(stream).finish(grpc.StatusCode.UNAVAILABLE, STOPPED)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        self.connection.go_away()
+        self._hang_up()
+
+    def _on_event(self, event: Event) -> None:
+        kind, stream = event[0], event[1]
+        if kind == CALL:
+            method = self._server.methods.get(stream.head.path)
+            if method is None:
+                self.connection.finish(stream, grpc.StatusCode.UNIMPLEMENTED.value[0], "Method not found!")
+            else:
+                stream.call = call = Call(self, stream, method)
+                self._begun.append(call)
+        elif stream.call is None:
+            return  # refused, or not taken
+        elif kind == MESSAGE:
+            _call_of(stream).put(cast("tuple[int, Stream, bytes]", event)[2])
+        elif kind == ENDED:
+            _call_of(stream).end()
+        elif kind == RESET:
+            _call_of(stream).cancel()
+        else:
+            _call_of(stream).wrote()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        begun, self._begun = self._begun, []
+        for call in begun:  # only now: most are over, and need no timer
+            call.watch_deadline()
+        data = self.connection.take_output()
+        if data and self._transport:
+            self._transport.write(data)
+
+    def _hang_up(self, *, at_once: bool = False) -> None:
+        self._flush()
+        if self._transport:
+            if at_once:
+                self._transport.abort()
+            else:
+                self._transport.close()
+
+
+class LeanServer:
+    """A gRPC server for plaintext TCP and Unix sockets. Servicers are added to it as to grpc.aio's server."""
+
+    def __init__(self) -> None:
+        self.methods: dict[str, Method] = {}
+        self.peers: set[Peer] = set()
+        self._listening: list[asyncio.AbstractServer] = []
+        self._watching: asyncio.TimerHandle | None = None
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """What generated code calls first; the same methods follow."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]) -> None:
+        """The methods of a service, as generated code adds them."""
+        self.methods.update((f"/{service}/{name}", Method.of(handler)) for name, handler in handlers.items())
+
+    def take_together(self, takes: Mapping[str, Take]) -> None:
+        """Have the requests of these methods taken together, see `Take`."""
+        for path, take in takes.items():
+            self.methods[path] = self.methods[path]._replace(take=take)
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Serve on a socket that is bound."""
+        loop = asyncio.get_running_loop()
+        if listener.family == socket.AF_UNIX:
+            server = await loop.create_unix_server(lambda: Peer(self, "unix:"), sock=listener, backlog=BACKLOG)
+        else:
+            server = await loop.create_server(lambda: Peer(self, "tcp"), sock=listener, backlog=BACKLOG)
+        self._listening.append(server)
+        if not self._watching:
+            self._watch()
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no more connections and calls; give calls that are open `grace_s` seconds, then end them with UNAVAILABLE."""
+        for server in self._listening:
+            server.close()
+        self._listening.clear()
+        if self._watching:
+            self._watching.cancel()
+        for peer in self.peers:
+            peer.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s or 0):
+                while not all(peer.idle for peer in self.peers):  # noqa: ASYNC110 - calls end in many places
+                    await asyncio.sleep(IDLE_LOOK_S)
+        await asyncio.gather(*(peer.end() for peer in list(self.peers)))
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        for peer in list(self.peers):
+            peer.watch(loop.time())
+        self._watching = loop.call_later(WATCH_S, self._watch)
+
+
+def _call_of(stream: Stream) -> Call:
+    return cast("Call", stream.call)

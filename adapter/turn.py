@@ -1,0 +1,58 @@
+"""Group commit: the commits that come in one turn of the event loop, from whatever connections, are one write.
+
+It is written before anything else happens, so that nobody waits for company. What is not a lone commit is left to its caller.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import structlog
+
+from adapter.errors import AdapterError
+from adapter.lone import Run
+from adapter.metrics import AdapterMetrics
+
+if TYPE_CHECKING:
+    from adapter.core import Core
+
+log = structlog.get_logger(__name__)
+
+# How many requests of a run, from its first, are committed; and why the next one is refused, unless it is to go the general way.
+Done = Callable[[int, AdapterError | None], None]
+
+
+class Turn:
+    """Collects what comes, until the event loop's turn ends."""
+
+    def __init__(self, core: Callable[[], "Core"], metrics: AdapterMetrics, refused: Callable[[AdapterError], None]) -> None:
+        self._core = core
+        self._metrics = metrics
+        self._refused = refused
+        self._runs: list[tuple[Run, Done]] = []
+        self._began = 0.0
+
+    def add(self, run: Run, done: Done) -> None:
+        """Commit a run; `done` is called at the end of this turn."""
+        if not self._runs:
+            self._began = time.perf_counter()
+            asyncio.get_running_loop().call_soon(self._end)
+        self._runs.append((run, done))
+
+    def _end(self) -> None:
+        runs, self._runs = self._runs, []
+        try:
+            core = self._core()
+            counts = core.lone.commit([run for run, _ in runs], core.clocks.now_ms())
+        except AdapterError as error:
+            for _, done in runs:
+                self._refused(error)
+                done(0, error)
+            return
+        except Exception:  # the general way will say what it is, to each by itself
+            log.exception("turn.failed")
+            counts = [0] * len(runs)
+        self._metrics.committed_together(sum(counts), time.perf_counter() - self._began)
+        for (_, done), count in zip(runs, counts, strict=True):
+            done(count, None)
