@@ -5,10 +5,11 @@ HPACK is the `hpack` library's. What this side sends uses no dynamic table, so t
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import quote
 
 from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
 
 from adapter.front.frames import Code, ConnectionFailedError, StreamFailedError
 
@@ -17,10 +18,9 @@ Metadata = tuple[tuple[str, str], ...]
 
 LIST_MAX = 16_384  # bytes of a request's fields, 32 for each added; more of them are refused
 LIST_HARD_MAX = 65_536  # more end the connection: they are not even decoded
-KNOWN_MAX = 256  # blocks of one connection that are remembered
+KNOWN_MAX = 256  # blocks of one connection that are remembered,
+KNOWN_BYTES = 1_024  # of so many bytes
 
-_INDEXED = 0x80
-_INDEX_MORE = 0x7F
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile(rb"[\0\r\n]")
 _PSEUDO = {b":method", b":scheme", b":path", b":authority"}
@@ -53,11 +53,25 @@ class Head(NamedTuple):
     refusal: Refusal | None
 
 
+class _Table(HeaderTable):
+    """A dynamic table that tells when it gets an entry."""
+
+    grew = False
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.grew = True
+        super().add(name, value)
+
+
 class HeaderReader:
-    """The header blocks of one connection, in their order."""
+    """The header blocks of one connection, in their order.
+
+    Most calls come with a block that has come before. It is decoded once, while the table stays as it is.
+    """
 
     def __init__(self) -> None:
         self._decoder = Decoder(LIST_HARD_MAX)
+        self._table = self._decoder.header_table = _Table()
         self._known: dict[bytes, Head] = {}
 
     def read(self, block: bytes) -> Head:
@@ -66,21 +80,24 @@ class HeaderReader:
         if known is not None:
             return known
         head = _head_of(self.fields(block))
-        if len(self._known) < KNOWN_MAX and _is_indexed(block):
+        if not self._table.grew and len(block) <= KNOWN_BYTES and not _resizes(block):
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
             self._known[block] = head
         return head
 
     def fields(self, block: bytes) -> Fields:
         """Any. What each block means depends on those before it: all have to go through here."""
+        self._table.grew = False
         try:
-            fields: Fields = self._decoder.decode(block, raw=True)
+            return cast("Fields", self._decoder.decode(block, raw=True))
         except OversizedHeaderListError:
             raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, f"the headers take over {LIST_HARD_MAX} bytes") from None
-        except (HPACKError, IndexError) as error:
+        except HPACKError as error:
             raise ConnectionFailedError(Code.COMPRESSION_ERROR, str(error)) from error
-        if not _is_indexed(block):
-            self._known.clear()  # it may have changed the table
-        return fields
+        finally:
+            if self._table.grew or _resizes(block):
+                self._known.clear()
 
 
 def check_trailers(fields: Fields) -> None:
@@ -90,19 +107,9 @@ def check_trailers(fields: Fields) -> None:
             raise StreamFailedError(Code.PROTOCOL_ERROR)
 
 
-def _is_indexed(block: bytes) -> bool:
-    """True for one that is nothing but indices: it means the same until the table changes."""
-    at = 0
-    while at < len(block):
-        first = block[at]
-        if not first & _INDEXED:
-            return False
-        at += 1
-        if first & _INDEX_MORE == _INDEX_MORE:
-            while block[at] & _INDEXED:
-                at += 1
-            at += 1
-    return True
+def _resizes(block: bytes) -> bool:
+    """True for one that begins with a new size of the table, which cannot stand anywhere else."""
+    return block[:1] >= b"\x20" and block[:1] < b"\x40"
 
 
 def _head_of(fields: Fields) -> Head:
