@@ -9,7 +9,7 @@ from typing import NamedTuple
 from adapter.front import frames, headers
 from adapter.front.control import PRIORITY_BYTES, Control
 from adapter.front.frames import HEADER, HEADER_BYTES, Code, ConnectionFailedError, StreamFailedError
-from adapter.front.headers import INTERNAL, RESOURCE_EXHAUSTED, UNIMPLEMENTED
+from adapter.front.headers import HTTP_OK, INTERNAL, RESOURCE_EXHAUSTED, UNIMPLEMENTED
 from adapter.front.loans import Loans
 from adapter.front.sending import PREFIX
 from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
@@ -139,6 +139,10 @@ class Connection(Control):
             self._on_end(stream)
 
     def _on_payload(self, stream: Stream, payload: bytes) -> None:
+        if stream.head.refusal:
+            if stream.room < frames.WINDOW // 2:
+                self._refuse(stream)  # at its end, unless that is far away
+            return
         rest = stream.rest
         if not rest and len(payload) >= PREFIX.size:  # mostly it is a message, neither more nor less
             compressed, size = PREFIX.unpack_from(payload)
@@ -190,7 +194,9 @@ class Connection(Control):
         stream.open = False
         if stream.still_due:
             raise StreamFailedError(Code.PROTOCOL_ERROR)
-        if stream.rest:
+        if stream.head.refusal:
+            self._refuse(stream)
+        elif stream.rest:
             self.finish(stream, INTERNAL, "the request ended within a message")
             self._events.append((RESET, stream))
         else:
@@ -238,11 +244,12 @@ class Connection(Control):
         if self._refusing or len(self.streams) >= STREAMS_MAX:
             raise StreamFailedError(Code.REFUSED_STREAM)
         stream = self.streams[stream_id] = Stream(stream_id, head, self._stream_window)
-        if head.refusal:
+        if head.refusal and head.refusal.http == HTTP_OK:
             stream.open = not ends
-            self._refuse(stream, head.refusal)
+            self._refuse(stream)
             return
-        self._events.append((CALL, stream))
+        if not head.refusal:
+            self._events.append((CALL, stream))
         if ends:
             self._on_end(stream)
 

@@ -6,7 +6,7 @@ Keeps account of frames that bring nothing: a peer may send some, not a flood.
 from adapter.front import frames
 from adapter.front.frames import Code, ConnectionFailedError, StreamFailedError
 from adapter.front.sending import Sending
-from adapter.front.streams import RESET
+from adapter.front.streams import RESET, Stream
 
 NOISE_MAX = 2_000.0  # frames that bring nothing: so many at once, and
 NOISE_PER_S = 200.0  # so many in the long run
@@ -55,8 +55,7 @@ class Control(Sending):
         self._note_noise()
         stream = self.streams.get(stream_id)
         if stream:
-            self._forget(stream)
-            self._events.append((RESET, stream))
+            self._break_off(stream)
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -74,8 +73,8 @@ class Control(Sending):
         window = values.get(frames.INITIAL_WINDOW_SIZE, self._stream_window)
         if window > frames.WINDOW_MAX:
             raise ConnectionFailedError(Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is over 2^31 - 1")
-        self._resize_streams(window)
         self._out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self._resize_streams(window)
 
     def _on_push(self, _: int, stream_id: int, __: bytes) -> None:
         raise ConnectionFailedError(Code.PROTOCOL_ERROR, f"PUSH_PROMISE by a client, on stream {stream_id}")
@@ -124,7 +123,11 @@ class Control(Sending):
         self._reset(stream_id, error.code)
         stream = self.streams.get(stream_id)
         if stream:
-            self._forget(stream)
+            self._break_off(stream)
+
+    def _break_off(self, stream: Stream) -> None:
+        self._forget(stream)
+        if not stream.head.refusal:
             self._events.append((RESET, stream))
 
 

@@ -31,6 +31,7 @@ _UNIT_S = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
 _ENCODER = Encoder()  # never given anything that it may keep
 
+HTTP_OK = 200
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 8, 12, 13  # gRPC statuses
 
 
@@ -146,9 +147,9 @@ def _meaning(pseudo: dict[bytes, bytes], regular: Metadata, size: int) -> Head:
     elif not _GRPC.fullmatch(named.get("content-type", "").encode()):
         refusal = Refusal(415, 0, "this is a gRPC server: content-type has to be application/grpc\n")
     elif size > LIST_MAX:
-        refusal = Refusal(200, RESOURCE_EXHAUSTED, f"the metadata takes {size} bytes; at most {LIST_MAX} are taken")
+        refusal = Refusal(HTTP_OK, RESOURCE_EXHAUSTED, f"the metadata takes {size} bytes; at most {LIST_MAX} are taken")
     elif timeout is not None and not matched:
-        refusal = Refusal(200, INTERNAL, f"grpc-timeout: {timeout!r} is malformed")
+        refusal = Refusal(HTTP_OK, INTERNAL, f"grpc-timeout: {timeout!r} is malformed")
     return Head(
         path=pseudo[b":path"].decode(errors="replace"),
         timeout_s=int(matched[1]) * _UNIT_S[matched[2]] if matched else None,

@@ -74,9 +74,12 @@ class Sending:
         """Have the peer show that it is there: whatever it sends does."""
         self._out.append(frames.frame(frames.PING, 0, 0, bytes(8)))
 
-    def _refuse(self, stream: Stream, refusal: headers.Refusal) -> None:
+    def _refuse(self, stream: Stream) -> None:
         """Answer what is no call."""
-        if refusal.http == 200:  # noqa: PLR2004 - HTTP's OK
+        refusal = stream.head.refusal
+        if refusal is None or stream.answering:
+            return
+        if refusal.http == headers.HTTP_OK:
             self.finish(stream, refusal.code, refusal.text)
             return
         text = refusal.text.encode()
