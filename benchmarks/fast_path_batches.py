@@ -87,7 +87,7 @@ class Found(NamedTuple):
     packed_per_s: float
 
 
-class _Batching:
+class Batching:
     """An adapter and its keys. Offsets rise through all turns."""
 
     def __init__(self, stack: Stack, directory: Path, keys: int, seconds: float) -> None:
@@ -192,7 +192,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     for keys in scale.batch_keys:
         below = directory / str(keys)
         with running_stack(below, extra=PATIENT) as stack:
-            batching = _Batching(stack, below, keys, scale.fast_s / 2)
+            batching = Batching(stack, below, keys, scale.fast_s / 2)
             task = progress.add_task(f"batches: {keys:,} keys, each for the first time", total=1)
             await batching.warm_up()
             progress.advance(task)
@@ -215,7 +215,7 @@ def _sizes(scale: Scale, keys: int) -> Sequence[int]:
     return scale.batch_sizes if all_sizes else (min(scale.batch_sizes), max(scale.batch_sizes))
 
 
-async def _measure(result: Result, scale: Scale, batching: _Batching, keys: int, size: int, progress: Progress) -> None:
+async def _measure(result: Result, scale: Scale, batching: Batching, keys: int, size: int, progress: Progress) -> None:
     few = keys == scale.batch_keys[0]
     forms = [form for form in FORMS if (few or form.columns) and (h2load.installed() or not form.stream)]
 

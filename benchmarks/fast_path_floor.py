@@ -90,7 +90,7 @@ async def called(target: Target, method: str, body: Path, calls: int, shape: h2l
     """Make calls that carry so many `offsets` each; the rate and the CPU are those of an offset. Raises RuntimeError."""
     before = await target.stack.commits() if target.stack else 0
     cpu_s = target.cpu_s()
-    timed = await h2load.run(target.address + method, body, calls, shape)
+    timed = await h2load.run(target.address, method, body, calls, shape)
     cpu_s = target.cpu_s() - cpu_s
     await target.check(before + calls * offsets)
     return Turn(timed.per_s * offsets, timed.p50_ms, timed.p99_ms, cpu_s / (calls * offsets) * 1e6)

@@ -47,14 +47,15 @@ def frame(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-async def run(url: str, body: Path, calls: int, shape: Shape) -> Timed:
-    """Make calls that all send `body`. Raises RuntimeError unless each was answered with 200."""
+async def run(address: str, method: str, body: Path, calls: int, shape: Shape) -> Timed:
+    """Make calls that all send `body`; `address` may be `unix:` and a path. Raises RuntimeError unless all got a 200."""
     log = body.with_suffix(".log")
     log.unlink(missing_ok=True)
     counts = [f"-n{calls}", f"-c{min(shape.connections, calls)}", f"-m{shape.streams}"]
     headers = ["-Hcontent-type: application/grpc", "-Hte: trailers"]
+    where = ["-B", address, f"http://localhost{method}"] if address.startswith("unix:") else [f"http://{address}{method}"]
     process = await asyncio.create_subprocess_exec(
-        COMMAND, *counts, *headers, f"-d{body}", f"--log-file={log}", f"http://{url}", stdout=asyncio.subprocess.PIPE
+        COMMAND, *counts, *headers, f"-d{body}", f"--log-file={log}", *where, stdout=asyncio.subprocess.PIPE
     )
     try:
         async with asyncio.timeout(TIMEOUT_S):

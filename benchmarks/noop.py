@@ -1,23 +1,30 @@
 """Servers that take the adapter's calls and do nothing, which is what gRPC itself costs: raw bytes in, an empty reply out.
 
-    python -m benchmarks.noop aio-uvloop [PORT]
+    python -m benchmarks.noop aio-uvloop [PORT [DIRECTORY]]
 
-Prints its port when it is up. With a port given it shares that port with others (SO_REUSEPORT).
+Prints its port when it is up. With a port given it shares that port with others (SO_REUSEPORT). With a directory it writes the
+offset of each unary call into a store there, and nothing else, and listens on `a.sock` there too.
 """
 
 import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import uvloop
 
+from adapter import rocks
+from adapter.codec import encode_plain, pack_names
+from adapter.rpc import offsets_pb
 from benchmarks.machine import ROOT, cpu_s
 
 UNARY = "/offsets.v1.OffsetStore/CommitOffsets"
@@ -25,6 +32,7 @@ STREAM = "/offsets.v1.OffsetStore/StreamCommits"
 LIKE_THE_ADAPTER = "aio-uvloop"
 TWO_PROCESSES = "aio-uvloop, two processes"
 KINDS = ("aio", "aio-uvloop", "threads-4", "threads-16")
+SOCKET = "a.sock"
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class NoOp:
     name: str
     address: str
     pids: Sequence[int]
+    unix: str = ""  # the same over a Unix socket, of one that writes
 
     def cpu_s(self) -> float:
         """User and system seconds so far."""
@@ -53,8 +62,16 @@ def running(name: str) -> Iterator[NoOp]:
 
 
 @contextlib.contextmanager
-def _process(kind: str, port: str) -> Iterator[tuple[int, str]]:
-    command = [sys.executable, "-m", "benchmarks.noop", kind, port]
+def writing(kind: str, directory: Path) -> Iterator[NoOp]:
+    """One of KINDS that writes each offset into a store in `directory`."""
+    directory.mkdir(parents=True)
+    with _process(kind, "0", str(directory)) as (pid, port):
+        yield NoOp(kind, f"127.0.0.1:{port}", [pid], f"unix:{directory / SOCKET}")
+
+
+@contextlib.contextmanager
+def _process(kind: str, *arguments: str) -> Iterator[tuple[int, str]]:
+    command = [sys.executable, "-m", "benchmarks.noop", kind, *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -64,7 +81,7 @@ def _process(kind: str, port: str) -> Iterator[tuple[int, str]]:
 
 
 class _Handler(grpc.GenericRpcHandler):
-    """Both calls, without a serializer."""
+    """The calls, without a serializer."""
 
     def __init__(self, unary: Any, stream: Any) -> None:  # noqa: ANN401 - gRPC's behaviours
         self._methods: dict[str, Any] = {
@@ -93,35 +110,66 @@ def _echo(requests: Iterator[bytes], _context: object) -> Iterator[bytes]:
     return (b"" for _ in requests)
 
 
+def _written_in(directory: Path) -> Callable[[bytes, object], bytes]:
+    """An answer behind the least that makes one offset durable: what the adapter writes, with the adapter's options.
+
+    No batch, which a lone key does not need: it would make the server slower.
+    """
+    put, numbers = rocks.open_store(directory / "db", ("default",), "").put, count(1)
+
+    def answer(request: bytes, _context: object) -> bytes:
+        group = offsets_pb.CommitOffsetsRequest.FromString(request).groups[0]
+        commit = group.shards[0]
+        value = encode_plain(next(numbers), 1, commit.offset, time.time_ns() // 1_000_000)
+        put(pack_names("default", group.group, commit.shard), value)
+        return b""
+
+    return answer
+
+
 OPTIONS = (("grpc.so_reuseport", 1), ("grpc.max_receive_message_length", -1))
 
 
-async def _serve_later(port: str) -> None:
-    server = grpc.aio.server(options=OPTIONS)
-    server.add_generic_rpc_handlers([_Handler(_answer_later, _echo_later)])
+def _listen(server: grpc.aio.Server | grpc.Server, port: str, directory: str) -> None:
     print(server.add_insecure_port(f"127.0.0.1:{port}"), flush=False)
+    if directory:
+        server.add_insecure_port(f"unix:{directory}/{SOCKET}")
+
+
+async def _serve_later(port: str, directory: str) -> None:
+    server = grpc.aio.server(options=OPTIONS)
+    answer: Any = _answer_later
+    if directory:
+        written = _written_in(Path(directory))
+
+        async def answer(request: bytes, context: object) -> bytes:
+            return written(request, context)
+
+    server.add_generic_rpc_handlers([_Handler(answer, _echo_later)])
+    _listen(server, port, directory)
     await server.start()
     sys.stdout.flush()
     await server.wait_for_termination()
 
 
-def _serve(port: str, workers: int) -> None:
-    server = grpc.server(ThreadPoolExecutor(workers), handlers=[_Handler(_answer, _echo)], options=OPTIONS)
-    print(server.add_insecure_port(f"127.0.0.1:{port}"), flush=False)
+def _serve(port: str, directory: str, workers: int) -> None:
+    answer = _written_in(Path(directory)) if directory else _answer
+    server = grpc.server(ThreadPoolExecutor(workers), handlers=[_Handler(answer, _echo)], options=OPTIONS)
+    _listen(server, port, directory)
     server.start()
     sys.stdout.flush()
     server.wait_for_termination()
 
 
-def main(kind: str, port: str = "0") -> None:
+def main(kind: str, port: str = "0", directory: str = "") -> None:
     """Serve until killed."""
     family, _, detail = kind.partition("-")
     if family == "threads":
-        _serve(port, int(detail))
+        _serve(port, directory, int(detail))
     elif detail:
-        uvloop.run(_serve_later(port))
+        uvloop.run(_serve_later(port, directory))
     else:
-        asyncio.run(_serve_later(port))
+        asyncio.run(_serve_later(port, directory))
 
 
 if __name__ == "__main__":

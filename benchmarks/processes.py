@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adapter.client import OffsetClient
+from adapter.config import Front
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, free_port, meta_process
+from adapter.testing import ServiceProcess, adapter_process, ended, free_port, meta_process, served_by
 from benchmarks import machine
 from benchmarks.load import Load
 from benchmarks.machine import cpu_s
@@ -111,11 +112,14 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running_stack(directory: Path, *, wal_sync: str = "interval", top: str = "", extra: str = "") -> Iterator[Stack]:
-    """Start both, killed at the end. `top` and `extra` are settings, before and behind the others."""
+def running_stack(
+    directory: Path, *, wal_sync: str = "interval", top: str = "", extra: str = "", front: Front | None = None
+) -> Iterator[Stack]:
+    """Start both, killed at the end. `top` and `extra` are settings, before and behind the others. No `front`: the default."""
     meta = meta_process(directory)
     port = with_metrics(meta)
-    adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top, extra=extra)
+    with served_by(front) if front else contextlib.nullcontext():
+        adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top, extra=extra)
     with ended(adapter, meta):
         meta.start()
         adapter.start()

@@ -153,8 +153,11 @@ class Connection(Control):
             rest = stream.rest = bytearray()
         rest += payload
         stream.missing -= len(payload)
-        if stream.missing > 0:
-            return
+        if stream.missing <= 0:
+            self._cut(stream, rest)
+
+    def _cut(self, stream: Stream, rest: bytearray) -> None:
+        """Take the messages that are whole."""
         begin, end = 0, PREFIX.size  # of a message, as far as it is known
         while len(rest) >= begin + PREFIX.size:
             compressed, size = PREFIX.unpack_from(rest, begin)

@@ -24,10 +24,13 @@ from tests.durability.load import (
 )
 from tests.durability.proxy import Proxy
 
-KILLS = 20  # of each wal_sync
-PAIR_KILLS = 4
-RECOVERY_KILLS = 3
-DRAIN_KILLS = 4
+pytestmark = pytest.mark.usefixtures("front")
+
+# With each front:
+KILLS = 10  # of each wal_sync
+PAIR_KILLS = 2
+RECOVERY_KILLS = 2
+DRAIN_KILLS = 2
 RECOVERY_ANSWER_S = 0.02  # delay of each answer, so that a recovery of one key at a time can be met halfway
 DRAIN_ANSWER_S = 2.0  # delay of each answer, so that no drain ends before its kill
 # No tick of the flush loop, so that only a drain brings anything; and a stop must not use up its grace, whoever calls meanwhile.

@@ -15,6 +15,8 @@ from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, check_remote, health_turns, under
 from tests.durability.machine import ALONE, NOWHERE, Strace, mounted
 
+pytestmark = pytest.mark.usefixtures("front")
+
 NOT_READY_S = 1.0  # the bar: health says so within this time of a failed sync
 RESUMED_S = 5.0  # the bar: commits are acknowledged again within this time of the disk's recovery
 ALARM = "cache.acknowledged_writes_lost"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from adapter.client import OffsetClient
 from adapter.history import History, Kind, Violation
 from adapter.model import OffsetKey
@@ -13,6 +15,8 @@ from adapter.testing import adapter_process, ended, eventually
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.machine import ALONE, NOWHERE, loop_options, mounted
+
+pytestmark = pytest.mark.usefixtures("front")
 
 LOAD_S = 2.5
 INTERVAL_S = 0.1  # flush.interval_ms; the WAL is synced as often

@@ -1,11 +1,23 @@
-"""Real processes for the integration tests."""
+"""Real processes for the integration tests, and the fronts.
+
+Tests of the commit API ask for `front`, and so run once with each; others have the settings' default.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from adapter.testing import ServiceProcess, ended, meta_process
+from adapter.config import Front
+from adapter.testing import FRONTS, ServiceProcess, ended, meta_process, served_by
+
+
+@pytest.fixture(params=FRONTS)
+def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+    """The front of all adapters that the test configures."""
+    chosen: Front = request.param
+    with served_by(chosen):
+        yield chosen
 
 
 @pytest.fixture

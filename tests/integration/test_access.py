@@ -22,6 +22,8 @@ from adapter.testing import FakeMeta, ServiceProcess, adapter_config, adapter_pr
 from tests.integration.certificates import Authority, Certificate
 from tests.integration.helpers import PATIENCE_S, commits, rpc, serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 SERVICE = offsets_pb.DESCRIPTOR.services_by_name["OffsetAdmin"]
 METHODS = [method.name for method in SERVICE.methods]
 TOKEN = "correct-horse-battery-staple"  # noqa: S105 - an example

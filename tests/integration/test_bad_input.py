@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 
 from adapter.model import U64_MAX
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing import FRONTS, ServiceProcess, adapter_process, ended, meta_process, served_by
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, rpc
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT
@@ -121,12 +121,13 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """One pair of processes that has to survive everything here."""
+@pytest.fixture(scope="module", params=FRONTS)
+def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """One pair of processes that has to survive everything here; then one with the other front."""
     directory = tmp_path_factory.mktemp("bad")
     meta = meta_process(directory)
-    service = adapter_process(directory, meta.address)
+    with served_by(request.param):
+        service = adapter_process(directory, meta.address)
     with ended(service, meta):
         meta.start()
         service.start()

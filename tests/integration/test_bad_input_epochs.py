@@ -8,7 +8,7 @@ import pytest
 
 from adapter.model import EPOCH_MAX, U64_MAX
 from adapter.rpc import meta_grpc, meta_pb, offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing import FRONTS, ServiceProcess, adapter_process, ended, meta_process, served_by
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, key, meta_rpc, rpc, stored_in
 
 BAD, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
@@ -16,12 +16,15 @@ INVALID, APPLIED = meta_pb.SaveOffsetResult.INVALID, meta_pb.SaveOffsetResult.AP
 LONG, TOO_LONG = "x" * 256, "is 256 bytes long; at most 255 are allowed"
 
 
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
-    """An adapter and its Meta Service, which have to survive everything here."""
+@pytest.fixture(scope="module", params=FRONTS)
+def services(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[ServiceProcess, ServiceProcess]]:
+    """An adapter and its Meta Service, which have to survive everything here; then with the other front."""
     directory = tmp_path_factory.mktemp("bade")
     meta = meta_process(directory)
-    adapter = adapter_process(directory, meta.address)
+    with served_by(request.param):
+        adapter = adapter_process(directory, meta.address)
     with ended(adapter, meta):
         meta.start()
         adapter.start()

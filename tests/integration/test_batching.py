@@ -18,6 +18,8 @@ from adapter.reads import ReadMode
 from adapter.testing import FakeMeta, adapter_process, ended, eventually, meta_process, positions
 from tests.integration.helpers import PATIENCE_S, serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 COMMITTERS = 200
 GROUPS = 5
 SHARDS = 4  # of each committer; one more is shared by all of a group

@@ -18,6 +18,8 @@ from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta
 from tests.integration.helpers import key, record, serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 SHARD = offsets_pb.ShardCommit
 
 

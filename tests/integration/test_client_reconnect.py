@@ -8,6 +8,8 @@ import pytest
 from adapter.client import OffsetClient
 from adapter.testing import FakeMeta, adapter_config, running_sidecar
 
+pytestmark = pytest.mark.usefixtures("front")
+
 AWAY_S = 0.5
 TRIES = 3
 

@@ -16,6 +16,8 @@ from adapter.sidecar import Sidecar
 from adapter.testing import FakeMeta
 from tests.integration.helpers import PATIENCE_S, serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 # What a shard tells, and what is said of it.
 BAD = {
     "low_over_high": ({"low_watermark": 6, "high_watermark": 5}, ".low_watermark: 6 is over high_watermark, 5"),

@@ -15,6 +15,8 @@ from adapter.testing import FakeMeta, ServiceProcess, adapter_process, ended, fr
 from tests.integration.brokers import ScriptedBroker, adapter_at, broker_without_methods, hanging_broker, memory_log
 from tests.integration.helpers import PATIENCE_S, key, record
 
+pytestmark = pytest.mark.usefixtures("front")
+
 Row = offsets_pb.DescribeGroupReply.Shard
 ABSENT = (None, None, None)
 

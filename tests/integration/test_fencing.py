@@ -14,6 +14,8 @@ from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, ServiceProcess, adapter_process, ended
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, key, rpc, serving, stored_in
 
+pytestmark = pytest.mark.usefixtures("front")
+
 FENCED = grpc.StatusCode.FAILED_PRECONDITION
 ZOMBIE = "default/g: ILLEGAL_GENERATION: generation 4 of member 'zombie' has ended; 5 is the present one: rejoin the group"
 

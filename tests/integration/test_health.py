@@ -16,6 +16,8 @@ from adapter.sidecar import Sidecar
 from adapter.testing import FakeMeta, adapter_config, eventually, running_sidecar
 from tests.integration.helpers import PATIENCE_S, commits, key, serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 
 async def _health(sidecar: Sidecar, service: str) -> int:
     async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:

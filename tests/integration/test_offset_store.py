@@ -25,6 +25,8 @@ from adapter.queues import MessageQueue, shard_of
 from adapter.testing import FakeMeta
 from tests.integration.helpers import serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 QUEUE = MessageQueue("FooBar", 1, "broker-a")
 OTHER = MessageQueue("FooBar", 2, "broker-a")
 READS = {

@@ -15,6 +15,8 @@ from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, adapter_config, running_sidecar
 from tests.integration.helpers import key, serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 A, B = (MessageQueue("orders", number, "broker-a") for number in range(2))
 MEMORY, STORE = ReadOffsetType.READ_FROM_MEMORY, ReadOffsetType.READ_FROM_STORE
 NEVER = {"interval_ms": 60_000}  # nothing is flushed unless asked for

@@ -19,6 +19,8 @@ from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, ServiceProcess, adapter_process, ended, eventually
 from tests.integration.helpers import PATIENCE_S, commits, each, key, rpc, serving, status_of, stored_in, wait_until
 
+pytestmark = pytest.mark.usefixtures("front")
+
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 LONG_GRACE = "[stop]\ngrace_ms = 120000\ndrain_timeout_ms = 120000"  # beyond what a test waits: nothing may use it up
 

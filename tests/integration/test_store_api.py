@@ -15,6 +15,8 @@ from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, eventually, positions
 from tests.integration.helpers import PATIENCE_S, key, record, serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 SLOW_FLUSH = {"interval_ms": 60_000}  # nothing is flushed unless asked for
 STATE = offsets_pb.StatusReply
 

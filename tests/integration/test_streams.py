@@ -16,6 +16,8 @@ from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, eventually
 from tests.integration.helpers import PATIENCE_S, commits, each, key, record, serving
 
+pytestmark = pytest.mark.usefixtures("front")
+
 PIPELINED = 5_000
 
 
