@@ -180,6 +180,7 @@ class Call:
         """As grpc.aio's: send a reply; returns when there is room for another."""
         self._peer.connection.send_message(self._stream, self.method.serialize(reply))
         self._peer.flush_soon()
+        await self._peer.can_write.wait()
         while self._is_open and self._stream.out and len(self._stream.out) > OUT_MAX:
             self._writable = self._writable or asyncio.Event()
             self._writable.clear()
@@ -194,6 +195,7 @@ class Call:
             self.finish(status_of(error), str(error), pushback_of(error))
         elif count:
             self._peer.connection.answer(self._stream, b"")
+            self._peer.flush_soon()  # mostly it is due already; it may have been before this
             if self._deadline:
                 self._deadline.cancel()
         elif self._message is not None and self._is_open:

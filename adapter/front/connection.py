@@ -127,7 +127,8 @@ class Connection(Control):
         stream.room -= size
         if stream.room < 0:
             raise StreamFailedError(Code.FLOW_CONTROL_ERROR)
-        stream.returned += size - len(payload)
+        if size > len(payload):
+            self._allow(stream, size - len(payload))  # the padding
         if stream.still_due is not None:
             stream.still_due -= len(payload)
         ends = flags & frames.END_STREAM

@@ -36,6 +36,8 @@ class Peer(asyncio.Protocol):
         self._server = server
         self._loop = asyncio.get_running_loop()
         self.connection = Connection(self._loop.time())
+        self.can_write = asyncio.Event()
+        self.can_write.set()
         self._transport: asyncio.Transport | None = None
         self._heard = self._loop.time()
         self._asked = False
@@ -73,12 +75,14 @@ class Peer(asyncio.Protocol):
             self._hang_up()
 
     def pause_writing(self) -> None:
-        """The peer does not read: nothing more is read from it."""
+        """The peer does not read: nothing more is read from it, and who streams to it waits."""
+        self.can_write.clear()
         if self._transport and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """It does again."""
+        self.can_write.set()
         if self._transport and not self._transport.is_closing():
             self._transport.resume_reading()
 
