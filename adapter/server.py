@@ -15,7 +15,6 @@ from adapter.commit_requests import ParsedCommit, parse_commit
 from adapter.committer import Standing
 from adapter.core import Core
 from adapter.errors import AdapterError
-from adapter.lone import Run
 from adapter.metrics import AdapterMetrics
 from adapter.requests import parse_read_mode, parse_wanted
 from adapter.rpc import offsets_grpc, offsets_pb
@@ -40,7 +39,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._metrics = metrics
         self._readers: set[asyncio.Task[None]] = set()
         self._ending = False
-        self._turn = Turn(core, metrics, self._count)
+        self.turn = Turn(core, metrics, self._count)
 
     @answering
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
@@ -123,22 +122,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         except DecodeError:
             done(0, None)
         else:
-            self._turn.add((request,), done)
-
-    async def commit_run(self, run: Run) -> int:
-        """Commit a run with all that comes in this turn; returns how many of it. Raises why the next one is refused."""
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def done(count: int, error: AdapterError | None) -> None:
-            if answer.done():
-                return  # nobody waits for it any more
-            if error:
-                answer.set_exception(error)
-            else:
-                answer.set_result(count)
-
-        self._turn.add(run, done)
-        return await answer
+            self.turn.add((request,), done)
 
     async def _commit(self, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply:
         if self.commit_lone(request):
@@ -279,15 +263,20 @@ class _Stream:
         self._changed.set()
 
     async def _commit_lone(self, run: list[Request]) -> int:
-        """Answer the requests up to the first that is more than a lone commit; returns how many."""
-        try:
-            count = await self._store.commit_run([request.commit for request in run])
-        except AdapterError as error:
-            self._add(_refusal(run[0].id, error))
-            return 1
-        if count:
-            self._add(Reply(id=run[count - 1].id, covers=count))
-        return count
+        """Answer those up to the first that is more than a lone commit, with all that comes in this turn; returns how many."""
+        answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(count: int, error: AdapterError | None) -> None:
+            # Here, not behind the await: what is committed is answered, even when the reader is ended meanwhile.
+            if error:
+                self._add(_refusal(run[0].id, error))
+            elif count:
+                self._add(Reply(id=run[count - 1].id, covers=count))
+            if not answered.done():
+                answered.set_result(1 if error else count)
+
+        self._store.turn.add([request.commit for request in run], done)
+        return await answered
 
     async def _begin(self, request: Request) -> None:
         """Begin a request in its turn: most are answered then."""

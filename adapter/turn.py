@@ -42,17 +42,23 @@ class Turn:
 
     def _end(self) -> None:
         runs, self._runs = self._runs, []
+        counts, failure = [0] * len(runs), None
         try:
             core = self._core()
             counts = core.lone.commit([run for run, _ in runs], core.clocks.now_ms())
         except AdapterError as error:
-            for _, done in runs:
-                self._refused(error)
-                done(0, error)
-            return
+            failure = error
         except Exception:  # the general way will say what it is, to each by itself
             log.exception("turn.failed")
-            counts = [0] * len(runs)
-        self._metrics.committed_together(sum(counts), time.perf_counter() - self._began)
         for (_, done), count in zip(runs, counts, strict=True):
-            done(count, None)
+            self._tell(done, count, failure)
+        self._metrics.committed_together(sum(counts), time.perf_counter() - self._began)
+
+    def _tell(self, done: Done, count: int, failure: AdapterError | None) -> None:
+        """An answer that fails is nobody else's matter."""
+        try:
+            if failure:
+                self._refused(failure)
+            done(count, failure)
+        except Exception:
+            log.exception("turn.answer_failed")

@@ -7,13 +7,14 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc.aio
 import structlog
 
 from adapter.errors import AdapterError
+from adapter.front.frames import Code
 from adapter.front.headers import Metadata
 from adapter.front.streams import Stream
 from adapter.statuses import pushback_of, status_of
@@ -72,8 +73,12 @@ class Requests:
         return self._take()
 
     def arrived(self) -> list[Any]:
-        """Those that are here already."""
-        return [self._take() for _ in range(len(self._waiting))]
+        """Those that are here already, up to one that cannot be parsed."""
+        found = []
+        with suppress(Exception):  # the next one asked for says so
+            while self._waiting:
+                found.append(self._take())
+        return found
 
     def put(self, message: bytes) -> None:
         """One has come."""
@@ -86,9 +91,9 @@ class Requests:
         self._changed.set()
 
     def _take(self) -> Any:  # noqa: ANN401
-        message = self._waiting.popleft()
-        self._call.consumed(message)
-        return self._call.method.parse(message)
+        request = self._call.method.parse(self._waiting[0])
+        self._call.consumed(self._waiting.popleft())
+        return request
 
 
 class Call:
@@ -144,8 +149,8 @@ class Call:
 
     def finish(self, code: grpc.StatusCode, text: str = "", metadata: Iterable[tuple[str, str]] = ()) -> None:
         """End it with a status."""
-        number: int = code.value[0]
-        self._peer.connection.finish(self._stream, number, text, metadata)
+        self._stream.call = None  # nothing that still comes matters
+        self._peer.connection.finish(self._stream, code.value[0], text, metadata)
         self._peer.flush_soon()
         self.cancel()
 
@@ -235,8 +240,10 @@ class Call:
             self._peer.connection.finish(self._stream, grpc.StatusCode.UNKNOWN.value[0], f"Unexpected {type(error)}: {error}")
         finally:
             self._peer.flush_soon()
-            if self._deadline:
+            if self._deadline and not self._is_open:
                 self._deadline.cancel()
 
     def _expire(self) -> None:
+        if self._stream.out:
+            self._peer.connection.cut_off(self._stream, Code.CANCEL)  # the peer does not take what there is
         self.finish(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

@@ -124,13 +124,7 @@ class Connection(Control):
                 raise StreamFailedError(Code.STREAM_CLOSED)
             self._note_noise()
             return
-        stream.room -= size
-        if stream.room < 0:
-            raise StreamFailedError(Code.FLOW_CONTROL_ERROR)
-        if size > len(payload):
-            self._allow(stream, size - len(payload))  # the padding
-        if stream.still_due is not None:
-            stream.still_due -= len(payload)
+        self._account(stream, size, len(payload))
         ends = flags & frames.END_STREAM
         if payload:
             self._on_payload(stream, payload)
@@ -138,6 +132,15 @@ class Connection(Control):
             self._note_noise()
         if ends:
             self._on_end(stream)
+
+    def _account(self, stream: Stream, size: int, payload: int) -> None:
+        stream.room -= size
+        if stream.room < 0:
+            raise StreamFailedError(Code.FLOW_CONTROL_ERROR)
+        if size > payload:
+            self._allow(stream, size - payload)  # the padding
+        if stream.still_due is not None:
+            stream.still_due -= payload
 
     def _on_payload(self, stream: Stream, payload: bytes) -> None:
         if stream.head.refusal:
@@ -178,7 +181,7 @@ class Connection(Control):
         """False when the call ends here, for a message that is not taken."""
         if not compressed and size <= MESSAGE_MAX:
             return True
-        stream.out = None
+        self._drop_output(stream)
         self._events.append((RESET, stream))
         if compressed == 1 and stream.head.compressed:
             self.finish(stream, UNIMPLEMENTED, "compressed messages are not taken", (("grpc-accept-encoding", "identity"),))
