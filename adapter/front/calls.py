@@ -99,10 +99,11 @@ class Requests:
 class Call:
     """One call."""
 
-    __slots__ = ("_deadline", "_message", "_peer", "_requests", "_stream", "_task", "_writable", "method")
+    __slots__ = ("_code", "_deadline", "_message", "_peer", "_requests", "_stream", "_task", "_writable", "method")
 
     def __init__(self, peer: "Peer", stream: Stream, method: Method) -> None:
         self.method = method
+        self._code = grpc.StatusCode.UNKNOWN
         self._peer = peer
         self._stream = stream
         self._message: bytes | None = None
@@ -168,6 +169,13 @@ class Call:
         """As grpc.aio's. Raises grpc.aio.AbortError."""
         self._peer.connection.finish(self._stream, code.value[0], details, trailing_metadata)
         raise grpc.aio.AbortError
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """As grpc.aio's: the status if the method raises, which generated code does where a servicer lacks a method."""
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        """As grpc.aio's: of no use, since what is raised is told."""
 
     def peer(self) -> str:
         """As grpc.aio's."""
@@ -237,7 +245,7 @@ class Call:
         except grpc.aio.AbortError:
             pass
         except Exception as error:  # noqa: BLE001 - servicers log theirs
-            self._peer.connection.finish(self._stream, grpc.StatusCode.UNKNOWN.value[0], f"Unexpected {type(error)}: {error}")
+            self._peer.connection.finish(self._stream, self._code.value[0], f"Unexpected {type(error)}: {error}")
         finally:
             self._peer.flush_soon()
             if self._deadline and not self._is_open:

@@ -151,7 +151,7 @@ class Connection(Control):
         if not rest and len(payload) >= PREFIX.size:  # mostly it is a message, neither more nor less
             compressed, size = PREFIX.unpack_from(payload)
             if size == len(payload) - PREFIX.size and not compressed:
-                self._events.append((MESSAGE, stream, payload[PREFIX.size :]))
+                self._on_message(stream, payload[PREFIX.size :])
                 return
         if rest is None:
             rest = stream.rest = bytearray()
@@ -159,6 +159,10 @@ class Connection(Control):
         stream.missing -= len(payload)
         if stream.missing <= 0:
             self._cut(stream, rest)
+
+    def _on_message(self, stream: Stream, message: bytes) -> None:
+        self._noise = max(0.0, self._noise - 1)  # who asks for much may also take much back
+        self._events.append((MESSAGE, stream, message))
 
     def _cut(self, stream: Stream, rest: bytearray) -> None:
         """Take the messages that are whole."""
@@ -170,7 +174,7 @@ class Connection(Control):
             end = begin + PREFIX.size + size
             if len(rest) < end:
                 break
-            self._events.append((MESSAGE, stream, bytes(rest[begin + PREFIX.size : end])))
+            self._on_message(stream, bytes(rest[begin + PREFIX.size : end]))
             begin, end = end, end + PREFIX.size
         stream.missing = end - len(rest)
         del rest[:begin]
