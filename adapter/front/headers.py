@@ -20,7 +20,9 @@ LIST_MAX = 16_384  # bytes of a request's fields, 32 for each added; more of the
 LIST_HARD_MAX = 65_536  # more end the connection: they are not even decoded
 KNOWN_MAX = 256  # blocks of one connection that are remembered,
 KNOWN_BYTES = 1_024  # of so many bytes
+RESIZES_MAX = 2  # RFC 7541, 4.2
 
+_RESIZE = 0x20
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile(rb"[\0\r\n]")
 _PSEUDO = {b":method", b":scheme", b":path", b":authority"}
@@ -55,12 +57,12 @@ class Head(NamedTuple):
 
 
 class _Table(HeaderTable):
-    """A dynamic table that tells when it gets an entry."""
+    """A dynamic table that tells when it gets an entry. A new size has to be noted by others."""
 
-    grew = False
+    changed = False
 
     def add(self, name: bytes, value: bytes) -> None:
-        self.grew = True
+        self.changed = True
         super().add(name, value)
 
 
@@ -81,7 +83,7 @@ class HeaderReader:
         if known is not None:
             return known
         head = _head_of(self.fields(block))
-        if not self._table.grew and len(block) <= KNOWN_BYTES and not _resizes(block):
+        if not self._table.changed and len(block) <= KNOWN_BYTES:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[block] = head
@@ -89,15 +91,19 @@ class HeaderReader:
 
     def fields(self, block: bytes) -> Fields:
         """Any. What each block means depends on those before it: all have to go through here."""
-        self._table.grew = False
+        self._table.changed = False
+        resizes = _resizes(block)
+        if resizes > RESIZES_MAX:
+            raise ConnectionFailedError(Code.COMPRESSION_ERROR, "the table is resized too often")
         try:
             return cast("Fields", self._decoder.decode(block, raw=True))
         except OversizedHeaderListError:
             raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, f"the headers take over {LIST_HARD_MAX} bytes") from None
         except HPACKError as error:
-            raise ConnectionFailedError(Code.COMPRESSION_ERROR, str(error)) from error
+            raise ConnectionFailedError(Code.COMPRESSION_ERROR, "a header block cannot be decoded") from error
         finally:
-            if self._table.grew or _resizes(block):
+            self._table.changed |= bool(resizes)
+            if self._table.changed:
                 self._known.clear()
 
 
@@ -108,9 +114,17 @@ def check_trailers(fields: Fields) -> None:
             raise StreamFailedError(Code.PROTOCOL_ERROR)
 
 
-def _resizes(block: bytes) -> bool:
-    """True for one that begins with a new size of the table, which cannot stand anywhere else."""
-    return block[:1] >= b"\x20" and block[:1] < b"\x40"
+def _resizes(block: bytes) -> int:
+    """With how many new sizes of the table it begins, where alone they can stand; one more than is allowed is as good as many."""
+    at = count = 0
+    while count <= RESIZES_MAX and at < len(block) and block[at] & 0xE0 == _RESIZE:
+        more = block[at] & 0x1F == 0x1F  # noqa: PLR2004 - the number goes on behind
+        at += 1
+        while more and at < len(block):
+            more = bool(block[at] & 0x80)
+            at += 1
+        count += 1
+    return count
 
 
 def _head_of(fields: Fields) -> Head:

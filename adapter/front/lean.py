@@ -17,6 +17,7 @@ from adapter.front.frames import Code
 from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 
 BACKLOG = 1_024
+READ_MAX = 65_536  # bytes of a peer, about; who sends more in one turn of the event loop waits for the next
 OUT_MAX = 2**20  # bytes that wait to be sent; beyond, nothing more is read from that peer
 WATCH_S = 5.0  # between two looks at all connections
 GREET_S = 20.0  # for a peer's first frame
@@ -41,6 +42,7 @@ class Peer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._heard = self._loop.time()
         self._asked = False
+        self._reading = True
         self._flushing = False
         self._begun: list[Call] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -73,18 +75,18 @@ class Peer(asyncio.Protocol):
         self.flush_soon()
         if self.connection.closed:
             self._hang_up()
+        elif len(data) >= READ_MAX:
+            self._stop_reading()  # else libuv goes on reading this one, and nobody else has a turn
 
     def pause_writing(self) -> None:
         """The peer does not read: nothing more is read from it, and who streams to it waits."""
         self.can_write.clear()
-        if self._transport and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._stop_reading()
 
     def resume_writing(self) -> None:
         """It does again."""
         self.can_write.set()
-        if self._transport and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._read_on()
 
     def begun(self, task: asyncio.Task[None]) -> None:
         """A call of it is being handled."""
@@ -158,6 +160,18 @@ class Peer(asyncio.Protocol):
         data = self.connection.take_output()
         if data and self._transport:
             self._transport.write(data)
+        if not self._reading and self.can_write.is_set():
+            self._read_on()
+
+    def _stop_reading(self) -> None:
+        if self._transport and self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        if self._transport and not self._reading and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
 
     def _hang_up(self, *, at_once: bool = False) -> None:
         self._flush()
