@@ -15,6 +15,8 @@ from adapter.rpc import offsets_pb
 from adapter.writing import Forward
 
 Run = Sequence[offsets_pb.CommitOffsetsRequest]  # in the order in which they count
+_FRAMING = 9  # bytes of a request with one name each, beside the names and the offset
+
 Staged = tuple[tuple[str, str], str, Held]
 
 
@@ -71,12 +73,19 @@ class LoneCommits:
         epoch, stands, live, when, _, _, _ = before[0]
         knows = item.epoch
         # A missing offset reads as 0.
-        if offset < stands or not (offset and live) or (knows and knows != epoch) or request.mode > 1 or _has_more(group, item):
+        if offset < stands or not (offset and live) or (knows and knows != epoch):
+            return False
+        if not _is_plain(request, group, item) and (request.mode > 1 or _has_more(group, item)):
             return False
         if offset == stands and now_ms <= when:
             return True  # again: what stands is stored, or is in this write
         staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", "", 0))))
         return True
+
+
+def _is_plain(request: offsets_pb.CommitOffsetsRequest, group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:
+    """True only for a group, a shard and an offset that is not 0: whatever else there is makes it longer than these can be."""
+    return request.ByteSize() == _FRAMING + len(group.group) + len(item.shard) + (item.offset.bit_length() + 6) // 7
 
 
 def _has_more(group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:

@@ -72,11 +72,11 @@ class Requests:
             await self._changed.wait()
         return self._take()
 
-    def arrived(self) -> list[Any]:
+    def arrived(self, at_most: int) -> list[Any]:
         """Those that are here already, up to one that cannot be parsed."""
-        found = []
+        found: list[Any] = []
         with suppress(Exception):  # the next one asked for says so
-            while self._waiting:
+            while self._waiting and len(found) < at_most:
                 found.append(self._take())
         return found
 
@@ -145,12 +145,10 @@ class Call:
         """It is over: who handles it is told so."""
         if self._task:
             self._task.cancel()
-        if self._deadline:
-            self._deadline.cancel()
+        self._over()
 
     def finish(self, code: grpc.StatusCode, text: str = "", metadata: Iterable[tuple[str, str]] = ()) -> None:
         """End it with a status."""
-        self._stream.call = None  # nothing that still comes matters
         self._peer.connection.finish(self._stream, code.value[0], text, metadata)
         self._peer.flush_soon()
         self.cancel()
@@ -209,8 +207,7 @@ class Call:
         elif count:
             self._peer.connection.answer(self._stream, b"")
             self._peer.flush_soon()  # mostly it is due already; it may have been before this
-            if self._deadline:
-                self._deadline.cancel()
+            self._over()
         elif self._message is not None and self._is_open:
             self._call(self._message)
 
@@ -248,8 +245,14 @@ class Call:
             self._peer.connection.finish(self._stream, self._code.value[0], f"Unexpected {type(error)}: {error}")
         finally:
             self._peer.flush_soon()
-            if self._deadline and not self._is_open:
-                self._deadline.cancel()
+            if not self._is_open:
+                self._over()
+
+    def _over(self) -> None:
+        """Nothing that still comes matters. Cycles end here: nobody collects them (see `process`)."""
+        self._stream.call = self._requests = self._task = None
+        if self._deadline:
+            self._deadline.cancel()
 
     def _expire(self) -> None:
         if self._stream.out:

@@ -3,11 +3,11 @@
 Promises: what a peer sends takes bounded memory, and no more work than its bytes are worth; one that goes too far gets a GOAWAY.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from adapter.front import frames, headers
-from adapter.front.control import PRIORITY_BYTES, Control
+from adapter.front.control import PRIORITY_BYTES, Control, check_dependency
 from adapter.front.frames import HEADER, HEADER_BYTES, Code, ConnectionFailedError, StreamFailedError
 from adapter.front.headers import HTTP_OK, INTERNAL, RESOURCE_EXHAUSTED, UNIMPLEMENTED
 from adapter.front.loans import Loans
@@ -16,6 +16,7 @@ from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 
 MESSAGE_MAX = 4 * 2**20  # bytes of a request
 STREAMS_MAX = 1_000  # that are open at a time
+HELD_MAX = 200_000  # messages of a connection that nobody has taken
 CREDIT = 2**20  # bytes of all streams that may be on their way
 
 
@@ -38,46 +39,47 @@ class Connection(Control):
         self._block: _Block | None = None
         self._gap = (0, 0)  # the streams between these were never opened
         self._room = CREDIT
-        self._loans = Loans(self._allow)
+        self._loans = Loans()
+        self._held = 0
         asked = {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX, frames.MAX_HEADER_LIST_SIZE: headers.LIST_MAX}
         self._out = [frames.settings(asked), frames.window_update(0, CREDIT - frames.WINDOW)]
-        self._kinds: tuple[Callable[[int, int, bytes], None], ...] = (
-            self._on_data, self._on_headers, self._on_priority, self._on_reset, self._on_settings, self._on_push,
-            self._on_ping, self._on_go_away, self._on_window_update, self._on_continuation,
-        )  # fmt: skip
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Take what the peer sent, cut anywhere, `now` (monotonic seconds). Returns what happened."""
         if self.closed:
             return []
         self._pass_time(now)
-        events: list[Event] = []
-        self._events = events
         try:
             self._rest = self._frames(self._rest + data if self._rest else data)
-            if self._room <= CREDIT // 2:
-                self._out.append(frames.window_update(0, CREDIT - self._room))
-                self._room = CREDIT
         except ConnectionFailedError as error:
-            self._out.append(frames.go_away(self._last, error.code, str(error)))
-            self.closed = True
+            self._give_up(error)
+        events, self._events = self._events, []
         return events
 
     def consumed(self, stream: Stream, message: bytes) -> None:
         """A message of a stream is done with: the peer may send as much again."""
+        if stream.id not in self.streams:
+            return
+        stream.held -= 1
+        self._held -= 1
         size = len(message) + PREFIX.size
         paid = min(stream.lent, size)
         stream.returned += size - paid
         if paid:
-            self._loans.pay_back(stream, paid)
-        if stream.open and stream.returned > frames.WINDOW // 2 and stream.id in self.streams:
+            self._allow_all(self._loans.pay_back(stream, paid))
+        if stream.open and (stream.returned > frames.WINDOW // 2 or stream.missing > stream.room):
             self._allow(stream, stream.returned)
             stream.returned = 0
+            self._ask(stream)
 
     def _frames(self, data: bytes) -> bytes:
         """Take all that is whole; returns the rest."""
         at, end = 0 if self.greeted else self._greet(data), len(data)
-        unpack, kinds = HEADER.unpack_from, self._kinds
+        unpack = HEADER.unpack_from
+        kinds = (  # not kept: it would be a cycle
+            self._on_data, self._on_headers, self._on_priority, self._on_reset, self._on_settings, self._on_push,
+            self._on_ping, self._on_go_away, self._on_window_update, self._on_continuation,
+        )  # fmt: skip
         while end - at >= HEADER_BYTES:
             high, low, kind, flags, stream_id = unpack(data, at)
             begin, size = at + HEADER_BYTES, high << 8 | low
@@ -115,6 +117,9 @@ class Connection(Control):
         self._room -= size
         if self._room < 0:
             raise ConnectionFailedError(Code.FLOW_CONTROL_ERROR, "more than the connection's window")
+        if self._room <= CREDIT // 2:
+            self._out.append(frames.window_update(0, CREDIT - self._room))
+            self._room = CREDIT
         stream = self.streams.get(stream_id)
         if flags & frames.PADDED:
             payload = frames.unpadded(flags, payload)
@@ -161,7 +166,11 @@ class Connection(Control):
             self._cut(stream, rest)
 
     def _on_message(self, stream: Stream, message: bytes) -> None:
-        self._noise = max(0.0, self._noise - 1)  # who asks for much may also take much back
+        stream.held += 1
+        self._held += 1
+        if self._held > HELD_MAX:
+            raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, "too many messages that nobody has taken")
+        self._forgive()
         self._events.append((MESSAGE, stream, message))
 
     def _cut(self, stream: Stream, rest: bytearray) -> None:
@@ -178,13 +187,22 @@ class Connection(Control):
             begin, end = end, end + PREFIX.size
         stream.missing = end - len(rest)
         del rest[:begin]
-        if stream.missing > stream.room:
-            self._loans.ask(stream)
+        self._ask(stream)
+
+    def _ask(self, stream: Stream) -> None:
+        """A message that is larger than a window needs a loan. One that others have to be taken before waits for that."""
+        if stream.missing > stream.room and not stream.held:
+            self._allow_all(self._loans.ask(stream))
+
+    def _allow_all(self, granted: Iterable[tuple[Stream, int]]) -> None:
+        for stream, size in granted:
+            self._allow(stream, size)
 
     def _acceptable(self, stream: Stream, compressed: int, size: int) -> bool:
         """False when the call ends here, for a message that is not taken."""
         if not compressed and size <= MESSAGE_MAX:
             return True
+        self._note_noise()
         self._drop_output(stream)
         self._events.append((RESET, stream))
         if compressed == 1 and stream.head.compressed:
@@ -208,6 +226,7 @@ class Connection(Control):
         if stream.head.refusal:
             self._refuse(stream)
         elif stream.rest:
+            self._note_noise()
             self.finish(stream, INTERNAL, "the request ended within a message")
             self._events.append((RESET, stream))
         else:
@@ -218,18 +237,15 @@ class Connection(Control):
             raise ConnectionFailedError(Code.PROTOCOL_ERROR, f"a header block on stream {stream_id}")
         if flags & frames.PADDED:
             payload = frames.unpadded(flags, payload)
-        depends = None
         if flags & frames.HAS_PRIORITY:
             if len(payload) < PRIORITY_BYTES:
                 raise ConnectionFailedError(Code.FRAME_SIZE_ERROR, "HEADERS is too short for its priority")
-            depends = int.from_bytes(payload[:4], "big") & frames.ID_MAX
+            check_dependency(stream_id, payload)
             payload = payload[PRIORITY_BYTES:]
         if flags & frames.END_HEADERS:
             self._on_block(flags, stream_id, payload)
         else:
             self._block = _Block(stream_id, flags, bytearray(payload))
-        if depends == stream_id:
-            raise StreamFailedError(Code.PROTOCOL_ERROR)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         block = self._block
@@ -252,7 +268,7 @@ class Connection(Control):
             self._gap = (self._last, stream_id)
         self._last = stream_id
         head = self._headers.read(block)
-        if self._refusing or len(self.streams) >= STREAMS_MAX:
+        if stream_id > self._limit or len(self.streams) >= STREAMS_MAX:
             raise StreamFailedError(Code.REFUSED_STREAM)
         stream = self.streams[stream_id] = Stream(stream_id, head, self._stream_window)
         if head.refusal and head.refusal.http == HTTP_OK:
@@ -284,5 +300,6 @@ class Connection(Control):
     def _forget(self, stream: Stream) -> None:
         super()._forget(stream)
         stream.open = False
-        if stream.lent:
-            self._loans.pay_back(stream, stream.lent)
+        stream.rest = None
+        self._held -= stream.held
+        self._allow_all(self._loans.forget(stream))

@@ -21,20 +21,26 @@ class Control(Sending):
         super().__init__()
         self.closed = False
         self._last = 0  # the highest stream that has begun
-        self._refusing = False
+        self._limit = frames.ID_MAX  # and the highest that is still taken
+        self._draining = False
         self._noise = 0.0
         self._now = now
 
     def drain(self) -> None:
         """Ask for no more calls; those that come before the peer knows are still taken."""
+        self._draining = True
         self._out.append(frames.go_away(frames.ID_MAX, Code.NO_ERROR))
         self._out.append(frames.frame(frames.PING, 0, 0, DRAINING))
 
     def go_away(self) -> None:
         """Take no call from here on."""
-        if not (self._refusing or self.closed):
-            self._refusing = True
-            self._out.append(frames.go_away(self._last, Code.NO_ERROR))
+        if self._limit == frames.ID_MAX and not self.closed:
+            self._limit = self._last
+            self._out.append(frames.go_away(self._limit, Code.NO_ERROR))
+
+    def _give_up(self, error: ConnectionFailedError) -> None:
+        self._out.append(frames.go_away(min(self._last, self._limit), error.code, str(error)))
+        self.closed = True
 
     def _pass_time(self, now: float) -> None:
         self._noise = max(0.0, self._noise - (now - self._now) * NOISE_PER_S)
@@ -42,12 +48,8 @@ class Control(Sending):
 
     def _on_priority(self, _: int, stream_id: int, payload: bytes) -> None:
         self._note_noise()
-        if not stream_id:
-            raise ConnectionFailedError(Code.PROTOCOL_ERROR, "PRIORITY of no stream")
-        if len(payload) != PRIORITY_BYTES:
-            raise StreamFailedError(Code.FRAME_SIZE_ERROR)
-        if int.from_bytes(payload[:4], "big") & frames.ID_MAX == stream_id:
-            raise StreamFailedError(Code.PROTOCOL_ERROR)
+        _check_size("PRIORITY", payload, PRIORITY_BYTES)
+        check_dependency(stream_id, payload)
 
     def _on_reset(self, _: int, stream_id: int, payload: bytes) -> None:
         _check_size("RST_STREAM", payload, 4)
@@ -62,9 +64,9 @@ class Control(Sending):
             raise ConnectionFailedError(Code.PROTOCOL_ERROR, f"SETTINGS on stream {stream_id}")
         if len(payload) % frames.SETTING.size or (flags & frames.ACK and payload):
             raise ConnectionFailedError(Code.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+        self._note_noise(1 + len(self.streams) / 50)  # each of them may have to be looked at
         if flags & frames.ACK:
             return
-        self._note_noise(1 + len(self.streams) / 50)  # each of them may have to be looked at
         values = dict(frames.SETTING.iter_unpack(payload))
         if values.get(frames.ENABLE_PUSH, 0) > 1:
             raise ConnectionFailedError(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
@@ -86,12 +88,13 @@ class Control(Sending):
         self._note_noise()
         if not flags & frames.ACK:
             self._out.append(frames.frame(frames.PING, frames.ACK, 0, payload))
-        elif payload == DRAINING:
+        elif self._draining and payload == DRAINING:
             self.go_away()
 
-    def _on_go_away(self, _: int, stream_id: int, __: bytes) -> None:
+    def _on_go_away(self, _: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
             raise ConnectionFailedError(Code.PROTOCOL_ERROR, f"GOAWAY on stream {stream_id}")
+        _check_size("GOAWAY", payload[:8], 8)
         self._note_noise()
 
     def _on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
@@ -125,6 +128,14 @@ class Control(Sending):
         if stream:
             self._break_off(stream)
 
+    def _close(self, stream: Stream) -> None:
+        super()._close(stream)
+        self._forgive()
+
+    def _forgive(self) -> None:
+        """A message came, or a call was answered: who asks for much may also take much back."""
+        self._noise = max(0.0, self._noise - 1.0)
+
     def _break_off(self, stream: Stream) -> None:
         self._forget(stream)
         if not stream.head.refusal:
@@ -134,3 +145,9 @@ class Control(Sending):
 def _check_size(kind: str, payload: bytes, size: int) -> None:
     if len(payload) != size:
         raise ConnectionFailedError(Code.FRAME_SIZE_ERROR, f"{kind} of {len(payload)} bytes")
+
+
+def check_dependency(stream_id: int, priority: bytes) -> None:
+    """Raise ConnectionFailedError for what depends on itself, or is about no stream. Priorities themselves are not looked at."""
+    if int.from_bytes(priority[:4], "big") & frames.ID_MAX == stream_id or not stream_id:
+        raise ConnectionFailedError(Code.PROTOCOL_ERROR, f"a priority of stream {stream_id} that cannot be")

@@ -16,19 +16,21 @@ from adapter.front.frames import Code, ConnectionFailedError, StreamFailedError
 Fields = Iterable[tuple[bytes, bytes]]
 Metadata = tuple[tuple[str, str], ...]
 
-LIST_MAX = 16_384  # bytes of a request's fields, 32 for each added; more of them are refused
+LIST_MAX = 8_192  # bytes of a request's fields, 32 for each added; more of them are refused
 LIST_HARD_MAX = 65_536  # more end the connection: they are not even decoded
+TEXT_MAX = 1_000  # characters of a status
 KNOWN_MAX = 256  # blocks of one connection that are remembered,
-KNOWN_BYTES = 1_024  # of so many bytes
+KNOWN_BYTES = 1_024  # with so many bytes of fields
 RESIZES_MAX = 2  # RFC 7541, 4.2
 
 _RESIZE = 0x20
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_BAD_VALUE = re.compile(rb"[\0\r\n]")
+_BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]\Z")
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _PSEUDO = {b":method", b":scheme", b":path", b":authority"}
 _NEEDED = {b":method", b":scheme", b":path"}
 _OF_CONNECTIONS = {b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"}
-_TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
+_TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
 _ENCODER = Encoder()  # never given anything that it may keep
@@ -53,6 +55,7 @@ class Head(NamedTuple):
     metadata: Metadata
     length: int | None  # content-length
     compressed: bool  # its messages may be
+    size: int  # as LIST_MAX counts
     refusal: Refusal | None
 
 
@@ -83,7 +86,7 @@ class HeaderReader:
         if known is not None:
             return known
         head = _head_of(self.fields(block))
-        if not self._table.changed and len(block) <= KNOWN_BYTES:
+        if not self._table.changed and head.size <= KNOWN_BYTES:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
             self._known[block] = head
@@ -109,8 +112,8 @@ class HeaderReader:
 
 def check_trailers(fields: Fields) -> None:
     """Raise StreamFailedError unless they can end a request."""
-    for name, _ in fields:
-        if not _NAME.fullmatch(name) or name in _OF_CONNECTIONS:
+    for name, value in fields:
+        if not _NAME.fullmatch(name) or name in _OF_CONNECTIONS or _BAD_VALUE.search(value):
             raise StreamFailedError(Code.PROTOCOL_ERROR)
 
 
@@ -150,27 +153,32 @@ def _head_of(fields: Fields) -> Head:
 
 def _meaning(pseudo: dict[bytes, bytes], regular: Metadata, size: int) -> Head:
     named = dict(regular)
-    length = named.get("content-length")
-    if length is not None and not (length.isascii() and length.isdecimal()):
+    lengths = {value for name, value in regular if name == "content-length"}
+    if len(lengths) > 1 or not all(map(_LENGTH.fullmatch, lengths)):
         raise StreamFailedError(Code.PROTOCOL_ERROR)
+    length = int(lengths.pop()) if lengths else None
     timeout = named.get("grpc-timeout")
     matched = _TIMEOUT.fullmatch(timeout) if timeout else None
+    method = pseudo[b":method"]
     refusal = None
-    if pseudo[b":method"] != b"POST":
-        refusal = Refusal(405, 0, "this is a gRPC server: its calls are POST\n")
+    if method != b"POST":
+        refusal = Refusal(405, 0, "" if method == b"HEAD" else "this is a gRPC server: its calls are POST\n")
     elif not _GRPC.fullmatch(named.get("content-type", "").encode()):
         refusal = Refusal(415, 0, "this is a gRPC server: content-type has to be application/grpc\n")
     elif size > LIST_MAX:
         refusal = Refusal(HTTP_OK, RESOURCE_EXHAUSTED, f"the metadata takes {size} bytes; at most {LIST_MAX} are taken")
     elif timeout is not None and not matched:
-        refusal = Refusal(HTTP_OK, INTERNAL, f"grpc-timeout: {timeout!r} is malformed")
+        refusal = Refusal(HTTP_OK, INTERNAL, f"grpc-timeout: {timeout[:20]!r} is malformed")
+    if refusal:
+        return Head("", None, (), length, compressed=False, size=size, refusal=refusal)
     return Head(
         path=pseudo[b":path"].decode(errors="replace"),
         timeout_s=int(matched[1]) * _UNIT_S[matched[2]] if matched else None,
         metadata=regular,
-        length=None if length is None else int(length),
+        length=length,
         compressed=named.get("grpc-encoding", "identity") != "identity",
-        refusal=refusal,
+        size=size,
+        refusal=None,
     )
 
 
@@ -191,7 +199,7 @@ def trailers(code: int, text: str, metadata: Iterable[tuple[str, str]], *, alone
     """The end of an answer. With `alone` it is all there is of it."""
     if not code and not alone:
         return OK
-    told = [("grpc-message", quote(text, safe=_READABLE))] if text else []
+    told = [("grpc-message", quote(text[:TEXT_MAX], safe=_READABLE, errors="replace"))] if text else []
     return encoded([*(_HEADERS if alone else ()), ("grpc-status", str(code)), *told, *metadata])
 
 

@@ -61,10 +61,12 @@ class Peer(asyncio.Protocol):
         """Tell every call."""
         self._transport = None
         self._server.peers.discard(self)
+        self._begun.clear()
         for stream in list(self.connection.streams.values()):
+            call = stream.call
             self.connection.cut_off(stream, Code.CANCEL)
-            if stream.call:
-                _call_of(stream).cancel()
+            if call:
+                cast("Call", call).cancel()
 
     def data_received(self, data: bytes) -> None:
         """Handle all that is in one read."""

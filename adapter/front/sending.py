@@ -41,6 +41,7 @@ class Sending:
         if not small or not self._table_told or stream.open or stream.answering or stream.id not in self.streams:
             if self._queued > QUEUED_MAX:
                 self.finish(stream, headers.RESOURCE_EXHAUSTED, "too many answers wait for their windows: read them first")
+                return
             self.send_message(stream, message)
             self.finish(stream, 0)
             return
@@ -63,7 +64,7 @@ class Sending:
 
     def finish(self, stream: Stream, code: int, text: str = "", metadata: Iterable[tuple[str, str]] = ()) -> None:
         """End a call with a gRPC status; nothing when it is over."""
-        if stream.id in self.streams:
+        if stream.id in self.streams and not stream.final:
             block = self._first(headers.trailers(code, text, metadata, alone=not stream.answering))
             stream.final = frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream.id, block)
             self._queue(stream, b"")
@@ -136,12 +137,14 @@ class Sending:
 
     def _forget(self, stream: Stream) -> None:
         del self.streams[stream.id]
+        self._blocked.pop(stream, None)
         self._drop_output(stream)
 
     def _drop_output(self, stream: Stream) -> None:
         if stream.out:
             self._queued -= len(stream.out)
             stream.out = None
+        stream.final = b""
 
     def _reset(self, stream_id: int, code: Code) -> None:
         self._out.append(frames.reset(stream_id, code))

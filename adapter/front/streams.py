@@ -12,8 +12,8 @@ class Stream:
     """One call. `call` is for whoever handles it."""
 
     __slots__ = (
-        "answering", "call", "final", "head", "id", "lent", "missing", "open", "out", "rest", "returned", "room", "still_due",
-        "window",
+        "answering", "call", "final", "head", "held", "id", "lent", "missing", "open", "out", "rest", "returned", "room",
+        "still_due", "window",
     )  # fmt: skip
 
     def __init__(self, stream_id: int, head: Head, window: int) -> None:
@@ -24,6 +24,7 @@ class Stream:
         self.open = True  # the peer may send more
         self.still_due = head.length  # bytes, where the headers say so
         self.room = frames.WINDOW  # bytes that the peer may send
+        self.held = 0  # messages that nobody has taken yet
         self.returned = 0  # bytes that it may send again, and does not know yet
         self.lent = 0  # bytes of `room` that are beyond what each stream has
         self.rest: bytearray | None = None  # the beginning of a message
