@@ -113,7 +113,7 @@ class Call:
         self._writable: asyncio.Event | None = None
         if method.takes_stream:
             self._requests = Requests(self)
-            self._start(self._requests)
+            peer.start_soon(self)
 
     def put(self, message: bytes) -> None:
         """A message has come."""
@@ -133,7 +133,21 @@ class Call:
         elif self.method.take:
             self.method.take(self._message, self._taken)
         else:
-            self._call(self._message)
+            self._peer.start_soon(self)
+
+    def start(self) -> bool:
+        """Call the method; False when it is not to be called any more."""
+        if not self._is_open:
+            return False
+        try:
+            request = self._requests or self.method.parse(self._message or b"")
+        except Exception as error:  # noqa: BLE001 - as grpcio says it, whatever the parser raises
+            self.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+            return False
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._run(request), name=self._stream.head.path)
+            self._peer.begun(self._task)
+            return True
 
     def watch_deadline(self) -> None:
         """End the call with DEADLINE_EXCEEDED in its time, unless it is over by then."""
@@ -208,22 +222,8 @@ class Call:
             self._peer.connection.answer(self._stream, b"")
             self._peer.flush_soon()  # mostly it is due already; it may have been before this
             self._over()
-        elif self._message is not None and self._is_open:
-            self._call(self._message)
-
-    def _call(self, message: bytes) -> None:
-        """Call the method for the one message that it takes."""
-        try:
-            request = self.method.parse(message)
-        except Exception as error:  # noqa: BLE001 - as grpcio says it, whatever the parser raises
-            self.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
         else:
-            self._start(request)
-
-    def _start(self, request: object) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(request), name=self._stream.head.path)
-        self._peer.begun(self._task)
-        self.watch_deadline()
+            self._peer.start_soon(self)
 
     async def _run(self, request: object) -> None:
         try:

@@ -5,6 +5,7 @@ Everything of one turn of the event loop is answered together: what was read is 
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
@@ -45,6 +46,7 @@ class Peer(asyncio.Protocol):
         self._reading = True
         self._flushing = False
         self._begun: list[Call] = []
+        self._waiting: deque[Call] = deque()
         self._running: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -89,6 +91,18 @@ class Peer(asyncio.Protocol):
         """It does again."""
         self.can_write.set()
         self._read_on()
+
+    def start_soon(self, call: Call) -> None:
+        """Have a call handled in its turn."""
+        self._waiting.append(call)
+        if len(self._waiting) == 1:
+            self._server.let_start(self)
+
+    def start_next(self) -> bool:
+        """Let one call be handled; False when no other waits."""
+        while self._waiting and not self._waiting.popleft().start():
+            pass
+        return bool(self._waiting)
 
     def begun(self, task: asyncio.Task[None]) -> None:
         """A call of it is being handled."""
@@ -190,6 +204,7 @@ class LeanServer:
     def __init__(self) -> None:
         self.methods: dict[str, Method] = {}
         self.peers: set[Peer] = set()
+        self._turns: deque[Peer] = deque()
         self._listening: list[asyncio.AbstractServer] = []
         self._watching: asyncio.TimerHandle | None = None
 
@@ -215,6 +230,21 @@ class LeanServer:
         self._listening.append(server)
         if not self._watching:
             self._watch()
+
+    def let_start(self, peer: Peer) -> None:
+        """Let a peer's calls be handled: one in each turn of the event loop, peer by peer, so that commits get in between."""
+        self._turns.append(peer)
+        if len(self._turns) == 1:
+            asyncio.get_running_loop().call_soon(self._start_next)
+
+    def _start_next(self) -> None:
+        peer = self._turns[0]
+        more = peer.start_next()
+        self._turns.popleft()
+        if more:
+            self._turns.append(peer)
+        if self._turns:
+            asyncio.get_running_loop().call_soon(self._start_next)
 
     async def stop(self, grace_s: float | None) -> None:
         """Take no more connections and calls; give calls that are open `grace_s` seconds, then end them with UNAVAILABLE."""
