@@ -20,6 +20,7 @@ from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 BACKLOG = 1_024
 READ_MAX = 65_536  # bytes of a peer, about; who sends more in one turn of the event loop waits for the next
 OUT_MAX = 2**20  # bytes that wait to be sent; beyond, nothing more is read from that peer
+HELD_BACK_MAX = 16 * 2**20  # bytes of answers that a peer's windows hold back; beyond, none of its calls is begun
 WATCH_S = 5.0  # between two looks at all connections
 GREET_S = 20.0  # for a peer's first frame
 QUIET_S = 60.0  # without a byte; then the peer is asked whether it is there, and has
@@ -47,6 +48,7 @@ class Peer(asyncio.Protocol):
         self._flushing = False
         self._begun: list[Call] = []
         self._waiting: deque[Call] = deque()
+        self._in_turn = False
         self._running: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -64,6 +66,7 @@ class Peer(asyncio.Protocol):
         self._transport = None
         self._server.peers.discard(self)
         self._begun.clear()
+        self._waiting.clear()
         for stream in list(self.connection.streams.values()):
             call = stream.call
             self.connection.cut_off(stream, Code.CANCEL)
@@ -77,6 +80,7 @@ class Peer(asyncio.Protocol):
         for event in self.connection.receive(data, self._heard):
             self._on_event(event)
         self.flush_soon()
+        self._take_turn()
         if self.connection.closed:
             self._hang_up()
         elif len(data) >= READ_MAX:
@@ -91,18 +95,19 @@ class Peer(asyncio.Protocol):
         """It does again."""
         self.can_write.set()
         self._read_on()
+        self._take_turn()
 
     def start_soon(self, call: Call) -> None:
         """Have a call handled in its turn."""
         self._waiting.append(call)
-        if len(self._waiting) == 1:
-            self._server.let_start(self)
+        self._take_turn()
 
     def start_next(self) -> bool:
-        """Let one call be handled; False when no other waits."""
-        while self._waiting and not self._waiting.popleft().start():
+        """Let one call be handled; False when no other waits, or none may start."""
+        while self._waiting and self._may_start and not self._waiting.popleft().start():
             pass
-        return bool(self._waiting)
+        self._in_turn = bool(self._waiting) and self._may_start
+        return self._in_turn
 
     def begun(self, task: asyncio.Task[None]) -> None:
         """A call of it is being handled."""
@@ -132,8 +137,9 @@ class Peer(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """True when no call is open or being handled."""
-        return not self.connection.streams and not self._running
+        """True when no call is open or being handled, and all answers are out."""
+        unsent = self._transport.get_write_buffer_size() if self._transport else 0
+        return not (self.connection.streams or self._running or unsent)
 
     async def end(self) -> None:
         """End what is still open, and hang up."""
@@ -146,7 +152,18 @@ class Peer(asyncio.Protocol):
         if running:
             await asyncio.wait(running)
         self.connection.go_away()
-        self._hang_up()
+        self._flush()
+        self._hang_up(at_once=bool(self._transport and self._transport.get_write_buffer_size()))
+
+    @property
+    def _may_start(self) -> bool:
+        """False while the peer leaves too much unread."""
+        return self.can_write.is_set() and self.connection.held_back <= HELD_BACK_MAX
+
+    def _take_turn(self) -> None:
+        if self._waiting and not self._in_turn and self._may_start:
+            self._in_turn = True
+            self._server.let_start(self)
 
     def _on_event(self, event: Event) -> None:
         kind, stream = event[0], event[1]

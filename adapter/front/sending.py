@@ -7,7 +7,6 @@ from adapter.front import frames, headers
 from adapter.front.frames import HEADER, HEADER_BYTES, Code, ConnectionFailedError, StreamFailedError
 from adapter.front.streams import WRITABLE, Event, Stream
 
-QUEUED_MAX = 64 * 2**20  # bytes of answers that a peer's windows hold back; beyond, calls are refused
 LEFT_MAX = 1_000  # streams that this side ended first, of which late frames are forgiven
 
 PREFIX = struct.Struct(">BL")  # of a message: compressed, length
@@ -27,7 +26,7 @@ class Sending:
         self._window = frames.WINDOW
         self._stream_window = frames.WINDOW
         self._blocked: dict[Stream, None] = {}  # by the connection's window alone
-        self._queued = 0
+        self.held_back = 0  # bytes of answers that wait for a window
         self._table_told = False
 
     def take_output(self) -> bytes:
@@ -39,9 +38,6 @@ class Sending:
         """Send the only message of a call that went well."""
         small = not message and self._window >= len(_EMPTY) <= stream.window
         if not small or not self._table_told or stream.open or stream.answering or stream.id not in self.streams:
-            if self._queued > QUEUED_MAX:
-                self.finish(stream, headers.RESOURCE_EXHAUSTED, "too many answers wait for their windows: read them first")
-                return
             self.send_message(stream, message)
             self.finish(stream, 0)
             return
@@ -104,7 +100,7 @@ class Sending:
         return headers.NO_TABLE + block
 
     def _queue(self, stream: Stream, data: bytes) -> None:
-        self._queued += len(data)
+        self.held_back += len(data)
         if stream.out is None:
             stream.out = bytearray(data)
         else:
@@ -122,7 +118,7 @@ class Sending:
                 return
             self._out.append(frames.frame(frames.DATA, 0, stream.id, bytes(out[:size])))
             del out[:size]
-            self._queued -= size
+            self.held_back -= size
             self._window -= size
             stream.window -= size
         if stream.final:
@@ -142,7 +138,7 @@ class Sending:
 
     def _drop_output(self, stream: Stream) -> None:
         if stream.out:
-            self._queued -= len(stream.out)
+            self.held_back -= len(stream.out)
             stream.out = None
         stream.final = b""
 
