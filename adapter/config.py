@@ -121,7 +121,7 @@ class AdapterServerSection(ServerSection):
 
     listen: Address = "127.0.0.1:9520"
     unix_socket: str = "data/adapter.sock"
-    front: Front = "lean"
+    front: Front = "grpcio"
 
 
 class MetricsSection(Section):

@@ -9,7 +9,14 @@ from typing import NoReturn
 import structlog
 
 WORDS = ("offsetTable", "lmqOffsetTable", "dataVersion", "brokerName", "queueId", "topic", "@broadcast", "%RETRY%", "shard")
-WATCHED = ["adapter.formats", "adapter.queues", "adapter.offset_store.local_file", "json.decoder", "json.scanner"]
+WATCHED = [
+    "adapter.formats",
+    "adapter.queues",
+    "adapter.offset_store.local_file",
+    "adapter.front",
+    "json.decoder",
+    "json.scanner",
+]
 
 
 def main() -> None:

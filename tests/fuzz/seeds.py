@@ -5,8 +5,10 @@ from pathlib import Path
 
 from adapter.formats import rocksdb_layouts
 from adapter.formats.rocksdb_layouts import Entry
+from tests import front_client
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
+SESSIONS = DATA.parent / "front"  # what grpcio and grpc-go sent
 
 
 _KEY = b'{\\"brokerName\\":\\"b\\",\\"queueId\\":3,\\"topic\\":\\"T\\"}'
@@ -49,8 +51,40 @@ SEEDS: dict[str, list[bytes]] = {
 }
 
 
+def _sessions() -> Iterator[bytes]:
+    """For the front; see the target for the first byte."""
+    yield from (b"\0" + path.read_bytes() for path in sorted(SESSIONS.glob("*.bin")))
+    block, message = front_client.block(front_client.request()), front_client.message(b"hello")
+    client = front_client.Client()
+    numbers = [client.begin("/s/m", ("grpc-timeout", "1S")) for _ in range(3)]
+    for number in numbers:
+        client.send(number, message, pad=3)
+    client.h2.ping(bytes(8))
+    client.h2.reset_stream(numbers[0])
+    client.h2.end_stream(numbers[1])
+    yield b"\0" + client.take_output()
+    records = [
+        (1, 4, 1, block),
+        (0, 0, 1, message),
+        (0, 1, 1, b""),
+        (1, 5, 3, b"\x82\x84\x86"),
+        (3, 0, 1, bytes(4)),
+        (6, 0, 0, bytes(8)),
+    ]
+    records += [
+        (4, 0, 0, bytes((0, 4, 0, 0, 0, 9))),
+        (8, 0, 0, bytes((0, 0, 1, 0))),
+        (1, 1, 5, block),
+        (9, 4, 5, b""),
+        (2, 0, 7, bytes(5)),
+    ]
+    yield b"\3" + b"".join(bytes((kind, flags, number, len(payload))) + payload for kind, flags, number, payload in records)
+
+
 def seeds(target: str) -> Iterator[bytes]:
     """The inputs of a target."""
     if target in {"broker", "client", "own", "local"}:
         yield from (path.read_bytes() for path in sorted(DATA.glob("*.json")))
-    yield from SEEDS[target]
+    if target == "front":
+        yield from _sessions()
+    yield from SEEDS.get(target, [])

@@ -20,6 +20,7 @@ from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
 from adapter.offset_store.local_file import LocalFileOffsetStore
 from adapter.queues import queue_of
 from tests.fuzz import reference
+from tests.fuzz.front import front
 from tests.fuzz.reference import Expected, Members, Number
 
 GROUP = "g"
@@ -132,6 +133,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "v1": v1,
     "v2": v2,
     "local": local,
+    "front": front,
 }
 
 

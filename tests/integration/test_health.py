@@ -65,6 +65,17 @@ async def test_requests_before_the_recovery_are_unavailable(directory: Path) -> 
         sidecar.stop()
 
 
+async def test_what_no_servicer_implements_is_unimplemented(directory: Path) -> None:
+    """The proto of the health service has a method that its package leaves out."""
+    async with (
+        running_sidecar(adapter_config(directory), FakeMeta()) as sidecar,
+        grpc.aio.insecure_channel(sidecar.addresses[0]) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await health_pb2_grpc.HealthStub(channel).List(health_pb2.HealthListRequest(), timeout=PATIENCE_S)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
 async def test_reflection_lists_the_services(directory: Path) -> None:
     """For grpcurl and its like."""
     async with (

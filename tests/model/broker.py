@@ -1,4 +1,4 @@
-"""One adapter of the model: the production sidecar over a simulated disk and network, without its gRPC front.
+"""One adapter of the model: the production sidecar over a simulated disk and network, with the lean front and without sockets.
 
 `Broker` is the machine, which outlives its processes; `Running` is one process, from a start to a stop, a kill or a power cut.
 """
@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
+
+import grpc
 
 from adapter.broker_log import NoBrokerLog
 from adapter.cache import OffsetCache
@@ -17,31 +19,40 @@ from adapter.committer import Change, Forget, Standing
 from adapter.config import AdapterConfig, WalSync
 from adapter.core import Core
 from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFailedError
+from adapter.front.lean import LeanServer
 from adapter.listen import GrpcServer
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
-from adapter.rpc import offsets_pb
+from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.sidecar import Sidecar
 from adapter.testing import adapter_config
 from tests.model.disk import Platter, SimDisk
+from tests.model.front import COMMIT, Client
 from tests.model.loop import Process, VirtualLoop
 from tests.model.network import Link, SaveCall, Service, SimMeta
 
 INTERVAL_S = 0.1
-WRITE_THROUGH = "w"  # the group that is not cached
+WRITE_THROUGH = "w"  # the group that is not cached, where any is written through
 METRICS = AdapterMetrics()  # one for all: nothing here reads them
 
 State = offsets_pb.StatusReply
 Submit = Callable[[Change], Coroutine[Any, Any, list[Standing]]]
 
 
+class Setup(NamedTuple):
+    """What differs between brokers. Where nothing is written through or synced one by one, lone commits go the short way."""
+
+    wal_sync: WalSync
+    writes_through: bool
+
+
 @cache
-def config_of(wal_sync: WalSync) -> AdapterConfig:
+def config_of(setup: Setup) -> AdapterConfig:
     """Short limits: virtual time is free, but each tick in it takes work."""
     return adapter_config(
         Path("nowhere"),
-        cache={"wal_sync": wal_sync},
-        policy=[{"groups": WRITE_THROUGH, "mode": "write_through"}],
+        cache={"wal_sync": setup.wal_sync},
+        policy=[{"groups": WRITE_THROUGH, "mode": "write_through"}] if setup.writes_through else [],
         flush={"interval_ms": 100, "max_batch_bytes": 16_384, "backoff_max_ms": 400, "refused_retry_ms": 500},
         recovery={"timeout_ms": 500, "batch_keys": 2},
         expiry={"retention_hours": 1, "interval_ms": 300},
@@ -50,21 +61,26 @@ def config_of(wal_sync: WalSync) -> AdapterConfig:
 
 
 class _Server(GrpcServer):
-    """Instead of a server that listens: who is in a call is known."""
+    """Instead of a server that listens: the lean front, and calls that come from nowhere."""
 
-    def __init__(self, calls: set[asyncio.Task[None]]) -> None:
-        self._calls = calls
+    def __init__(self, process: "Running", front: LeanServer) -> None:
+        self._process = process
+        self._front = front
+        self._calls = process.calls
         self.addresses = []
 
     async def set_serving(self, *, serving: bool) -> None:
         """See `GrpcServer`."""
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float | None) -> None:
         """See `GrpcServer`."""
+        self._process.front = None
+        stopping = asyncio.create_task(self._front.stop(grace_s))
         if self._calls:
             await asyncio.wait(self._calls, timeout=grace_s)
         for call in self._calls:
             call.cancel()
+        await stopping
 
 
 class _Sidecar(Sidecar):
@@ -74,7 +90,11 @@ class _Sidecar(Sidecar):
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[GrpcServer]:
-        yield _Server(self.process.calls)
+        front = LeanServer()
+        offsets_grpc.add_OffsetStoreServicer_to_server(self.store, cast("grpc.Server", front))
+        front.take_together({COMMIT: self.store.take})
+        self.process.front = front
+        yield _Server(self.process, front)
 
     async def _recover(self, core: Core) -> None:
         self.process.recovery_began(core)
@@ -101,10 +121,11 @@ class Machine:
 class Broker:
     """A machine with a disk and a network."""
 
-    def __init__(self, machine: Machine, name: str, wal_sync: WalSync) -> None:
+    def __init__(self, machine: Machine, name: str, setup: Setup) -> None:
         self.machine = machine
         self.name = name
-        self.config = config_of(wal_sync)
+        self.setup = setup
+        self.config = config_of(setup)
         self.platter = Platter()
         self.link = Link(machine.service)
         self.running: Running | None = None
@@ -125,7 +146,11 @@ class Broker:
     @property
     def wal_sync(self) -> WalSync:
         """When it syncs."""
-        return self.config.cache.wal_sync
+        return self.setup.wal_sync
+
+    def writes_through(self, key: OffsetKey) -> bool:
+        """True where its commits wait for the Meta Service."""
+        return self.setup.writes_through and key.group == WRITE_THROUGH
 
     def start(self) -> None:
         """Start a process."""
@@ -171,6 +196,9 @@ class Running(Process):
         self.disk: SimDisk | None = None
         self.sidecar: _Sidecar | None = None
         self.calls: set[asyncio.Task[None]] = set()
+        self.front: LeanServer | None = None
+        self._clients: dict[int, Client] = {}
+        self.forgets = 0  # how often keys or members were forgotten
         self.dead = False
         self.stopping_since: float | None = None
         self.left: int | None = None
@@ -207,6 +235,17 @@ class Running(Process):
         self.calls.add(task)
         task.add_done_callback(self.calls.discard)
 
+    def read(self, requests: Callable[[], None]) -> None:
+        """Let requests come in, in one turn of its event loop."""
+        self.machine.loop.call_soon(requests, context=self._context)
+
+    def client(self, number: int) -> Client | None:
+        """A connection of this number; None while there is none, and none can be had."""
+        found = self._clients.get(number)
+        if self.front and not self.dead and (found is None or not found.open):
+            found = self._clients[number] = Client(self.front)
+        return found if found and found.open else None
+
     async def demand(self, work: Awaitable[Any]) -> Any:
         """Do something that may flush besides the loop, so that saves are not counted meanwhile (5)."""
         self.demanding += 1
@@ -237,6 +276,8 @@ class Running(Process):
             self.broker.running = None
         loop = self.machine.loop
         loop.resume(self)
+        for client in self._clients.values():
+            self.read(client.wire.close)
         for task in (self.task, *self.calls):
             loop.call_soon(task.cancel)
 
@@ -270,6 +311,7 @@ class Running(Process):
     def _watching(self, submit: Submit) -> Submit:
         async def watched(change: Change) -> list[Standing]:
             if isinstance(change, Forget):
+                self.forgets += 1
                 self.machine.on_forget(self.broker, change.members)
             return await submit(change)
 
@@ -287,7 +329,7 @@ class Running(Process):
         """Invariants 5 and 6: at most one flush per interval, of nothing but dirty keys."""
         core = self.core
         keys = [entry.key for entry in call.entries]
-        if core is None or not set(keys) <= set(core.dirty._in_flight) or all(key.group == WRITE_THROUGH for key in keys):
+        if core is None or not set(keys) <= set(core.dirty._in_flight) or all(map(self.broker.writes_through, keys)):
             return
         if len(keys) != len(set(keys)) or len(keys) > len(core.dirty):
             self.machine.violations.append(f"6: {self.broker.name} sent {keys} of {len(core.dirty)} dirty keys")

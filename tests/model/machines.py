@@ -10,10 +10,9 @@ from typing import NamedTuple
 from adapter import retry
 from adapter.cache import OffsetCache
 from adapter.clocks import Clocks
-from adapter.config import WalSync
 from adapter.model import GroupKey, OffsetKey
 from adapter.writing import Stored
-from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running
+from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running, Setup
 from tests.model.disk import SimDisk
 from tests.model.loop import VirtualLoop
 from tests.model.model import Model, known, stands_in
@@ -29,7 +28,7 @@ DAY_MS = 24 * 3_600_000  # beyond the retention of an hour
 class Machines:
     """The simulated machines, and the model of what they owe."""
 
-    def __init__(self, seed: int, wal_syncs: Sequence[WalSync]) -> None:
+    def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
         retry.jitter.seed(seed)
         self.loop = VirtualLoop()
         self.model = Model()
@@ -38,7 +37,7 @@ class Machines:
         self.machine = Machine(self.loop, Clocks(self.loop.time, self.now_ms), self.service, KEYS)
         self.machine.on_loss = self._lost
         self.machine.on_forget = self._forgot
-        self.brokers = [Broker(self.machine, f"b{at}", wal_sync) for at, wal_sync in enumerate(wal_syncs)]
+        self.brokers = [Broker(self.machine, f"b{at}", setup) for at, setup in enumerate(setups)]
         self.expires = False
         self._losses: set[str] = set()
         for broker in self.brokers:

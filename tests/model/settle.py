@@ -21,6 +21,7 @@ def settle(world: World, watch: Watch) -> None:
         _wait(world, watch, lambda broker=broker: _is_up(broker), f"{broker.name} does not come back")  # type: ignore[misc]
     for broker in world.brokers:
         _wait(world, watch, lambda broker=broker: _is_clean(broker), f"{broker.name} stays dirty")  # type: ignore[misc]
+    _wait(world, watch, lambda: not world.unanswered, "commits are not answered")
     _expect_everything_there(world)
     for at in range(len(world.brokers)):
         world.stop(at)

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from adapter.config import WalSync
 from adapter.model import GroupKey, OffsetKey
 from adapter.reads import ReadMode
+from tests.model.broker import Setup
+from tests.model.consumers import Offer, Way
 from tests.model.invariants import Watch
 from tests.model.machines import GROUPS, KEYS
 from tests.model.network import Fault
@@ -24,7 +25,15 @@ STEPS = 30
 
 BROKERS = st.integers(0, 1)
 WAITS = st.sampled_from([0.0, 0.0015, 0.003, 0.05, 0.12, 0.35, 0.8])  # seconds
-WAL_SYNCS: list[WalSync] = ["interval", "always", "never"]
+# Twice where most commits go the short way.
+SETUPS = [
+    Setup("interval", False),
+    Setup("never", False),
+    Setup("interval", True),
+    Setup("always", True),
+    Setup("always", False),
+    Setup("interval", False),
+]
 SELDOM = st.sampled_from([False, False, False, True])
 FAULTS = st.lists(st.sampled_from(list(Fault)), min_size=1, max_size=4)
 OFFSETS = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 9), min_size=1, max_size=2)
@@ -33,6 +42,10 @@ KEY = st.sampled_from(KEYS)
 COMMITS = st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=3)
 CHANGE = st.sampled_from(["reset", "delete", "clone", "commit", "rewind"])
 THEN = st.sampled_from(["nothing", "read", "kill"])
+FURTHER = st.sampled_from([1, 2, 0, -1, 1])
+OFFERS = st.lists(st.builds(Offer, KEY, FURTHER, st.booleans(), SELDOM), min_size=1, max_size=6)
+ROUNDS = st.lists(OFFERS, min_size=1, max_size=4)
+MEETS = st.sampled_from(["nothing", "nothing", "nothing", "a full disk", "a stop", "a kill"])
 SOON_S = 0.02  # enough for what meets no fault
 UNHEARD_S = 0.22  # enough for a group load to be given up
 
@@ -44,10 +57,10 @@ class Everything(RuleBasedStateMachine):
     watch: Watch
     fine = True
 
-    @initialize(seed=st.integers(0, 99), wal_syncs=st.tuples(*[st.sampled_from(WAL_SYNCS)] * 2))
-    def begin(self, seed: int, wal_syncs: tuple[WalSync, ...]) -> None:
+    @initialize(seed=st.integers(0, 99), setups=st.tuples(*[st.sampled_from(SETUPS)] * 2))
+    def begin(self, seed: int, setups: tuple[Setup, ...]) -> None:
         """Two adapters start over empty disks."""
-        self.world = World(seed, wal_syncs)
+        self.world = World(seed, setups)
         self.watch = Watch(self.world)
 
     def _pass(self, seconds: float) -> None:
@@ -132,6 +145,27 @@ class Everything(RuleBasedStateMachine):
         else:
             self.world.commit(at, {key: offset}, overwrite=change == "rewind")
         self._pass(SOON_S)
+
+    @rule(
+        at=BROKERS, rounds=ROUNDS, way=st.sampled_from(Way), apart=st.booleans(), meets=MEETS, after=st.integers(0, 3), wait=WAITS
+    )
+    def commit_together(
+        self, at: int, rounds: list[list[Offer]], way: Way, apart: bool, meets: str, after: int, wait: float
+    ) -> None:
+        """Commits come at once, some times in a row; the last ones meet something that disturbs them."""
+        for offers in rounds[:-1]:
+            self.world.commit_together(at, offers, way, apart=apart)
+            self._pass(SOON_S)
+        if meets == "a kill":
+            self.world.kill(at, after, restart=False)
+        elif meets == "a full disk":
+            self.world.disk_full(at, full=True)
+        self.world.commit_together(at, rounds[-1], way, apart=apart)
+        if meets == "a stop":
+            self.world.stop(at)
+        self._pass(wait)
+        if meets == "a full disk":
+            self.world.disk_full(at, full=False)
 
     @rule(at=BROKERS, which=st.integers(0, len(BAD) - 1))
     def bad_commit(self, at: int, which: int) -> None:

@@ -6,7 +6,6 @@ Every method is one step: it starts a call, which `pass_time` lets happen.
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from adapter.config import WalSync
 from adapter.core import Core
 from adapter.errors import InvalidInputError
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
@@ -14,8 +13,9 @@ from adapter.plans import Reset, To
 from adapter.reads import ReadMode, Wanted
 from adapter.resets import Outcome
 from adapter.rpc import offsets_pb
-from tests.model.broker import WRITE_THROUGH, Running, State
-from tests.model.machines import KEYS, Machines
+from tests.model.broker import Running, Setup, State
+from tests.model.consumers import Consumers
+from tests.model.machines import KEYS
 from tests.model.model import Moved, Sent, known
 
 BIG = "m" * 4_000  # a few of these are a chunk each, so that a flush can fail in its middle
@@ -30,13 +30,12 @@ BAD: list[tuple[offsets_pb.ShardCommit, str]] = [
 ]
 
 
-class World(Machines):
+class World(Consumers):
     """Everything at once."""
 
-    def __init__(self, seed: int, wal_syncs: Sequence[WalSync]) -> None:
-        super().__init__(seed, wal_syncs)
+    def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
+        super().__init__(seed, setups)
         self._tags = 0
-        self._epochs: dict[OffsetKey, int] = {}
 
     def commit(
         self,
@@ -86,13 +85,13 @@ class World(Machines):
         self, running: Running, request: offsets_pb.CommitOffsetsRequest, sent: list[Sent], *, overwrite: bool
     ) -> None:
         assert running.sidecar
-        name = running.broker.name
+        name, through = running.broker.name, running.broker.writes_through
         before = dict(self.model.generations)
         begun = running.sidecar.store.begin(request)
         await running.sidecar.store.prepare(begun)
         commit = begun.parsed.commit
         for one in sent:
-            if one.key.group != WRITE_THROUGH:
+            if not through(one.key):
                 one.at_ms = self.now_ms()
         answers = await begun.core.commits.commit(commit)
         if running.dead:
@@ -113,8 +112,8 @@ class World(Machines):
                 # It will be decided by its own time, whenever it meets what stands.
                 self.model.sent[record.metadata].at_ms = record.committed_at_ms
             # Written through, it may have met what another broker had written through.
-            self._check_answer(name, offered[key], record, overwrite=overwrite and key.group != WRITE_THROUGH)
-            self.model.committed(name, key, record, self.loop.now, through=key.group == WRITE_THROUGH)
+            self._check_answer(name, offered[key], record, overwrite=overwrite and not through(key))
+            self.model.committed(name, key, record, self.loop.now, through=through(key))
 
     def _check_answer(self, name: str, offered: OffsetRecord, record: OffsetRecord, *, overwrite: bool) -> None:
         """What is answered is what was offered, or something that stands above it."""

@@ -62,8 +62,8 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "lone-is-not-dirty",
         "lone.py",
-        "        self._dirty.add_one(name, shard, after, self._clock())\n",
-        "",
+        "            self._dirty.add_one(name, shard, after, now)\n",
+        "            pass\n",
         "most commits are never sent to the Meta Service, but by a recovery",
         ("unit/test_lone.py::test_a_lone_commit_does_what_an_entry_does",),
     ),

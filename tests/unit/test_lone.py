@@ -27,6 +27,12 @@ def request(shard: str = "s", mode: int = 0, group: dict[str, Any] | None = None
     return made
 
 
+def takes(core: Core, sent: Request) -> bool:
+    """Commit it the short way; False when it has to go the general one."""
+    (count,) = core.lone.commit([(sent,)], NOW_MS)
+    return bool(count)
+
+
 @pytest.mark.parametrize("mode", list(CommitMode))
 async def test_a_lone_commit_does_what_an_entry_does(tmp_path: Path, mode: CommitMode) -> None:
     """Whatever stands, in either mode: the same record, counter, dirty keys, and answer or error."""
@@ -42,7 +48,7 @@ async def test_a_lone_commit_does_what_an_entry_does(tmp_path: Path, mode: Commi
         for where, standing, (offset, epoch) in cases:
             sent = request(where.shard, mode.value, offset=offset, epoch=epoch)
             wanted = await outcome(general, sent, where)
-            if lone.lone.commit(sent, NOW_MS):
+            if takes(lone, sent):
                 taken += 1
                 after = lone.cache.get(where)
                 assert standing
@@ -99,9 +105,9 @@ async def test_whatever_is_more_or_less_goes_the_general_way(tmp_path: Path, sen
     """And nothing of it is stored (10)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         core.cache.write({key(): record(0)})
-        assert not core.lone.commit(sent, NOW_MS)
+        assert not takes(core, sent)
         assert (core.cache.get(key()), len(core.dirty)) == (record(0), 0)
-        assert core.lone.commit(request(offset=9, group={"namespace": "default"}), NOW_MS)
+        assert takes(core, request(offset=9, group={"namespace": "default"}))
 
 
 async def test_what_is_not_in_memory_goes_the_general_way(tmp_path: Path) -> None:
@@ -109,18 +115,18 @@ async def test_what_is_not_in_memory_goes_the_general_way(tmp_path: Path) -> Non
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         core.cache.write({key(): record(1)})
         core.cache._hot.discard(key())
-        assert not core.lone.commit(request(offset=9), NOW_MS)
+        assert not takes(core, request(offset=9))
         core.cache.get(key())
-        assert core.lone.commit(request(offset=9), NOW_MS)
+        assert takes(core, request(offset=9))
 
 
 async def test_with_always_every_commit_goes_the_general_way(tmp_path: Path) -> None:
     """It has to wait for the sync (1); so has one that is written through to wait for the Meta Service."""
     async with core_over(tmp_path, FakeMeta(), knows="g", cache=watched(tmp_path, "always")) as core:
         core.cache.write({key(): record(1)})
-        assert not core.lone.commit(request(offset=9), NOW_MS)
+        assert not takes(core, request(offset=9))
     async with core_over(tmp_path, FakeMeta(), knows="g", policy=[{"groups": "x", "mode": "write_through"}]) as core:
-        assert not core.lone.commit(request(offset=9), NOW_MS)
+        assert not takes(core, request(offset=9))
 
 
 async def test_a_lone_commit_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +141,9 @@ async def test_a_lone_commit_that_cannot_be_written_changes_nothing(tmp_path: Pa
         with monkeypatch.context() as patched:
             patched.setattr(cache._disk, "write", full)
             with pytest.raises(DiskFullError):
-                core.lone.commit(request(offset=9), NOW_MS)
+                takes(core, request(offset=9))
         assert (cache.find(key()), cache.seq, len(core.dirty)) == ((record(1), 1), 1, 0)
-        assert core.lone.commit(request(offset=9), NOW_MS)
+        assert takes(core, request(offset=9))
     again = watched(tmp_path)
     assert (again.loss, again.find(key())) == (None, (record(9, committed_at_ms=NOW_MS), 2))
     again.close()
