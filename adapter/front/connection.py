@@ -67,7 +67,7 @@ class Connection(Control):
         stream.returned += size - paid
         if paid:
             self._allow_all(self._loans.pay_back(stream, paid))
-        if stream.open and (stream.returned > frames.WINDOW // 2 or stream.missing > stream.room):
+        if stream.open and stream.returned and (stream.returned > frames.WINDOW // 2 or stream.missing > stream.room):
             self._allow(stream, stream.returned)
             stream.returned = 0
             self._ask(stream)
@@ -202,7 +202,7 @@ class Connection(Control):
         """False when the call ends here, for a message that is not taken."""
         if not compressed and size <= MESSAGE_MAX:
             return True
-        self._note_noise()
+        self._note_noise(2)  # one of it comes back with the answer
         self._drop_output(stream)
         self._events.append((RESET, stream))
         if compressed == 1 and stream.head.compressed:
@@ -226,7 +226,8 @@ class Connection(Control):
         if stream.head.refusal:
             self._refuse(stream)
         elif stream.rest:
-            self._note_noise()
+            self._note_noise(2)
+            self._drop_output(stream)
             self.finish(stream, INTERNAL, "the request ended within a message")
             self._events.append((RESET, stream))
         else:

@@ -169,7 +169,7 @@ class Sending:
     def _go_on(self, stream: Stream) -> None:
         if stream.out:
             self._pump(stream)
-            if not stream.out and not stream.final:
+            if not stream.out and stream.id in self.streams:
                 self._events.append((WRITABLE, stream))
 
     def _resize_streams(self, window: int) -> None:
