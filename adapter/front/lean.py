@@ -43,7 +43,7 @@ class Peer(asyncio.Protocol):
         self.can_write.set()
         self._transport: asyncio.Transport | None = None
         self._heard = self._loop.time()
-        self._asked = False
+        self._asked = 0.0  # when; 0: not since it was heard
         self._reading = True
         self._flushing = False
         self._begun: list[Call] = []
@@ -76,7 +76,7 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle all that is in one read."""
         self._heard = self._loop.time()
-        self._asked = False
+        self._asked = 0.0
         for event in self.connection.receive(data, self._heard):
             self._on_event(event)
         self.flush_soon()
@@ -123,10 +123,10 @@ class Peer(asyncio.Protocol):
     def watch(self, now: float) -> None:
         """Drop a peer that has gone without a word."""
         quiet_s = now - self._heard
-        if quiet_s > QUIET_S + ANSWER_S or (not self.connection.greeted and quiet_s > GREET_S):
+        if (self._asked and now - self._asked > ANSWER_S) or (not self.connection.greeted and quiet_s > GREET_S):
             self._hang_up(at_once=True)
         elif quiet_s > QUIET_S and not self._asked:
-            self._asked = True
+            self._asked = now
             self.connection.ping()
             self.flush_soon()
 
@@ -224,6 +224,7 @@ class LeanServer:
         self._turns: deque[Peer] = deque()
         self._listening: list[asyncio.AbstractServer] = []
         self._watching: asyncio.TimerHandle | None = None
+        self._watched = 0.0
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """What generated code calls first; the same methods follow."""
@@ -280,8 +281,11 @@ class LeanServer:
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
-        for peer in list(self.peers):
-            peer.watch(loop.time())
+        now = loop.time()
+        if now - self._watched < 2 * WATCH_S:  # else this process stood still, and has not read what came meanwhile
+            for peer in list(self.peers):
+                peer.watch(now)
+        self._watched = now
         self._watching = loop.call_later(WATCH_S, self._watch)
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("front")
 COMMITTERS = 200
 GROUPS = 5
 SHARDS = 4  # of each committer; one more is shared by all of a group
-KILLS = 3
+KILLS = 2  # with each front
 PROGRESS = 2_000  # acknowledged commits between two kills
 
 

@@ -178,12 +178,12 @@ async def test_removes_while_commits_keep_coming_lose_nothing(directory: Path) -
 
         async def commit(shard: str) -> None:
             nonlocal last
-            for offset in range(1, 601):
+            for offset in range(1, 301):
                 await client.commit("g", {shard: offset})
                 last = max(last, offset)
 
         async def remove() -> None:
-            while last < 600:
+            while last < 300:
                 try:
                     await client.remove("g", ["s", "other"])
                 except grpc.aio.AioRpcError as error:
@@ -194,8 +194,8 @@ async def test_removes_while_commits_keep_coming_lose_nothing(directory: Path) -
                 tasks.start_soon(work)
         assert refusals <= {grpc.StatusCode.ABORTED}
         found = await client.read("g", mode=ReadMode.STORE)
-        assert {shard: (row.epoch, row.offset) for shard, row in found.items()} == {"s": (2, 600), "other": (2, 600)}
-    assert {name: found.position for name, found in meta.records.items()} == {key(): (2, 600), key("other"): (2, 600)}
+        assert {shard: (row.epoch, row.offset) for shard, row in found.items()} == {"s": (2, 300), "other": (2, 300)}
+    assert {name: found.position for name, found in meta.records.items()} == {key(): (2, 300), key("other"): (2, 300)}
 
 
 class GatedMeta(FakeMeta):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -12,17 +13,28 @@ import anyio.to_thread
 import grpc.aio
 
 from adapter.client import OffsetClient
-from adapter.config import MetaSection
+from adapter.config import Front, MetaSection, WalSync
 from adapter.history import META, History
 from adapter.meta_client import GrpcMetaClient
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process, positions
-from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, Load, Positions, Watcher, status_when
+from adapter.testing import ServiceProcess, adapter_process, ended, meta_process, positions, served_by
+from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, Load, Positions, Turn, Watcher, status_when
 from tests.durability.proxy import Proxy
 from tests.soak.consumers import PAUSE_S, THROUGH, Administrator, SharedLoad, turns_of
 
-NAMES = ("a", "b")  # of the adapters, and of their places in the history
+
+class Setup(NamedTuple):
+    """How an adapter runs. Its name is also that of its place in the history."""
+
+    name: str
+    front: Front
+    wal_sync: WalSync
+    writes_through: bool
+
+
+# The lean front where most commits go its short way: nothing is written through there, or synced one by one.
+SETUPS = (Setup("a", "lean", "interval", writes_through=False), Setup("b", "grpcio", "always", writes_through=True))
 POLICY = f"[[policy]]\ngroups = '{THROUGH}-*'\nmode = 'write_through'\n"
 # Short, so that a fault meets many attempts, and a start without the Meta Service is soon degraded.
 SETTINGS = """timeout_ms = 1000
@@ -48,18 +60,18 @@ class Node:
     name: str
     process: ServiceProcess
     proxy: Proxy
-    loads: Sequence[Load]
+    turns: Sequence[tuple[Load, Turn]]
     channel: grpc.aio.Channel
     client: OffsetClient
 
     async def rest(self) -> None:
         """No consumer of this adapter commits until `go_on`."""
-        for load in self.loads:
+        for load, _ in self.turns:
             await load.pause()
 
     def go_on(self) -> None:
         """Commit again."""
-        for load in self.loads:
+        for load, _ in self.turns:
             load.resume()
 
 
@@ -77,11 +89,14 @@ class Cluster:
 
     @classmethod
     @asynccontextmanager
-    async def running(cls, directory: Path, history: History, rng: random.Random) -> AsyncIterator["Cluster"]:
-        """All processes up, under load; killed at the end."""
+    async def running(
+        cls, directory: Path, history: History, rng: random.Random, front: Front | None = None
+    ) -> AsyncIterator["Cluster"]:
+        """All processes up, under load; killed at the end. `front`: of both adapters."""
         meta = meta_process(directory / "meta-service")
         async with AsyncExitStack() as stack:
-            nodes = [await _node(stack, directory, name, meta, history) for name in NAMES]
+            setups = [setup._replace(front=front or setup.front) for setup in SETUPS]
+            nodes = [await _node(stack, directory, setup, meta, history) for setup in setups]
             stack.enter_context(ended(meta, *(node.process for node in nodes)))
             remote = await stack.enter_async_context(
                 GrpcMetaClient.open(MetaSection(endpoints=(meta.address,), timeout_ms=2_000))
@@ -101,9 +116,7 @@ class Cluster:
         tasks.start_soon(self.watcher.run, name="watcher")
         tasks.start_soon(self.admin.take_turns, self.admin.changes(), name="administrator")
         for node in self.nodes:
-            shared, through = node.loads
-            assert isinstance(shared, SharedLoad)
-            for number, (load, turn) in enumerate(turns_of(node.name, shared, through)):
+            for number, (load, turn) in enumerate(node.turns):
                 tasks.start_soon(load.take_turns, turn, name=f"load-{node.name}-{number}")
 
     async def start(self, *processes: ServiceProcess) -> None:
@@ -175,14 +188,17 @@ class Cluster:
         reading.found(positions((await node.client.store.ReadOffsets(request, timeout=CALL_S)).offsets))
 
 
-async def _node(stack: AsyncExitStack, directory: Path, name: str, meta: ServiceProcess, history: History) -> Node:
+async def _node(stack: AsyncExitStack, directory: Path, setup: Setup, meta: ServiceProcess, history: History) -> Node:
+    name = setup.name
     proxy = await stack.enter_async_context(Proxy(meta.address).listening())
-    process = adapter_process(directory / name, proxy.address, top=POLICY, extra=SETTINGS)
+    top = POLICY if setup.writes_through else ""
+    with served_by(setup.front):
+        process = adapter_process(directory / name, proxy.address, wal_sync=setup.wal_sync, top=top, extra=SETTINGS)
     channel = await stack.enter_async_context(grpc.aio.insecure_channel(process.address, CHANNEL_OPTIONS))
     client = OffsetClient(channel, CALL_S, resend=False)
     shared = SharedLoad(client, history, [name], PAUSE_S)
-    through = Load(client, history, [name, META], PAUSE_S)
-    return Node(name, process, proxy, [shared, through], channel, client)
+    through = Load(client, history, [name, META], PAUSE_S) if setup.writes_through else None
+    return Node(name, process, proxy, turns_of(name, shared, through), channel, client)
 
 
 def _is_clean(status: offsets_pb.StatusReply) -> bool:

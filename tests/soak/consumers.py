@@ -162,10 +162,12 @@ def _changed(reply: offsets_pb.ChangeReply, writes: dict[str, Write]) -> None:
             writes[row.shard].acknowledged((row.after.epoch, row.after.offset, not row.after.deleted))
 
 
-def turns_of(name: str, shared: SharedLoad, through: Load) -> list[tuple[Load, Turn]]:
-    """All consumers of one adapter: each with the load that it belongs to."""
+def turns_of(name: str, shared: SharedLoad, through: Load | None) -> list[tuple[Load, Turn]]:
+    """All consumers of one adapter: each with the load that it belongs to. `through`: for groups that are written through."""
     own: list[Turn] = [shared.consumer(f"{name}-{number}") for number in range(3)]
     own += [shared.batches(name), shared.stream(f"{name}-stream"), shared.rewinds(f"{name}-rewinds")]
     own += [shared.shared(), shared.store_reads()]
-    written_through = [through.consumer(f"{THROUGH}-{name}"), through.rewinds(f"{THROUGH}-{name}-rewinds")]
-    return [(shared, turn) for turn in own] + [(through, turn) for turn in written_through]
+    turns: list[tuple[Load, Turn]] = [(shared, turn) for turn in own]
+    if through:
+        turns += [(through, through.consumer(f"{THROUGH}-{name}")), (through, through.rewinds(f"{THROUGH}-{name}-rewinds"))]
+    return turns

@@ -11,6 +11,7 @@ from pathlib import Path
 import anyio
 import grpc.aio
 
+from adapter.config import Front
 from adapter.history import History, Violation
 from tests.soak.cluster import Cluster
 from tests.soak.faults import CRASHES, DISTURBANCES, Fault
@@ -39,11 +40,16 @@ class Report:
         return not self.violations and not self.failure
 
 
-async def soak(cycles: int, seed: int, directory: Path, told: Callable[[Report, str], None]) -> Report:
-    """Run so many crash cycles; `told` hears of each step. The seed decides the faults and their instants."""
+async def soak(
+    cycles: int, seed: int, directory: Path, told: Callable[[Report, str], None], front: Front | None = None
+) -> Report:
+    """Run so many crash cycles; `told` hears of each step. The seed decides the faults and their instants.
+
+    `front`: of both adapters; None: one has the lean front and the other one grpcio.
+    """
     report, history, started = Report(seed), History(), time.monotonic()
     try:
-        async with Cluster.running(directory, history, random.Random(f"{seed} administrator")) as cluster:
+        async with Cluster.running(directory, history, random.Random(f"{seed} administrator"), front) as cluster:
             await _run(cluster, cycles, report, told)
             report.changes = cluster.admin.done
     except Exception as error:  # noqa: BLE001 - whatever it is, the report has to be written
