@@ -26,14 +26,14 @@ BARS = {
     "client": 3,
     "batches": 3,
     "wal_sync": 3,
-    "front": 9,
+    "front": 10,
     "during_flush": 1,
     "journal": 3,
     "meta_bulk": 2,
     "offset_files": 9,
 }
-BY_H2LOAD = {"floor": 0, "client": 2, "front": 7}  # the bars that are left without it
-BY_REDIS = {"front": 3}  # the bars that need it
+BY_H2LOAD = {"floor": 0, "client": 2, "front": 8}  # the bars that are left without it
+BY_REDIS = {"front": 4}  # the bars that need it
 
 needs_h2load = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed (nghttp2-client)")
 

@@ -13,6 +13,7 @@ from adapter.reads import ReadMode
 from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process, positions
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, check_remote, health_turns, under
+from tests.durability.load import status_when
 from tests.durability.machine import ALONE, NOWHERE, Strace, mounted
 
 pytestmark = pytest.mark.usefixtures("front")
@@ -89,6 +90,7 @@ async def test_a_failed_sync_is_told_when_nobody_commits_any_more(wal_sync: str,
         service.start()
         last = Callers(service.address, history, callers=1, shards=1)
         await last.run(turns=1)
+        await status_when(service.address, lambda status: not status.unsynced_writes)  # else its sync is the one that fails
         with Strace(service.pid, tmp_path / "trace", error="EIO") as fault:
             await last.run(turns=1)
             assert len(last.acknowledged) == (1 if wal_sync == "always" else 2)

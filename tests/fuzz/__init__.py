@@ -1,1 +1,1 @@
-"""Fuzzing of all that reads files of other systems, with atheris; see README.md. Not part of `make test`."""
+"""Fuzzing of all that reads what others wrote or sent, with atheris; see README.md. Not part of `make test`."""

@@ -1,7 +1,7 @@
 """One target for each parser: bytes in, AssertionError or any other error but NotReadableError out when a promise is broken.
 
 The promises: only NotReadableError, every entry a row or a reject as the reference says, the same wherever chunks are cut, and a
-file that is torn is never taken for a whole one.
+file that is torn is never taken for a whole one. Those of the front stand in front.py.
 """
 
 import json

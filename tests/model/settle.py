@@ -19,9 +19,9 @@ def settle(world: World, watch: Watch) -> None:
     _heal(world)
     for broker in world.brokers:
         _wait(world, watch, lambda broker=broker: _is_up(broker), f"{broker.name} does not come back")  # type: ignore[misc]
+    _wait(world, watch, lambda: not world.unanswered, "commits are not answered")
     for broker in world.brokers:
         _wait(world, watch, lambda broker=broker: _is_clean(broker), f"{broker.name} stays dirty")  # type: ignore[misc]
-    _wait(world, watch, lambda: not world.unanswered, "commits are not answered")
     _expect_everything_there(world)
     for at in range(len(world.brokers)):
         world.stop(at)

@@ -1,0 +1,34 @@
+#!/bin/sh
+# What `make interop` uses of Go and Rust: h2spec and the clients of clients.md, built into a cache directory from what go.sum and
+# Cargo.lock pin. May run again at any time. Neither Go nor Cargo is installed here: what is missing is named, and that is the end of it.
+set -eu
+HERE=$(cd "$(dirname "$0")" && pwd)
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/offset-adapter-interop"
+PATH="$PATH:/usr/local/go/bin:$HOME/.cargo/bin"
+
+missing=""
+command -v go >/dev/null 2>&1 || missing="$missing Go (1.26 or newer)"
+command -v cargo >/dev/null 2>&1 || missing="$missing${missing:+,} Cargo (1.88 or newer)"
+if [ -n "$missing" ]; then
+  echo "not installed:$missing"
+  exit 1
+fi
+mkdir -p "$CACHE/go" "$CACHE/rust"
+
+quietly() { # what is built, and the command: its output is shown only when it fails
+  what=$1
+  shift
+  "$@" >"$CACHE/log" 2>&1 || {
+    tail -n 20 "$CACHE/log"
+    echo "not built: $what"
+    exit 1
+  }
+}
+
+cd "$HERE/go"
+quietly "h2spec" go build -mod=readonly -buildvcs=false -o "$CACHE/go/h2spec" github.com/summerwind/h2spec/cmd/h2spec
+quietly "the Go client" go build -mod=readonly -buildvcs=false -o "$CACHE/go/client" .
+
+cd "$HERE/rust"
+quietly "the Rust client" cargo build --quiet --release --locked --target-dir "$CACHE/rust/target"
+ln -sf target/release/client "$CACHE/rust/client"

@@ -1,0 +1,50 @@
+#!/bin/sh
+# Two of the gRPC clients of `make interop`: grpc-java's jars from the Maven registry, with our program compiled against them, and
+# @grpc/grpc-js by `npm ci`. All of it goes into a cache directory. May run again at any time.
+set -eu
+GRPC_JAVA=1.85.1
+HERE=$(cd "$(dirname "$0")" && pwd)
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/offset-adapter-interop"
+
+missing=""
+for pair in javac:openjdk-17-jdk-headless mvn:maven node:nodejs npm:npm; do
+  command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
+done
+if [ -n "$missing" ]; then
+  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "not installed:$missing (needs root and apt-get)"
+    exit 1
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  # shellcheck disable=SC2086 - a list of packages
+  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null || {
+    echo "could not be installed:$missing (apt-get says why above)"
+    exit 1
+  }
+fi
+
+java="$CACHE/java-grpc"
+if [ ! -e "$java/complete-$GRPC_JAVA" ]; then
+  rm -rf "$java" && mkdir -p "$java"
+  # Maven prints its errors to stdout.
+  mvn -q -B -f "$HERE/java-grpc/pom.xml" dependency:copy-dependencies -Dgrpc.version="$GRPC_JAVA" \
+    -DincludeScope=runtime -DoutputDirectory="$java/jars" >"$java/log" 2>&1 || {
+    grep -m 3 ERROR "$java/log" || true
+    echo "not fetched: grpc-java $GRPC_JAVA (mvn says why above)"
+    exit 1
+  }
+  touch "$java/complete-$GRPC_JAVA"
+fi
+rm -rf "$java/classes"
+javac -nowarn -cp "$java/jars/*" -d "$java/classes" "$HERE"/java-grpc/*.java
+
+node="$CACHE/node"
+if ! cmp -s "$HERE/node/package-lock.json" "$node/complete"; then
+  rm -rf "$node" && mkdir -p "$node"
+  cp "$HERE/node/package.json" "$HERE/node/package-lock.json" "$node"
+  (cd "$node" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null) || {
+    echo "not fetched: @grpc/grpc-js (npm says why above)"
+    exit 1
+  }
+  cp "$HERE/node/package-lock.json" "$node/complete"
+fi

@@ -1,0 +1,122 @@
+"""Mutants of the lean front's way of a commit: from a read of a connection to its answers."""
+
+from tests.mutants.mutant import Mutant
+
+RUNS = "unit/test_lone_runs.py"
+TURN = "unit/test_turn.py"
+ANSWERS = "unit/test_turn_answers.py"
+
+FRONT_MUTANTS = (
+    Mutant(
+        "turn-is-acknowledged-before-its-write",
+        "cache.py",
+        "        self._write(forward.batch)\n",
+        "        __import__('asyncio').get_event_loop().call_soon(self._write, forward.batch)\n",
+        "a kill in this moment loses acknowledged commits",
+        (f"{TURN}::test_what_comes_in_a_turn_is_answered_at_its_end_in_the_order_in_which_it_came",),
+    ),
+    Mutant(
+        "answered-with-the-count-of-another",
+        "turn.py",
+        "zip(runs, counts, strict=True)",
+        "zip(runs, reversed(counts), strict=True)",
+        "a commit that nobody looked at is acknowledged, because another one in its turn was stored",
+        (f"{ANSWERS}::test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves",),
+    ),
+    Mutant(
+        "refused-turn-is-acknowledged",
+        "turn.py",
+        "            failure = error\n",
+        "            counts = [len(run) for run, _ in runs]\n",
+        "on a full disk every commit is acknowledged and none is stored",
+        (f"{ANSWERS}::test_what_the_disk_refuses_is_refused_to_every_caller",),
+    ),
+    Mutant(
+        "refused-turn-stays-in-memory",
+        "lone.py",
+        "            forward.undo()\n",
+        "",
+        "what a full disk refused is read, and supersedes what is committed next",
+        (f"{RUNS}::test_a_turn_that_cannot_be_written_leaves_all_as_it_was",),
+    ),
+    Mutant(
+        "undone-in-the-wrong-order",
+        "writing.py",
+        "in reversed(self._before):",
+        "in self._before:",
+        "of a shard that went on twice in a refused turn, the first value stays in memory and is on no disk",
+        (f"{RUNS}::test_a_turn_that_cannot_be_written_leaves_all_as_it_was",),
+    ),
+    Mutant(
+        "run-counts-one-more",
+        "lone.py",
+        "                return count\n",
+        "                return count + 1\n",
+        "the commit that ends a run is acknowledged and not stored",
+        (f"{RUNS}::test_a_run_counts_up_to_what_is_no_lone_commit",),
+    ),
+    Mutant(
+        "stream-answers-the-whole-run",
+        "server.py",
+        "self._add(Reply(id=run[count - 1].id, covers=count))",
+        "self._add(Reply(id=run[-1].id, covers=len(run)))",
+        "a rewind, or a bad commit, is acknowledged with the plain ones before it, and then answered again",
+        (f"{ANSWERS}::test_a_stream_keeps_its_order_whatever_is_between",),
+    ),
+    Mutant(
+        "lone-in-any-epoch",
+        "lone.py",
+        " or (knows and knows != epoch)",
+        "",
+        "a commit in flight undoes a reset, on the shortest way",
+        ("unit/test_lone.py::test_a_lone_commit_does_what_an_entry_does",),
+    ),
+    Mutant(
+        "turn-is-not-in-the-digest",
+        "writing.py",
+        "        self._digest += seq - replaced\n        self.batch.put(encoded",
+        "        self.batch.put(encoded",
+        "a store that lost nothing raises the alarm at its next open",
+        (f"{RUNS}::test_all_runs_of_a_turn_are_one_write",),
+    ),
+    Mutant(
+        "turn-without-a-watermark",
+        "cache.py",
+        "            self._advance_watermark(state.seq)\n",
+        "            pass\n",
+        "a store that went back says nothing: acknowledged commits are missing and nobody knows",
+        (f"{RUNS}::test_all_runs_of_a_turn_are_one_write",),
+    ),
+    Mutant(
+        "turn-uses-its-counters-again",
+        "cache.py",
+        "        self.seq, _, _, self._digest = state\n",
+        "        self._digest = state.digest\n",
+        "the flushed watermark covers commits that were never sent: a kill leaves them here for ever",
+        (f"{RUNS}::test_all_runs_of_a_turn_are_one_write",),
+    ),
+    Mutant(
+        "answer-is-not-sent",
+        "front/calls.py",
+        "            self._peer.flush_soon()  # mostly it is due already; it may have been before this\n",
+        "",
+        "now and then a commit is stored and its consumer waits for ever",
+        (f"{ANSWERS}::test_an_answer_is_sent_when_a_flush_was_due_before_it",),
+    ),
+    Mutant(
+        "refused-call-is-done",
+        "front/calls.py",
+        "        self._stream.call = self._requests = self._task = None\n",
+        "        self._task = None\n",
+        "a call that is refused for its form is done all the same",
+        (f"{ANSWERS}::test_a_call_of_two_messages_is_not_done",),
+    ),
+    Mutant(
+        "one-answer-breaks-the-others",
+        "turn.py",
+        '        except Exception:\n            log.exception("turn.answer_failed")\n',
+        "        finally:\n            pass\n",
+        "commits of other connections are stored and never answered",
+        (f"{TURN}::test_an_answer_that_breaks_leaves_those_behind_it",),
+    ),
+)
