@@ -122,6 +122,11 @@ def test_an_empty_answer_keeps_to_its_windows() -> None:
     assert server.answer(3).data == bytes(4)
     server.feed(window(0, 1))
     assert server.answer(3).messages == [b""]
+    counted = Server()
+    counted.connection.answer(counted.call(end=True), bytes(WINDOW - 5 - 7))
+    for number in (3, 5):
+        counted.connection.answer(counted.call(number, end=True), b"")
+    assert [len(counted.answer(number).data) for number in (3, 5)] == [5, 2]
     small = Server({4: 4})
     small.connection.answer(small.call(end=True), b"")
     small.connection.answer(small.call(3, end=True), b"")

@@ -127,6 +127,11 @@ def test_a_malformed_request_fails_its_stream(fields: Fields) -> None:
     assert raised.value.code == Code.PROTOCOL_ERROR
 
 
+def test_blanks_around_a_value_are_taken_with_it() -> None:
+    """RFC 9113, 8.2.1 calls that malformed; gRPC clients send it."""
+    assert ("x", " 1\t") in read(request("/s/m", ("x", " 1\t"))).metadata
+
+
 def test_a_block_that_is_remembered_means_the_same_until_the_table_changes() -> None:
     """A block of indices alone is another request once the table has another entry in front."""
     encoder, reader = Encoder(), HeaderReader()
@@ -199,8 +204,20 @@ def test_what_is_remembered_is_bounded() -> None:
         b"\x00",
         b"\x40\x05ab",
         b"\x00\x81\xff\x00",
+        b"\x00\x01a\x84\xff\xff\xff\xff",
+        b"\x7f\x2f\x01a",
     ],
-    ids=["index 0", "a huge index", "no such entry", "a table over 4,096", "cut off", "a name cut off", "bad Huffman"],
+    ids=[
+        "index 0",
+        "a huge index",
+        "no such entry",
+        "a table over 4,096",
+        "cut off",
+        "a name cut off",
+        "bad Huffman",
+        "Huffman with EOS",
+        "a name at no such entry",
+    ],
 )
 def test_a_block_that_cannot_be_decoded_fails_the_connection(sent: bytes) -> None:
     """Nothing behind it can be understood."""

@@ -68,6 +68,14 @@ def test_a_text_for_what_is_no_call_waits_for_its_window() -> None:
     assert not server.connection.streams
 
 
+def test_what_is_no_call_is_given_up_without_a_word() -> None:
+    """To the servicers, who never heard of it."""
+    server = Server({SettingsFrame.INITIAL_WINDOW_SIZE: 0})
+    server.feed(head(1, block(request(method="GET")), end=True))
+    assert server.feed(RstStreamFrame(1, error_code=8).serialize()) == []
+    assert not server.connection.streams
+
+
 @pytest.mark.parametrize(("sent", "fits"), [(7, True), (6, False), (8, False), (0, False)])
 def test_a_content_length_has_to_be_kept(sent: int, fits: bool) -> None:
     """PROTOCOL_ERROR otherwise, before the servicer hears of the end."""

@@ -119,8 +119,9 @@ async def test_a_call_of_two_messages_is_not_done(tmp_path: Path) -> None:
         group = offsets_pb.GroupShards(group="g")
         message = offsets_pb.RemoveOffsetsRequest(groups=[group]).SerializeToString()
         front.call("remove", message, message, path=REMOVE)
-        assert await front.answers() == {"remove": UNIMPLEMENTED}
-        assert front.core.cache.get(key("a"))
+        front.call("commit", *[request("a", offset=5).SerializeToString()] * 2)
+        assert await front.answers() == {"remove": UNIMPLEMENTED, "commit": UNIMPLEMENTED}
+        assert front.core.cache.get(key("a")) == record(1)
 
 
 async def test_a_call_that_is_cancelled_in_its_read_is_answered_to_nobody(tmp_path: Path) -> None:
