@@ -134,7 +134,7 @@ async def hset(server: Target, load: Hset, scale: Scale) -> Turn:
     offsets = commands * load.fields
     spent_us = (server.cpu_s() - before) / offsets * 1e6
     if process.returncode:
-        raise RuntimeError(f"{COMMAND} failed:\n{output}")
+        raise RuntimeError(f"{COMMAND} ended with {process.returncode}:\n{output}")
     head, found = csv.reader(output.splitlines()[-2:])
     numbers = dict(zip(head, found, strict=True))
     return Turn(float(numbers["rps"]) * load.fields, float(numbers["p50_latency_ms"]), float(numbers["p99_latency_ms"]), spent_us)

@@ -136,6 +136,8 @@ def _head_of(fields: Fields) -> Head:
     size = 0
     for name, value in fields:
         size += len(name) + len(value) + 32
+        if size > LIST_MAX and name[:1] != b":":
+            continue  # it is refused whatever this is: no work for it
         if name[:1] == b":":
             if regular or name in pseudo or name not in _PSEUDO:
                 raise StreamFailedError(Code.PROTOCOL_ERROR)
@@ -163,10 +165,10 @@ def _meaning(pseudo: dict[bytes, bytes], regular: Metadata, size: int) -> Head:
     refusal = None
     if method != b"POST":
         refusal = Refusal(405, 0, "" if method == b"HEAD" else "this is a gRPC server: its calls are POST\n")
-    elif not _GRPC.fullmatch(named.get("content-type", "").encode()):
-        refusal = Refusal(415, 0, "this is a gRPC server: content-type has to be application/grpc\n")
     elif size > LIST_MAX:
         refusal = Refusal(HTTP_OK, RESOURCE_EXHAUSTED, f"the metadata takes {size} bytes; at most {LIST_MAX} are taken")
+    elif not _GRPC.fullmatch(named.get("content-type", "").encode()):
+        refusal = Refusal(415, 0, "this is a gRPC server: content-type has to be application/grpc\n")
     elif timeout is not None and not matched:
         refusal = Refusal(HTTP_OK, INTERNAL, f"grpc-timeout: {timeout[:20]!r} is malformed")
     if refusal:

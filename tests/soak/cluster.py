@@ -21,7 +21,7 @@ from adapter.rpc import offsets_pb
 from adapter.testing import ServiceProcess, adapter_process, ended, meta_process, positions, served_by
 from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, Load, Positions, Turn, Watcher, status_when
 from tests.durability.proxy import Proxy
-from tests.soak.consumers import PAUSE_S, THROUGH, Administrator, SharedLoad, turns_of
+from tests.soak.consumers import PAUSE_S, THROUGH, Administrator, SharedLoad, shared_key, turns_of
 
 
 class Setup(NamedTuple):
@@ -180,8 +180,8 @@ class Cluster:
             raise SoakError(f"the Meta Service ended with {code}")
 
     async def _merge(self, node: Node, live: Positions) -> None:
-        """Read every group from the store, through an adapter."""
-        groups = dict.fromkeys(key.group_key for key in live)
+        """Read every group from the store, through an adapter; also the shared one when all of it is deleted there."""
+        groups = dict.fromkeys((shared_key(0).group_key, *(key.group_key for key in live)))
         wanted = [offsets_pb.GroupShards(namespace=namespace, group=group) for namespace, group in groups]
         request = offsets_pb.ReadOffsetsRequest(groups=wanted, mode=offsets_pb.ReadMode.ValueType(ReadMode.STORE.value))
         reading = self.history.reading(node.name, META)
