@@ -38,7 +38,7 @@ class Connection(Control):
         self._headers = headers.HeaderReader()
         self._block: _Block | None = None
         self._gap = (0, 0)  # the streams between these were never opened
-        self._room = CREDIT
+        self._uncredited = 0
         self._loans = Loans()
         self._held = 0
         asked = {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX, frames.MAX_HEADER_LIST_SIZE: headers.LIST_MAX}
@@ -114,12 +114,10 @@ class Connection(Control):
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
-        self._room -= size
-        if self._room < 0:
-            raise ConnectionFailedError(Code.FLOW_CONTROL_ERROR, "more than the connection's window")
-        if self._room <= CREDIT // 2:
-            self._out.append(frames.window_update(0, CREDIT - self._room))
-            self._room = CREDIT
+        self._uncredited += size
+        if self._uncredited >= CREDIT // 2:  # at once, whatever becomes of it: it is the streams' windows that hold a peer back
+            self._out.append(frames.window_update(0, self._uncredited))
+            self._uncredited = 0
         stream = self.streams.get(stream_id)
         if flags & frames.PADDED:
             payload = frames.unpadded(flags, payload)
