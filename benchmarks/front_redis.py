@@ -115,7 +115,14 @@ async def measure(
 
 
 async def hset(server: Target, load: Hset, scale: Scale) -> Turn:
-    """Run redis-benchmark; rate and CPU are those of an offset. Raises RuntimeError when it fails."""
+    """Run redis-benchmark; rate and CPU are those of an offset. Raises RuntimeError when it fails twice."""
+    try:
+        return await _hset(server, load, scale)
+    except RuntimeError:  # once in a hundred runs it ends without a word
+        return await _hset(server, load, scale)
+
+
+async def _hset(server: Target, load: Hset, scale: Scale) -> Turn:
     commands = max(int(scale.floor_calls * load.times), load.pipeline)
     pairs = [word for at in range(load.fields) for word in (f"queue-{at}", "1")]
     port = server.address.rpartition(":")[2]

@@ -17,7 +17,9 @@ from benchmarks.front_rising import Rising
 from benchmarks.report import Bar, Result
 from benchmarks.scale import SHORT
 
+pytestmark = pytest.mark.timeout(360)
 ROOT = Path(__file__).parent.parent.parent
+TIMEOUT_S = 330  # on a loaded machine; a third of it on a quiet one
 BARS = {
     "rates": 1,
     "flush": 2,
@@ -63,7 +65,7 @@ def bench(*arguments: str, scale: str = "short", path: str = "") -> subprocess.C
         env={**os.environ, "BENCH": scale, **({"PATH": path} if path else {})},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
