@@ -3,7 +3,6 @@
 Both sides answer after a write to the kernel, and both write together what has come in together.
 """
 
-import asyncio
 import csv
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -31,7 +30,6 @@ TITLE = "Redis, AOF everysec, and the lean front"
 CALL_LIMIT = 0.4
 CORE_LIMIT = 1.0
 BATCH = 1_024
-TIMEOUT_S = 300.0
 
 CALL_COLUMNS = (
     "one offset a call",
@@ -128,20 +126,11 @@ async def _hset(server: Target, load: Hset, scale: Scale) -> Turn:
     port = server.address.rpartition(":")[2]
     counts = ["-p", port, "-c", str(load.connections), "-P", str(load.pipeline), "-n", str(commands), "--csv"]
     before = server.cpu_s()
-    process = await asyncio.create_subprocess_exec(
-        program(COMMAND) or COMMAND, *counts, "HSET", GROUP, *pairs, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        async with asyncio.timeout(TIMEOUT_S):
-            output = (await process.communicate())[0].decode()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    code, output = await h2load.told(program(COMMAND) or COMMAND, *counts, "HSET", GROUP, *pairs)
     offsets = commands * load.fields
     spent_us = (server.cpu_s() - before) / offsets * 1e6
-    if process.returncode:
-        raise RuntimeError(f"{COMMAND} ended with {process.returncode}:\n{output}")
+    if code:
+        raise RuntimeError(f"{COMMAND} ended with {code}:\n{output}")
     head, found = csv.reader(output.splitlines()[-2:])
     numbers = dict(zip(head, found, strict=True))
     return Turn(float(numbers["rps"]) * load.fields, float(numbers["p50_latency_ms"]), float(numbers["p99_latency_ms"]), spent_us)

@@ -47,16 +47,9 @@ def frame(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-async def run(address: str, method: str, body: Path, calls: int, shape: Shape) -> Timed:
-    """Make calls that all send `body`; `address` may be `unix:` and a path. Raises RuntimeError unless all got a 200."""
-    log = body.with_suffix(".log")
-    log.unlink(missing_ok=True)
-    counts = [f"-n{calls}", f"-c{min(shape.connections, calls)}", f"-m{shape.streams}"]
-    headers = ["-Hcontent-type: application/grpc", "-Hte: trailers"]
-    where = ["-B", address, f"http://localhost{method}"] if address.startswith("unix:") else [f"http://{address}{method}"]
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, *counts, *headers, f"-d{body}", f"--log-file={log}", *where, stdout=asyncio.subprocess.PIPE
-    )
+async def told(*command: str) -> tuple[int, str]:
+    """The exit code and the output of a command, which is killed after TIMEOUT_S. Raises TimeoutError."""
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             output = (await process.communicate())[0].decode()
@@ -64,6 +57,17 @@ async def run(address: str, method: str, body: Path, calls: int, shape: Shape) -
         if process.returncode is None:
             process.kill()
             await process.wait()
+    return process.returncode or 0, output
+
+
+async def run(address: str, method: str, body: Path, calls: int, shape: Shape) -> Timed:
+    """Make calls that all send `body`; `address` may be `unix:` and a path. Raises RuntimeError unless all got a 200."""
+    log = body.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    counts = [f"-n{calls}", f"-c{min(shape.connections, calls)}", f"-m{shape.streams}"]
+    headers = ["-Hcontent-type: application/grpc", "-Hte: trailers"]
+    where = ["-B", address, f"http://localhost{method}"] if address.startswith("unix:") else [f"http://{address}{method}"]
+    _, output = await told(COMMAND, *counts, *headers, f"-d{body}", f"--log-file={log}", *where)
     if f"{calls} succeeded" not in output or f"status codes: {calls} 2xx" not in output:
         raise RuntimeError(f"h2load did not get {calls} answers:\n{output}")
     # Columns: start in microseconds since the epoch, status, microseconds to the end of the answer.

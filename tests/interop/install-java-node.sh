@@ -6,22 +6,7 @@ GRPC_JAVA=1.85.1
 HERE=$(cd "$(dirname "$0")" && pwd)
 CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/offset-adapter-interop"
 
-missing=""
-for pair in javac:openjdk-17-jdk-headless mvn:maven node:nodejs npm:npm; do
-  command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
-done
-if [ -n "$missing" ]; then
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    echo "not installed:$missing (needs root and apt-get)"
-    exit 1
-  fi
-  export DEBIAN_FRONTEND=noninteractive
-  # shellcheck disable=SC2086 - a list of packages
-  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null || {
-    echo "could not be installed:$missing (apt-get says why above)"
-    exit 1
-  }
-fi
+sh "$(dirname "$0")/install-packages.sh" javac:openjdk-17-jdk-headless mvn:maven node:nodejs npm:npm
 
 java="$CACHE/java-grpc"
 if [ ! -e "$java/complete-$GRPC_JAVA" ]; then

@@ -1,25 +1,10 @@
 #!/bin/sh
 # What `make interop` uses: a JDK and Maven from Debian's packages, and RocketMQ's jars from the Maven registry in a cache directory.
-# May run again at any time. Without root, or elsewhere, what is missing is named, and that is the end of it.
+# May run again at any time.
 set -eu
 CACHE="${HOME}/.cache/offset-adapter-interop"
 
-missing=""
-for pair in javac:openjdk-17-jdk-headless mvn:maven; do
-  command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
-done
-if [ -n "$missing" ]; then
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
-    echo "not installed:$missing (needs root and apt-get)"
-    exit 1
-  fi
-  export DEBIAN_FRONTEND=noninteractive
-  # shellcheck disable=SC2086 - a list of packages
-  { apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; } >/dev/null || {
-    echo "could not be installed:$missing (apt-get says why above)"
-    exit 1
-  }
-fi
+sh "$(dirname "$0")/install-packages.sh" javac:openjdk-17-jdk-headless mvn:maven
 
 fetch() { # a version of RocketMQ, with all that it depends on
   [ ! -e "$CACHE/rocketmq-$1/complete" ] || return 0
