@@ -26,23 +26,252 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class LocalStore(_message.Message):
+    """A local store of an adapter."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    FLUSHED_SEQ_FIELD_NUMBER: _builtins.int
+    broker: _builtins.str
+    """The broker that the adapter stands beside, 1 to 255 bytes."""
+    path: _builtins.str
+    """The directory of the store on that broker's machine, at most 4,096 bytes."""
+    store_id: _builtins.bytes
+    """16 random bytes, made with the store."""
+    flushed_seq: _builtins.int
+    """The store's newest write that the Meta Service has, or gets with this call."""
+    def __init__(
+        self,
+        *,
+        broker: _builtins.str = ...,
+        path: _builtins.str = ...,
+        store_id: _builtins.bytes = ...,
+        flushed_seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "flushed_seq", b"flushed_seq", "path", b"path", "store_id", b"store_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LocalStore: _TypeAlias = LocalStore  # noqa: Y015
+
+@_typing.final
+class StoreMark(_message.Message):
+    """How far a store behind the Meta Service is, in a reply. A later call that is
+    answered with another `store_id`, another `incarnation`, or a lower
+    `revision` was answered by a store that holds less than was acknowledged.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STORE_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The Raft group; empty for the embedded store."""
+    store_id: _builtins.bytes
+    """Made at random with the store; of etcd: the ID of the cluster."""
+    incarnation: _builtins.int
+    """Raised by whatever may leave the store with less than it acknowledged: a
+    repair.
+    """
+    revision: _builtins.int
+    """Grows with each write; of etcd: the revision."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        store_id: _builtins.bytes = ...,
+        incarnation: _builtins.int = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "revision", b"revision", "store_id", b"store_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreMark: _TypeAlias = StoreMark  # noqa: Y015
+
+@_typing.final
+class ReportStoreRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_NAME_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    REPLACES_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    cluster_name: _builtins.str
+    replaces: _builtins.bytes
+    """The `store_id` of a former store of this broker and path, which this one
+    takes the place of. Without it a different store that is remembered stays
+    so, and is in the reply.
+    """
+    now_ms: _builtins.int
+    """Unix time in milliseconds, by the adapter's clock."""
+    @_builtins.property
+    def store(self) -> Global___LocalStore: ...
+    def __init__(
+        self,
+        *,
+        cluster_name: _builtins.str = ...,
+        store: Global___LocalStore | None = ...,
+        replaces: _builtins.bytes = ...,
+        now_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "now_ms", b"now_ms", "replaces", b"replaces", "store", b"store"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportStoreRequest: _TypeAlias = ReportStoreRequest  # noqa: Y015
+
+@_typing.final
+class ReportStoreReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: _builtins.int
+    KNOWN_AT_MS_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    known_at_ms: _builtins.int
+    """When it was told last; Unix time in milliseconds, by this server's clock."""
+    now_ms: _builtins.int
+    """This server's clock; Unix time in milliseconds."""
+    @_builtins.property
+    def known(self) -> Global___LocalStore:
+        """What was remembered before this call for the same broker and path; absent:
+        nothing. `flushed_seq` is the highest that was told.
+        """
+
+    @_builtins.property
+    def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark]: ...
+    def __init__(
+        self,
+        *,
+        known: Global___LocalStore | None = ...,
+        known_at_ms: _builtins.int = ...,
+        marks: _abc.Iterable[Global___StoreMark] | None = ...,
+        now_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known", "known_at_ms", b"known_at_ms", "marks", b"marks", "now_ms", b"now_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportStoreReply: _TypeAlias = ReportStoreReply  # noqa: Y015
+
+@_typing.final
+class GetStoreStatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetStoreStatusRequest: _TypeAlias = GetStoreStatusRequest  # noqa: Y015
+
+@_typing.final
+class GetStoreStatusReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Loss(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        WRITES_FIELD_NUMBER: _builtins.int
+        FOUND_AT_MS_FIELD_NUMBER: _builtins.int
+        writes: _builtins.int
+        """About how many acknowledged writes were missing, at least 1."""
+        found_at_ms: _builtins.int
+        """When it was found; Unix time in milliseconds."""
+        def __init__(
+            self,
+            *,
+            writes: _builtins.int = ...,
+            found_at_ms: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["found_at_ms", b"found_at_ms", "writes", b"writes"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ENGINE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    engine: _builtins.str
+    """"rocksdb" or "etcd"."""
+    version: _builtins.str
+    now_ms: _builtins.int
+    """Unix time in milliseconds."""
+    @_builtins.property
+    def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark]: ...
+    @_builtins.property
+    def loss(self) -> Global___GetStoreStatusReply.Loss:
+        """Absent unless acknowledged writes were ever found missing."""
+
+    def __init__(
+        self,
+        *,
+        engine: _builtins.str = ...,
+        version: _builtins.str = ...,
+        marks: _abc.Iterable[Global___StoreMark] | None = ...,
+        now_ms: _builtins.int = ...,
+        loss: Global___GetStoreStatusReply.Loss | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "engine", b"engine", "loss", b"loss", "marks", b"marks", "now_ms", b"now_ms", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
+    _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+
+Global___GetStoreStatusReply: _TypeAlias = GetStoreStatusReply  # noqa: Y015
+
+@_typing.final
 class SaveOffsetDataRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
+    now_ms: _builtins.int
+    """Unix time in milliseconds, by the adapter's clock. Optional."""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___SaveOffsetData]: ...
+    @_builtins.property
+    def store(self) -> Global___LocalStore:
+        """Which local store the offsets come from. Optional."""
+
     def __init__(
         self,
         *,
         cluster_name: _builtins.str = ...,
         offsets: _abc.Iterable[Global___SaveOffsetData] | None = ...,
+        store: Global___LocalStore | None = ...,
+        now_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "offsets", b"offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "now_ms", b"now_ms", "offsets", b"offsets", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -134,18 +363,26 @@ class SaveOffsetDataReply(_message.Message):
 
     COMMITTED_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
     committed: _builtins.bool
+    now_ms: _builtins.int
+    """This server's clock; Unix time in milliseconds."""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SaveOffsetResult]: ...
+    @_builtins.property
+    def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark]: ...
     def __init__(
         self,
         *,
         committed: _builtins.bool = ...,
         results: _abc.Iterable[Global___SaveOffsetResult] | None = ...,
+        marks: _abc.Iterable[Global___StoreMark] | None = ...,
+        now_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed", b"committed", "marks", b"marks", "now_ms", b"now_ms", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -743,7 +980,10 @@ class MergeOffsetDataRequest(_message.Message):
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
+    now_ms: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """As in ScanOffsetDataReply; the write counter in a record is ignored. An
@@ -752,16 +992,22 @@ class MergeOffsetDataRequest(_message.Message):
 
     @_builtins.property
     def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def store(self) -> Global___LocalStore:
+        """As in SaveOffsetDataRequest."""
+
     def __init__(
         self,
         *,
         cluster_name: _builtins.str = ...,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         records: _abc.Iterable[_builtins.bytes] | None = ...,
+        store: Global___LocalStore | None = ...,
+        now_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "now_ms", b"now_ms", "records", b"records", "store", b"store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -796,22 +1042,30 @@ class MergeOffsetDataReply(_message.Message):
     APPLIED_FIELD_NUMBER: _builtins.int
     SUPERSEDED_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
+    MARKS_FIELD_NUMBER: _builtins.int
+    NOW_MS_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
     """Entries whose value stands now; also those that stood already."""
     superseded: _builtins.int
     """Entries above which a larger value stands."""
+    now_ms: _builtins.int
+    """This server's clock; Unix time in milliseconds."""
     @_builtins.property
     def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergeOffsetDataReply.Rejected]: ...
+    @_builtins.property
+    def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark]: ...
     def __init__(
         self,
         *,
         applied: _builtins.int = ...,
         superseded: _builtins.int = ...,
         rejected: _abc.Iterable[Global___MergeOffsetDataReply.Rejected] | None = ...,
+        marks: _abc.Iterable[Global___StoreMark] | None = ...,
+        now_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "rejected", b"rejected", "superseded", b"superseded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "marks", b"marks", "now_ms", b"now_ms", "rejected", b"rejected", "superseded", b"superseded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -79,6 +79,16 @@ class MetaServiceServiceStub:
                 request_serializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataReply.FromString,
                 _registered_method=True)
+        self.ReportStore = channel.unary_unary(
+                '/meta.service.common.MetaServiceService/ReportStore',
+                request_serializer=adapter_dot_rpc_dot_meta__service__pb2.ReportStoreRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ReportStoreReply.FromString,
+                _registered_method=True)
+        self.GetStoreStatus = channel.unary_unary(
+                '/meta.service.common.MetaServiceService/GetStoreStatus',
+                request_serializer=adapter_dot_rpc_dot_meta__service__pb2.GetStoreStatusRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_meta__service__pb2.GetStoreStatusReply.FromString,
+                _registered_method=True)
 
 
 class MetaServiceServiceServicer:
@@ -157,6 +167,22 @@ class MetaServiceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportStore(self, request, context):
+        """An adapter tells which local store it has open, and learns which one this
+        Meta Service remembers for its broker, and how far its own stores are.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStoreStatus(self, request, context):
+        """What this Meta Service's own stores are, and whether one of them ever lost
+        something.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetaServiceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -204,6 +230,16 @@ def add_MetaServiceServiceServicer_to_server(servicer, server):
                     servicer.MergeOffsetData,
                     request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataReply.SerializeToString,
+            ),
+            'ReportStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportStore,
+                    request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.ReportStoreRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_meta__service__pb2.ReportStoreReply.SerializeToString,
+            ),
+            'GetStoreStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStoreStatus,
+                    request_deserializer=adapter_dot_rpc_dot_meta__service__pb2.GetStoreStatusRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_meta__service__pb2.GetStoreStatusReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -449,6 +485,60 @@ class MetaServiceService:
             '/meta.service.common.MetaServiceService/MergeOffsetData',
             adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataRequest.SerializeToString,
             adapter_dot_rpc_dot_meta__service__pb2.MergeOffsetDataReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/meta.service.common.MetaServiceService/ReportStore',
+            adapter_dot_rpc_dot_meta__service__pb2.ReportStoreRequest.SerializeToString,
+            adapter_dot_rpc_dot_meta__service__pb2.ReportStoreReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStoreStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/meta.service.common.MetaServiceService/GetStoreStatus',
+            adapter_dot_rpc_dot_meta__service__pb2.GetStoreStatusRequest.SerializeToString,
+            adapter_dot_rpc_dot_meta__service__pb2.GetStoreStatusReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -72,6 +72,14 @@ class MetaServiceServiceStub:
     """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
     the store's form, and the reply has a row only for what was refused.
     """
+    ReportStore: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ReportStoreRequest, _meta_service_pb2.ReportStoreReply]
+    """An adapter tells which local store it has open, and learns which one this
+    Meta Service remembers for its broker, and how far its own stores are.
+    """
+    GetStoreStatus: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.GetStoreStatusRequest, _meta_service_pb2.GetStoreStatusReply]
+    """What this Meta Service's own stores are, and whether one of them ever lost
+    something.
+    """
 
 @_typing.type_check_only
 class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
@@ -110,6 +118,14 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     MergeOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]  # type: ignore[assignment]
     """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
     the store's form, and the reply has a row only for what was refused.
+    """
+    ReportStore: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ReportStoreRequest, _meta_service_pb2.ReportStoreReply]  # type: ignore[assignment]
+    """An adapter tells which local store it has open, and learns which one this
+    Meta Service remembers for its broker, and how far its own stores are.
+    """
+    GetStoreStatus: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.GetStoreStatusRequest, _meta_service_pb2.GetStoreStatusReply]  # type: ignore[assignment]
+    """What this Meta Service's own stores are, and whether one of them ever lost
+    something.
     """
 
 class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -200,6 +216,26 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_meta_service_pb2.MergeOffsetDataReply, _abc.Awaitable[_meta_service_pb2.MergeOffsetDataReply]]:
         """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
         the store's form, and the reply has a row only for what was refused.
+        """
+
+    @_abc_1.abstractmethod
+    def ReportStore(
+        self,
+        request: _meta_service_pb2.ReportStoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_service_pb2.ReportStoreReply, _abc.Awaitable[_meta_service_pb2.ReportStoreReply]]:
+        """An adapter tells which local store it has open, and learns which one this
+        Meta Service remembers for its broker, and how far its own stores are.
+        """
+
+    @_abc_1.abstractmethod
+    def GetStoreStatus(
+        self,
+        request: _meta_service_pb2.GetStoreStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_service_pb2.GetStoreStatusReply, _abc.Awaitable[_meta_service_pb2.GetStoreStatusReply]]:
+        """What this Meta Service's own stores are, and whether one of them ever lost
+        something.
         """
 
 def add_MetaServiceServiceServicer_to_server(servicer: MetaServiceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
