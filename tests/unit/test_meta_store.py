@@ -1,4 +1,4 @@
-"""The embedded store of the Meta Service: what it acknowledged is there, or the start is refused, or a repair tells what is lost."""
+"""The embedded store of the Meta Service: what it acknowledged is there, or the start is refused; a repair tells what is lost."""
 
 import asyncio
 import contextlib
@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from rocksdict import Rdict
 
-from adapter.codec import encode_key, encode_record
+from adapter import rocks
+from adapter.codec import encode_key, encode_record, pack_names
 from adapter.errors import StoreDamagedError, StoreLockedError
 from adapter.metaservice import rocksdb_repair
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.metaservice.rocksdb_metadata import RocksDbMetadata
-from adapter.metaservice.rocksdb_store import REPAIRED, check, open_store
+from adapter.metaservice.rocksdb_store import DATA, FAMILIES, REPAIRED, check, open_store
 from adapter.model import LocalStore, OffsetKey, OffsetRecord, SaveEntry
 from adapter.testing import eventually
 from adapter.watermark import Watermark
@@ -140,6 +142,44 @@ async def test_every_bit_of_the_log_counts(killed: Path, tmp_path: Path) -> None
             assert check(path, whole.seq) == whole
 
 
+def rewritten(killed: Path, path: Path, change: Callable[[Rdict], None]) -> Path:
+    """A copy of a store, of which something is changed that RocksDB cannot notice."""
+    shutil.copytree(killed, path)
+    db = rocks.open_store(path / "db", FAMILIES, "")
+    data = db.get_column_family(DATA)
+    change(data)
+    data.close()
+    db.close()
+    return path
+
+
+def test_rows_that_vanished_are_missed_though_the_newest_write_is_there(killed: Path, tmp_path: Path) -> None:
+    """As when one of several log files is gone."""
+    path = rewritten(killed, tmp_path / "meta", lambda data: data.delete(next(iter(data.keys()))))
+    with pytest.raises(StoreDamagedError, match="rows are there, and"):
+        open_store(path)
+
+
+def test_rows_that_went_back_are_missed_though_all_are_there(killed: Path, tmp_path: Path) -> None:
+    """Their older values have older write counters."""
+
+    def go_back(data: Rdict) -> None:
+        first = next(iter(data.keys()))
+        data.put(first, encode_record(record(1), 2))
+
+    with pytest.raises(StoreDamagedError, match="older than what was acknowledged"):
+        open_store(rewritten(killed, tmp_path / "meta", go_back))
+
+
+async def test_a_mark_tells_only_of_what_is_synced(tmp_path: Path) -> None:
+    """Also in the replies of others: what a power cut takes must not look like a loss."""
+    engine = RocksDbEngine.open(tmp_path / "meta")
+    (before,) = engine.marks()
+    engine._write({pack_names(CLUSTER, *KEYS[0]): record(5)})
+    assert engine.marks() == [before]
+    engine.close()
+
+
 @pytest.mark.parametrize("damage", ["missing", "zeroed", "garbage"])
 async def test_a_watermark_that_cannot_be_read_is_damage(damage: str, killed: Path, tmp_path: Path) -> None:
     """Nothing would tell how much the store has to hold. A repair notes it, for nobody knows what is missing."""
@@ -224,11 +264,12 @@ async def test_every_change_keeps_the_bookkeeping(tmp_path: Path) -> None:
 async def test_only_one_process_has_a_store(tmp_path: Path) -> None:
     """Told before anything is read: what another one is writing would look like damage."""
     engine = RocksDbEngine.open(tmp_path / "meta")
-    for call in (open_store, lambda path: rocksdb_repair.repair(path, 0)):
-        with pytest.raises(StoreLockedError, match="another process"):
-            call(tmp_path / "meta")
+    with pytest.raises(StoreLockedError, match="another process"):
+        open_store(tmp_path / "meta")
+    with pytest.raises(StoreLockedError, match="another process"):
+        rocksdb_repair.repair(tmp_path / "meta", 0)
     engine.close()
-    open_store(tmp_path / "meta")
+    RocksDbEngine.open(tmp_path / "meta").close()
 
 
 async def test_an_intact_store_is_not_repaired(killed: Path, tmp_path: Path) -> None:
