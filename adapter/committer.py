@@ -71,9 +71,10 @@ class Reconcile(NamedTuple):
 
 
 class Load(NamedTuple):
-    """All that the Meta Service holds of some groups, fetched when `forgets` keys had been forgotten.
+    """What the Meta Service holds under some keys (None: nothing), fetched when there had been `forgets` removals.
 
-    Refused with ContendedError when more have been since: what was fetched may be older than what was flushed and forgotten.
+    With what came in former Loads of the same `forgets` it is all that it holds of `groups`. Refused with ContendedError when
+    keys of one of its groups were removed since: what was fetched may be older than what was flushed and removed.
     """
 
     groups: Collection[GroupKey]
@@ -166,7 +167,19 @@ class Committer:
 class _Deciding:
     """What one change does, and its write."""
 
-    __slots__ = ("_cache", "_clean", "_clock", "_dirty", "_forward", "_loaded", "_members", "_newly_loaded", "_staged", "rewinds")
+    __slots__ = (
+        "_cache",
+        "_clean",
+        "_clock",
+        "_dirty",
+        "_forward",
+        "_loaded",
+        "_members",
+        "_newly_absent",
+        "_newly_loaded",
+        "_staged",
+        "rewinds",
+    )
 
     def __init__(self, cache: OffsetCache, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
         self._cache = cache
@@ -174,6 +187,7 @@ class _Deciding:
         self._loaded = loaded
         self._clock = clock
         self._newly_loaded: Collection[GroupKey] = ()
+        self._newly_absent: Collection[OffsetKey] = ()
         self._staged: dict[OffsetKey, OffsetRecord | None] = {}
         self._forward: dict[GroupKey, dict[str, Held]] = {}
         self._clean: set[OffsetKey] = set()
@@ -203,12 +217,15 @@ class _Deciding:
         if self._newly_loaded:
             # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
             self._loaded.groups.update(self._newly_loaded)
+        if self._newly_absent:
+            self._loaded.note_absent(self._newly_absent)
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
         return self._staged[key] if key in self._staged else self._cache.get(key)
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
         self._staged[key] = record
+        self._loaded.absent.discard(key)
         if clean:
             self._clean.add(key)
         else:
@@ -268,9 +285,10 @@ class _Deciding:
         return raised
 
     def _load(self, change: Load) -> list[Standing]:
-        if change.forgets != self._loaded.forgets:
+        if self._loaded.forgotten_since(chain(change.groups, {key.group_key for key, _ in change.entries}), change.forgets):
             raise ContendedError("keys were removed while their groups were loaded")
         self._newly_loaded = change.groups
+        self._newly_absent = [key for key, found in change.entries if found is None and self._standing(key) is None]
         return self._reconcile(
             [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in change.entries]
         )
@@ -305,8 +323,7 @@ class _Deciding:
             raise ContendedError(f"{'/'.join(busy)}: is still being committed")
         if not change.gone and any(self._has_come_back(group, change.keys) for group in change.members):
             raise ContendedError("the group has come back")
-        self._loaded.groups -= {key.group_key for key in change.keys}
-        self._loaded.forgets += 1
+        self._loaded.forget({key.group_key for key in change.keys})
         removed = [Standing(key, self._cache.get(key)) for key in change.keys]
         for key, record in removed:
             self._dirty.discard(key)

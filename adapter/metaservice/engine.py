@@ -5,12 +5,21 @@ from typing import NamedTuple, Protocol
 
 from adapter.model import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, merge, resolve
 
+GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # of a page of `whole_group`
+
 
 class Page(NamedTuple):
     """A page of a listing; `after` is the token of the next one, empty at the end."""
 
     entries: list[tuple[OffsetKey, OffsetRecord]]
     after: bytes
+
+
+class GroupPage(NamedTuple):
+    """Records of a group in key order. With `more`, which needs an entry, there may be others behind the last one."""
+
+    entries: list[tuple[OffsetKey, OffsetRecord]]
+    more: bool
 
 
 class Expiry(NamedTuple):
@@ -54,8 +63,11 @@ class Engine(Protocol):
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         """The records of these keys, tombstones included, absent ones left out."""
 
-    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """All records of a group, tombstones included, in key order."""
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
+        """Records of a group, tombstones included, from behind the shard `after` (empty: from the first one).
+
+        At most `size`, and not many more than `room` bytes of them, but at least one.
+        """
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Put tombstones with a raised epoch over these shards, or over all of the group when none is named."""
@@ -77,6 +89,23 @@ class Engine(Protocol):
 
     async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
         """As `save`, of checked entries in packed form, without the cluster. What it did before it failed stays."""
+
+
+def row_bytes(key: bytes, value: bytes) -> int:
+    """At least what a row takes in a reply, by its packed key and record: names may be in it twice."""
+    return 2 * len(key) + len(value)
+
+
+async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+    """All records of a group that fits into the memory, tombstones included, in key order."""
+    entries: list[tuple[OffsetKey, OffsetRecord]] = []
+    after = ""
+    while True:
+        page = await engine.group_page(cluster, namespace, group, GROUP_PAGE, GROUP_PAGE_BYTES, after)
+        entries += page.entries
+        if not page.more:
+            return entries
+        after = page.entries[-1][0].shard
 
 
 def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:

@@ -20,7 +20,7 @@ from adapter.codec import decode_record, encode_record, pack_names, prefix_end, 
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError, StoreDamagedError
 from adapter.metaservice.bulk import Cuts, Merge
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
+from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, row_bytes, settle
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
 from adapter.wire import others
 
@@ -34,6 +34,7 @@ ADVICE = (
 )
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop gets a turn
+READ_SLICE = 200  # records read before
 PAGE_BYTES = 16 * 2**20  # of the records of a scanned page; its keys are less than 16 MiB: both fit in a reply
 
 
@@ -107,11 +108,21 @@ class RocksDbEngine:
             await anyio.lowlevel.checkpoint()
         return found
 
-    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """A scan of the group's prefix."""
-        found = self._get_group(cluster, namespace, group)
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
+        """A bounded scan, in slices."""
+        prefix = pack_names(cluster, namespace, group)
+        start = pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
+        rows = rocks.scan(self._data, start, prefix_end(prefix))
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        while room > 0 and (found := list(islice(rows, min(READ_SLICE, size - len(entries))))):
+            for key, value in found:
+                entries.append(_entry(key, value))
+                room -= row_bytes(key, value)
+                if room <= 0:
+                    break
+            await others()
         await self.settle()
-        return found
+        return GroupPage(entries, more=room <= 0 or len(entries) == size)
 
     def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster, namespace, group)

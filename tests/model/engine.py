@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
 from adapter.metaservice.bulk import Cuts
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
+from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, row_bytes, settle
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, expired, is_deleted
 
 Records = dict[bytes, OffsetRecord]
@@ -50,11 +50,17 @@ class MemoryEngine:
         await self._sync()
         return found
 
-    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
         """See `Engine`."""
-        found = self._below(pack_names(cluster, namespace, group))
+        behind = pack_names(cluster, namespace, group, after) if after else b""
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        for key, record in self._below(pack_names(cluster, namespace, group), behind):
+            if len(entries) == size or room <= 0:
+                break
+            entries.append((key, record))
+            room -= row_bytes(pack_names(cluster, *key), encode_record(record))
         await self._sync()
-        return found
+        return GroupPage(entries, more=len(entries) == size or room <= 0)
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """See `Engine`."""
