@@ -11,6 +11,8 @@ from itertools import chain, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
+import structlog
+
 from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.combine import Combiner
@@ -18,8 +20,21 @@ from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, NotReadyError
 from adapter.hot import Held
 from adapter.journal import NO_JOURNAL, Journal, Moved
-from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, as_seen, meet
+from adapter.model import (
+    EPOCH_LIMIT,
+    FIRST_EPOCH,
+    CommitMode,
+    GroupKey,
+    Member,
+    OffsetKey,
+    OffsetRecord,
+    as_seen,
+    epoch_warning,
+    meet,
+)
 from adapter.placing import LoadedGroups, check_generation, goes_back, place
+
+log = structlog.get_logger(__name__)
 
 Entry = tuple[OffsetKey, OffsetRecord]
 
@@ -303,6 +318,8 @@ class _Deciding:
             if after is None:
                 continue
             if after != before:
+                if after.epoch > EPOCH_LIMIT:
+                    log.warning("epoch.high", key="/".join(key), warning=epoch_warning(after.epoch))
                 # A local value that only took the remote epoch still has to go there.
                 self._stage(key, after, clean=after == remote)
             elif after == remote:

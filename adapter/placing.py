@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable
 
-from adapter.errors import FencedError, NotReadyError
-from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
+from adapter.errors import FencedError, NotReadyError, RefusedError
+from adapter.model import EPOCH_MAX, FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide, epoch_warning
 
 MAX_ABSENT = 10_000  # keys, and groups with removals, that are remembered one by one
 
@@ -68,7 +68,7 @@ def goes_back(before: OffsetRecord, after: OffsetRecord) -> bool:
 def place(
     key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
 ) -> OffsetRecord:
-    """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown.
+    """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown, RefusedError of the largest.
 
     Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
     So could a commit of an epoch that this adapter has not seen yet, which is refused in the same way.
@@ -81,6 +81,8 @@ def place(
     if standing is None:
         return offered._replace(epoch=loaded.epoch_of_absent(key))
     after = decide(offered, standing, mode)
+    if after.epoch > max(EPOCH_MAX, standing.epoch):
+        raise RefusedError(f"{'/'.join(key)}: cannot be rewound: it {epoch_warning(standing.epoch)}")
     if standing.epoch == 0 and after.epoch > 0:
         raise NotReadyError(
             f"{'/'.join(key)}: cannot be rewound now: its epoch is unknown while the Meta Service is out of reach"

@@ -1,9 +1,25 @@
 """What a store has to do to stand behind the Meta Service. Every engine passes tests/contract/test_engine.py."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from adapter.model import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, merge, resolve
+from adapter.errors import RefusedError
+from adapter.model import (
+    EPOCH_LIMIT,
+    EXHAUSTED,
+    FIRST_EPOCH,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    deleted,
+    epoch_problem,
+    exhausted,
+    is_deleted,
+    merge,
+    resolve,
+)
 
 GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # of a page of `whole_group`
 
@@ -45,10 +61,11 @@ class Parts(NamedTuple):
 
 
 class MergeCounts(NamedTuple):
-    """What became of merged entries: how many stand now, and above how many a larger value stands."""
+    """What became of merged entries: how many stand now, above how many a larger value stands; which were refused, and why."""
 
     applied: int
     superseded: int
+    rejected: Sequence[tuple[int, str]] = ()
 
 
 class Engine(Protocol):
@@ -108,6 +125,15 @@ async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) 
         after = page.entries[-1][0].shard
 
 
+def buried(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> dict[OffsetKey, OffsetRecord]:
+    """The tombstones of a delete of what stands. Raises RefusedError, before anything is written, where no epoch is left."""
+    found = {key: record for key, record in entries if not is_deleted(record)}
+    last = next((key for key, record in found.items() if exhausted(record.epoch)), None)
+    if last:
+        raise RefusedError(f"{'/'.join(last)}: stands in epoch {found[last].epoch}: {EXHAUSTED}; nothing was deleted")
+    return {key: deleted(record, now_ms) for key, record in found.items()}
+
+
 def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     """What becomes of a valid entry: the rule that every engine applies. Pure.
 
@@ -119,6 +145,9 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
         if found != entry.expected_offset:
             return SaveOutcome(Status.CONFLICT, standing)
     offered = resolve(entry.record, standing)
+    problem = epoch_problem(offered.epoch, standing.epoch if standing else 0) if offered.epoch > EPOCH_LIMIT else ""
+    if problem:
+        return SaveOutcome(Status.INVALID, standing, problem)
     if offered.epoch == 0:
         offered = offered._replace(epoch=FIRST_EPOCH)
     stands = merge(offered, standing) if standing else offered

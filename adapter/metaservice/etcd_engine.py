@@ -21,7 +21,7 @@ from adapter.errors import MetaUnavailableError
 from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.config import EtcdSection
-from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, row_bytes, whole_group
+from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, row_bytes, whole_group
 from adapter.metaservice.etcd_expiry import Expirer
 from adapter.metaservice.etcd_lane import Item, Lane
 from adapter.metaservice.etcd_moves import Moves
@@ -29,7 +29,7 @@ from adapter.metaservice.etcd_reads import Row, Widths, lanes_of, read, walk
 from adapter.metaservice.etcd_values import Keys, decode_value
 from adapter.metaservice.fences import Fences, LayoutChangedError
 from adapter.metaservice.layout import Layout
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, is_deleted
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 from adapter.wire import others
 
@@ -117,8 +117,7 @@ class EtcdEngine:
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]
         standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
         now_ms = wall_ms()
-        buried = [SaveEntry(key, deleted(record, now_ms)) for key, record in standing if not is_deleted(record)]
-        outcomes = await self.save(cluster, buried)
+        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in buried(standing, now_ms).items()])
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
             raise MetaUnavailableError(failed.message)
@@ -179,6 +178,7 @@ class EtcdEngine:
     async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
         """As saves, in slices, so that saves have their turns between them."""
         applied = superseded = 0
+        rejected: list[tuple[int, str]] = []
         for at in range(0, len(keys), SLICE):
             pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
             outcomes = await self.save(
@@ -189,7 +189,9 @@ class EtcdEngine:
                 raise MetaUnavailableError(failed.message)
             applied += sum(outcome.status is Status.APPLIED for outcome in outcomes)
             superseded += sum(outcome.status is Status.SUPERSEDED for outcome in outcomes)
-        return MergeCounts(applied, superseded)
+            refused = ((index, outcome) for index, outcome in enumerate(outcomes, at) if outcome.status is Status.INVALID)
+            rejected += [(index, outcome.message) for index, outcome in refused]
+        return MergeCounts(applied, superseded, tuple(rejected))
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Numbers for the metrics. Thread-safe."""

@@ -20,8 +20,8 @@ from adapter.codec import decode_record, encode_record, pack_names, prefix_end, 
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError, StoreDamagedError
 from adapter.metaservice.bulk import Cuts, Merge
-from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, row_bytes, settle
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
+from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, row_bytes, settle
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, expired
 from adapter.wire import others
 
 log = structlog.get_logger(__name__)
@@ -135,8 +135,7 @@ class RocksDbEngine:
             standing = await self._get(cluster, wanted) if shards else self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
             prefix = pack_names(cluster)
-            buried = {key: deleted(record, now_ms) for key, record in standing if not is_deleted(record)}
-            self._write({prefix + pack_names(*key): record for key, record in buried.items()})
+            self._write({prefix + pack_names(*key): record for key, record in buried(standing, now_ms).items()})
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:

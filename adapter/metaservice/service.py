@@ -151,13 +151,14 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
             with self._metrics.save_seconds.time():
                 counts = await self._engine.merge(cluster, checked.keys, checked.records)
+        refused = checked.all_rejected(len(request.keys), counts.rejected)
         for status, count in (
             (Status.APPLIED, counts.applied),
             (Status.SUPERSEDED, counts.superseded),
-            (Status.INVALID, len(checked.rejected)),
+            (Status.INVALID, len(refused)),
         ):
             self._metrics.results[status].inc(count)
-        rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in checked.rejected]
+        rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in refused]
         return meta_pb.MergeOffsetDataReply(applied=counts.applied, superseded=counts.superseded, rejected=rejected)
 
     async def _save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
