@@ -9,10 +9,10 @@ from itertools import islice
 
 from adapter.access import Access, audited
 from adapter.bounds import Bounds, ShardKey
-from adapter.codec import decode_key, encode_key, group_prefix, pack_names
+from adapter.codec import decode_key, encode_key, pack_names
 from adapter.commit_requests import parse_groups
 from adapter.core import Core
-from adapter.errors import AdapterError
+from adapter.errors import AdapterError, TooLargeError
 from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.reads import LOAD_GROUPS, Wanted
 from adapter.requests import (
@@ -28,6 +28,8 @@ from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.situation import Situation
 from adapter.statuses import Context
 from adapter.views import change_reply, describe_row, shard_offset
+
+MAX_DESCRIBED = 100_000  # shards of a group: its answer is one message
 
 Describe = offsets_pb.DescribeGroupReply
 
@@ -90,11 +92,12 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         reply = Describe(mode=self._situation.config.mode_of(*group), member_id=member.member_id if member else "")
         if member:
             reply.generation = member.generation
-        local = {stored.key: stored.record for stored in core.cache.scan(group_prefix(group))}
+        wanted = Wanted(group, parse_shards(request.shards))
+        local = dict(core.reader.local(wanted))
         remote: dict[OffsetKey, OffsetRecord] = {}
         try:
             # Asked, not merged: to look at something changes nothing.
-            (remote,) = await core.meta.get_groups([group], patient=True)
+            remote = await _remote(core, wanted)
         except AdapterError as error:
             reply.remote_error = str(error)
         keys = sorted(local.keys() | remote.keys())
@@ -132,7 +135,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         core = self._core()
         chosen = parse_wanted(request.groups) if request.groups else None
         async for some in _in_pieces(_named(chosen) if chosen else _all(core)):
-            await core.loader.load_patiently(*dict.fromkeys(wanted.group for wanted in some))
+            await core.loader.load_patiently(*some)
             found = (entry for wanted in some for entry in core.reader.local(wanted))
             while page := list(islice(found, DEFAULT_PAGE)):
                 live = [shard_offset(key, record, dirty=key in core.dirty) for key, record in page if record.live]
@@ -170,6 +173,21 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
             except AdapterError as error:
                 reply.bounds_error = str(error)
         return {shard: told for shard in shards if (told := core.bounds.get(ShardKey(group.namespace, shard)))}
+
+
+async def _remote(core: Core, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+    """What the Meta Service holds. Raises MetaUnavailableError, TooLargeError."""
+    if wanted.shards:
+        return await core.meta.get(wanted.keys)
+    found: dict[OffsetKey, OffsetRecord] = {}
+    left, after = [wanted.group], b""
+    while left:
+        page = await core.meta.groups_page(left, after)
+        found.update(page.entries)
+        if len(found) > MAX_DESCRIBED:
+            raise TooLargeError(f"{'/'.join(wanted.group)}: has more than {MAX_DESCRIBED:,} offsets; name shards")
+        left, after = list(page.left), page.after
+    return found
 
 
 async def _all(core: Core) -> AsyncIterator[Wanted]:

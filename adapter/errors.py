@@ -36,6 +36,10 @@ class MetaUnavailableError(TransientError):
     """The Meta Service did not answer, not in time, or not for all of it, or is overloaded. What it applied is unknown."""
 
 
+class TimedOutError(MetaUnavailableError):
+    """The same because of the time alone: asked for less, the Meta Service may answer."""
+
+
 class OverloadedError(TransientError):
     """Too much is under way in this Meta Service. Nothing of the request was done."""
 
@@ -62,6 +66,10 @@ class ContendedError(TransientError):
 
 class InvalidInputError(PermanentError):
     """A request breaks a rule; the text names the field and the entry."""
+
+
+class TooLargeError(PermanentError):
+    """The answer would be larger than one may be; the text says how to ask for less at a time."""
 
 
 class FencedError(PermanentError):

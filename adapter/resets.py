@@ -6,6 +6,7 @@ The Meta Service goes first: killed behind it, the next load or recovery adopts 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from adapter.bounds import Bounds, ReportedBounds, ShardKey
@@ -22,9 +23,13 @@ from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
 from adapter.plans import Change, Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
 from adapter.reads import GroupLoader, Wanted
+from adapter.retry import retrying
+from adapter.wire import in_slices
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
+MAX_CHANGES = 100_000  # of one reset, delete or clone: its answer is one message of about 100 bytes for each
+KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
 NAMED = 3  # shards that an error or warning names
 
 
@@ -75,8 +80,7 @@ class Resets:
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
         """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
         group = wanted.group
-        await self._loader.load_patiently(group)
-        shards = [key.shard for key in self._keys(wanted)]
+        shards = list(wanted.shards) or [key.shard for key, record in (await self._known(wanted)).items() if record.live]
         if not shards:
             raise InvalidInputError(f"group: {'/'.join(group)} has no offsets; name the shards that shall get one")
         bounds, warnings = await self._bounds(group.namespace, shards, reset)
@@ -88,7 +92,7 @@ class Resets:
         def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
 
-        return await self._change("reset", group, plan, warnings, execute=execute)
+        return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute)
 
     async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
         """Delete shards of a group; none named: all of it, and its generation."""
@@ -97,7 +101,7 @@ class Resets:
             keys = wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]
             return plan_delete(keys, Known(standing, now_ms=now_ms))
 
-        outcome = await self._change("delete", wanted.group, plan, [], execute=execute)
+        outcome = await self._change("delete", wanted, plan, [], execute=execute)
         if execute and not wanted.shards:
             await self._committer.submit(Forget((), [wanted.group], gone=True))
         return outcome
@@ -131,8 +135,7 @@ class Resets:
         """Give `target` the offsets of a group's shards (none named: all). Raises InvalidInputError when there are none."""
         if target == wanted.group:
             raise InvalidInputError(f"to_group: {target.group!r} is the group to clone from")
-        await self._loader.load_patiently(wanted.group)
-        sources = {key: record for key, record in self._standing(wanted.group).items() if record.live}
+        sources = {key: record for key, record in (await self._known(wanted)).items() if record.live}
         missing = [shard for shard in wanted.shards if OffsetKey(*wanted.group, shard) not in sources]
         if missing or not sources:
             what = f"has no offset of {_some(missing)}" if missing else "has no offsets"
@@ -143,12 +146,17 @@ class Resets:
         def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_clone(sources, keys, Known(standing, now_ms=now_ms))
 
-        return await self._change("clone", target, plan, [], execute=execute)
+        return await self._change("clone", Wanted(target, [key.shard for key in chosen]), plan, [], execute=execute)
 
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
         """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
         commit = commit._replace(entries=commit.offered(), columns=())
-        await self._loader.load_patiently(*dict.fromkeys(key.group_key for key, _ in commit.entries))
+        await self._loader.load_patiently(
+            *(
+                Wanted(group, [key.shard for key, _ in named])
+                for group, named in groupby(commit.entries, lambda at: at[0].group_key)
+            )
+        )
         before = {key: self._cache.get(key) for key, _ in commit.entries}
         after = {key: decide(offered, before[key], commit.mode) for key, offered in commit.entries}
         if execute:
@@ -169,17 +177,15 @@ class Resets:
             self._journal.moved("import", _moved(changes))
         return Outcome(changes, [], execute)
 
-    async def _change(self, kind: str, group: GroupKey, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
+    async def _change(self, kind: str, wanted: Wanted, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
         """Load, plan and, under the flusher's lock, write, adopt and read back."""
         now_ms = self._now_ms()
         if not execute:
-            await self._loader.load_patiently(group)
-            changes = plan(self._standing(group), now_ms)
+            changes = plan(await self._known(wanted), now_ms)
         else:
             async with self._flusher.paused():
-                await self._loader.load_patiently(group)
-                changes = plan(self._standing(group), now_ms)
-                await self._execute(kind, group, changes)
+                changes = plan(await self._known(wanted), now_ms)
+                await self._execute(kind, wanted.group, changes)
         active = active_warning(changes, now_ms)
         return Outcome(changes, [*warnings, *([active] if active else [])], execute)
 
@@ -235,11 +241,38 @@ class Resets:
                 "at the same time; look at it and try again"
             )
 
-    def _standing(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
-        return {stored.key: stored.record for stored in self._cache.scan(group_prefix(group))}
+    async def _known(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+        """What stands under the keys, loaded from the Meta Service first.
 
-    def _keys(self, wanted: Wanted) -> list[OffsetKey]:
-        return wanted.keys or [key for key, record in self._standing(wanted.group).items() if record.live]
+        Raises ContendedError when some are removed all the time, InvalidInputError for more than MAX_CHANGES of them.
+        """
+        attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=KNOW_LIMIT_S, on=ContendedError)
+        return await attempts(self._known_once, wanted)
+
+    async def _known_once(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+        loaded = self._committer.loaded
+        forgets = loaded.forgets
+        if len(wanted.shards) > MAX_CHANGES:
+            raise InvalidInputError(
+                f"shards: are {len(wanted.shards):,}, over {MAX_CHANGES:,}; name less in each of several calls"
+            )
+        await self._loader.load_patiently(wanted)
+        standing: dict[OffsetKey, OffsetRecord] = {}
+        if wanted.shards:
+            async for keys in in_slices(wanted.keys):
+                standing.update((key, record) for key in keys if (record := self._cache.get(key)) is not None)
+        else:
+            page = await self._cache.page(LIST_PAGE, prefix=group_prefix(wanted.group))
+            while page:
+                standing.update((stored.key, stored.record) for stored in page)
+                if len(standing) > MAX_CHANGES:
+                    raise InvalidInputError(
+                        f"group: {'/'.join(wanted.group)} has over {MAX_CHANGES:,} offsets, the most of one change; name shards"
+                    )
+                page = await self._cache.page(LIST_PAGE, prefix=group_prefix(wanted.group), after=page[-1].key)
+        if loaded.forgotten_since([wanted.group], forgets):
+            raise ContendedError(f"{'/'.join(wanted.group)}: shards were removed here meanwhile; try again")
+        return standing
 
     async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
         """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""

@@ -24,7 +24,7 @@ from adapter.codec import decode_record, decode_seq, encode_record, pack_names, 
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, keep, settle
+from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, keep, row_bytes, settle
 from adapter.metaservice.rocksdb_store import DATA, META, STATE, Opened, State, open_store
 from adapter.model import (
     STORE_ID_BYTES,
@@ -35,9 +35,7 @@ from adapter.model import (
     SaveEntry,
     SaveOutcome,
     StoreMark,
-    deleted,
     expired,
-    is_deleted,
 )
 from adapter.wire import others
 from adapter.writing import Loss
@@ -51,6 +49,7 @@ _NO_SEQ = bytes(_SEQ.size)
 WATERMARK_SYNC_S = 1.0
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop gets a turn
+READ_SLICE = 200  # records read before
 PAGE_BYTES = 16 * 2**20  # of the records of a scanned page; its keys are less than 16 MiB: both fit in a reply
 
 
@@ -130,11 +129,21 @@ class RocksDbEngine:
             await anyio.lowlevel.checkpoint()
         return found
 
-    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """A scan of the group's prefix."""
-        found = self._get_group(cluster, namespace, group)
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
+        """A bounded scan, in slices."""
+        prefix = pack_names(cluster, namespace, group)
+        start = pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
+        rows = rocks.scan(self._data, start, prefix_end(prefix))
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        while room > 0 and (found := list(islice(rows, min(READ_SLICE, size - len(entries))))):
+            for key, value in found:
+                entries.append(_entry(key, value))
+                room -= row_bytes(key, value)
+                if room <= 0:
+                    break
+            await others()
         await self.settle()
-        return found
+        return GroupPage(entries, more=room <= 0 or len(entries) == size)
 
     def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster, namespace, group)
@@ -147,8 +156,7 @@ class RocksDbEngine:
             standing = await self._get(cluster, wanted) if shards else self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
             prefix = pack_names(cluster)
-            buried = {key: deleted(record, now_ms) for key, record in standing if not is_deleted(record)}
-            self._write({prefix + pack_names(*key): record for key, record in buried.items()})
+            self._write({prefix + pack_names(*key): record for key, record in buried(standing, now_ms).items()})
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
