@@ -19,7 +19,6 @@ from adapter.client import OffsetClient
 from adapter.rpc import offsets_pb
 from benchmarks.during_flush import Span
 from benchmarks.fast_path import PATIENT
-from benchmarks.fast_path_load import GROUP_SHARDS, Batches, commit_request, names_of
 from benchmarks.load import Load, percentile
 from benchmarks.machine import cpu_s
 from benchmarks.processes import Stack, found_by, loading, running_stack
@@ -33,7 +32,9 @@ RATE = 100  # commits per second of the honest client
 CONSUMERS = 8  # that it has; their keys are dirty now and then, also at the end
 POLL_S = 0.1
 PATIENCE_S = 900.0
-AT_ONCE = 4  # of the calls that make keys dirty
+SHARDS = 16  # of each group
+BATCH_GROUPS = 64  # of each call that makes keys dirty
+AT_ONCE = 4  # of these calls
 
 DRAINS = ("drain", "offsets", "seconds", "offsets/s", "adapter us/offset", "Meta Service us/offset")
 COMMITS = ("commits", "number", "p50 ms", "p99 ms", "worst ms")
@@ -55,8 +56,7 @@ class Taken:
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     """Two outages, in which all keys are committed: first new ones, then known ones; and two starts of a killed adapter."""
     result = Result("drain", TITLE)
-    batches = -(-scale.drain_keys // GROUP_SHARDS)
-    keys = batches * GROUP_SHARDS
+    keys = scale.drain_keys // SHARDS * SHARDS
     drains: list[list[Cell]] = []
     commits: list[list[Cell]] = []
     starts: list[list[Cell]] = []
@@ -64,13 +64,13 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
         for turn, name in enumerate(("new keys", "known keys"), start=1):
             task = progress.add_task(f"drain: {keys:,} {name}", total=keys)
             samples = directory / f"samples-{turn}"
-            drained, spans = await _outage(stack, batches, turn, samples, progress, task)
+            drained, spans = await _outage(stack, keys, turn, samples, progress, task)
             drains.append([name, keys, *drained])
             numbers = array.array("d", samples.read_bytes())
             _tell_commits(result, commits, name, list(zip(numbers[::2], numbers[1::2], strict=True)), spans)
             result.bars.append(Bar(f"drain of {name}, offsets/s", float(drained[1]), LEAST_RATE, least=True))
         stack.meta.stop()
-        await _dirty(stack, batches, 3)
+        await _dirty(stack, keys, 3)
         stack.adapter.kill()
         stack.meta.start()
         for name in ("killed, all dirty", "killed, all flushed"):
@@ -86,11 +86,11 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 async def _outage(
-    stack: Stack, batches: int, turn: int, samples: Path, progress: Progress, task: TaskID
+    stack: Stack, keys: int, turn: int, samples: Path, progress: Progress, task: TaskID
 ) -> tuple[list[float], tuple[Span, Span]]:
     """Seconds, offsets per second and CPU of a drain; and when there was none, and when it was."""
     stack.meta.stop()
-    await _dirty(stack, batches, turn)
+    await _dirty(stack, keys, turn)
     load = Load(stack.adapter.tcp_address, "honest", 0.0, RATE, CONSUMERS, samples=str(samples))
     async with loading(load) as process, OffsetClient.connect(stack.adapter.address, timeout_s=60.0) as client:
         assert process.stdout is not None
@@ -102,23 +102,26 @@ async def _outage(
         await asyncio.to_thread(stack.meta.wait_ready)
         before = _taken(stack)
         began = time.perf_counter()
-        await _drained(client, batches * GROUP_SHARDS, progress, task)
+        await _drained(client, keys, progress, task)
         ended = time.perf_counter()
-        took = _taken(stack).since(before, batches * GROUP_SHARDS)
+        took = _taken(stack).since(before, keys)
         process.stdin.close()
         await process.stdout.readline()
         await found_by(process, lambda: stack.adapter.log)
-    return [ended - began, batches * GROUP_SHARDS / (ended - began), *took], ((quiet, began), (began, ended))
+    return [ended - began, keys / (ended - began), *took], ((quiet, began), (began, ended))
 
 
-async def _dirty(stack: Stack, batches: int, offset: int) -> None:
+async def _dirty(stack: Stack, keys: int, offset: int) -> None:
     """Commit this offset of every key."""
-    wanted = iter(names_of(batches * GROUP_SHARDS, GROUP_SHARDS))
-    async with OffsetClient.connect(stack.adapter.tcp_address, timeout_s=60.0) as client:
+    waiting = iter(range(0, keys // SHARDS, BATCH_GROUPS))
+    shards, offsets = [f"queue-{at}" for at in range(SHARDS)], [offset] * SHARDS
+    async with OffsetClient.connect(stack.adapter.tcp_address) as client:
 
         async def commit() -> None:
-            for group, shards in wanted:
-                await client.store.CommitOffsets(commit_request(group, shards, offset), timeout=60.0)
+            for first in waiting:
+                names = [f"group-{at}" for at in range(first, min(first + BATCH_GROUPS, keys // SHARDS))]
+                groups = [offsets_pb.GroupCommits(group=name, shard_names=shards, offsets=offsets) for name in names]
+                await client.store.CommitOffsets(offsets_pb.CommitOffsetsRequest(groups=groups), timeout=60.0)
 
         await asyncio.gather(*(commit() for _ in range(AT_ONCE)))
 
