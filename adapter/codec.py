@@ -80,6 +80,14 @@ def encode_plain(seq: int, epoch: int, offset: int, committed_at_ms: int) -> byt
     return _PLAIN(seq, epoch, offset, committed_at_ms, _PLAIN_TAIL)
 
 
+def encode_fields(fields: tuple[int, int, bool, int, str, str, int]) -> bytes:
+    """The value of a record, whose fields these are, with the write counter 0."""
+    epoch, offset, live, committed_at_ms, metadata, topic, partition = fields
+    if metadata or topic or partition or not live:
+        return encode_record(OffsetRecord(*fields))
+    return _PLAIN(0, epoch, offset, committed_at_ms, _PLAIN_TAIL)
+
+
 def decode_record(data: bytes) -> OffsetRecord:
     """The record in a value."""
     _, epoch, offset, committed_at_ms, live, partition, topic_size, metadata_size = _HEAD.unpack_from(data)

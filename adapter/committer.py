@@ -16,9 +16,9 @@ from adapter.codec import group_prefix
 from adapter.combine import Combiner
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, NotReadyError
-from adapter.hot import Held
+from adapter.hot import Held, Run
 from adapter.journal import NO_JOURNAL, Journal, Moved
-from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, as_seen, meet
+from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, as_first, as_seen, meet
 from adapter.placing import LoadedGroups, check_generation, goes_back, place
 
 Entry = tuple[OffsetKey, OffsetRecord]
@@ -81,6 +81,15 @@ class Load(NamedTuple):
     forgets: int
 
 
+class Begun(NamedTuple):
+    """Records of unknown epoch which the Meta Service holds as they are here, in the first epoch. Each group is there once.
+
+    As a Reconcile of each, but faster where the record still stands here and is only an offset.
+    """
+
+    runs: Sequence[Run]
+
+
 class Forget(NamedTuple):
     """Keys to remove from the cache, and groups of which no member shall be remembered.
 
@@ -92,7 +101,7 @@ class Forget(NamedTuple):
     gone: bool = False
 
 
-Change = Commit | Reconcile | Load | Forget
+Change = Commit | Reconcile | Load | Begun | Forget
 
 
 class Standing(NamedTuple):
@@ -131,8 +140,8 @@ class Committer:
     async def submit(self, change: Change) -> list[Standing]:
         """Apply a change. Returns what stands once it is as durable as `wal_sync` says.
 
-        Of a commit's columns only what did not plainly go forward is in the answer. Raises DiskFullError or StorageFailedError:
-        nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown, FencedError, ContendedError
+        Of a commit's columns and of a Begun only what did not plainly go forward is in the answer. Raises DiskFullError or
+        StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown, FencedError, ContendedError
         for a Forget of a dirty key; then nothing of this change was stored.
         """
         standing = self.apply(change)
@@ -166,7 +175,19 @@ class Committer:
 class _Deciding:
     """What one change does, and its write."""
 
-    __slots__ = ("_cache", "_clean", "_clock", "_dirty", "_forward", "_loaded", "_members", "_newly_loaded", "_staged", "rewinds")
+    __slots__ = (
+        "_begun",
+        "_cache",
+        "_clean",
+        "_clock",
+        "_dirty",
+        "_forward",
+        "_loaded",
+        "_members",
+        "_newly_loaded",
+        "_staged",
+        "rewinds",
+    )
 
     def __init__(self, cache: OffsetCache, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
         self._cache = cache
@@ -177,6 +198,7 @@ class _Deciding:
         self._staged: dict[OffsetKey, OffsetRecord | None] = {}
         self._forward: dict[GroupKey, dict[str, Held]] = {}
         self._clean: set[OffsetKey] = set()
+        self._begun = False  # whether `_forward` is what the Meta Service holds
         self._members: dict[GroupKey, Member | None] = {}
         self.rewinds: list[Moved] = []
 
@@ -186,6 +208,8 @@ class _Deciding:
             return self._commit(change)
         if isinstance(change, Reconcile):
             return self._reconcile(change.entries)
+        if isinstance(change, Begun):
+            return self._begin(change)
         return self._load(change) if isinstance(change, Load) else self._forget(change)
 
     def write(self) -> None:
@@ -194,7 +218,8 @@ class _Deciding:
             writing = self._cache.write(self._staged, self._members, self._forward)
             now = self._clock()
             for group, held in writing.forward.items():
-                self._dirty.add(group, held, now)
+                if not self._begun:
+                    self._dirty.add(group, held, now)
             for key, one in writing.held():
                 if key in self._clean:
                     self._dirty.discard(key)
@@ -292,6 +317,23 @@ class _Deciding:
             elif key not in self._dirty and key not in self._staged and (held := self._cache.hold(key)):
                 self._dirty.add(key.group_key, {key.shard: held}, self._clock())
         return decided
+
+    def _begin(self, change: Begun) -> list[Standing]:
+        self._begun = True
+        rest = []
+        for group, shards, held in change.runs:
+            now = self._cache.hold_all(group, shards)
+            forward: dict[str, Held] = {}
+            for shard, (fields, seq, encoded) in zip(shards, held, strict=True):
+                epoch, offset, live, at_ms, metadata, topic, partition = fields
+                plain = live and not (epoch or metadata or topic or partition)
+                if plain and now[shard][1] == seq:
+                    forward[shard] = ((FIRST_EPOCH, offset, True, at_ms, "", "", 0), seq, encoded)
+                else:
+                    rest.append((OffsetKey(*group, shard), as_first(OffsetRecord(*fields))))
+            if forward:
+                self._forward[group] = forward
+        return self._reconcile(rest)
 
     def _is_before_a_rewind(self, key: OffsetKey, found: OffsetRecord) -> bool:
         """True for the larger value of a server without epochs that may be from before a rewind of ours, not flushed yet."""

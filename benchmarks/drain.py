@@ -1,7 +1,7 @@
 """An outage of the Meta Service, with many dirty keys: how fast they drain behind it, what commits wait meanwhile, and a start.
 
-Real processes: the Meta Service, the adapter, and a client that commits single offsets all the time. CPU is given for each process
-and offset, since the three share the machine's cores.
+Real processes: the Meta Service, the adapter, and a client that commits single offsets all the time. CPU is given for each
+process and offset, since the three share the machine's cores.
 """
 
 import array
@@ -76,11 +76,15 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
         for name in ("killed, all dirty", "killed, all flushed"):
             starts.append([name, keys, *await _start(stack, keys, progress)])
             stack.adapter.kill()
-    result.tables += [Table("Drains", DRAINS, drains), Table("Commits meanwhile", COMMITS, commits), Table("Starts", STARTS, starts)]
+    result.tables += [
+        Table("Drains", DRAINS, drains),
+        Table("Commits meanwhile", COMMITS, commits),
+        Table("Starts", STARTS, starts),
+    ]
     result.notes += [
         f"{RATE} single commits a second come from a process of their own, which shares the cores as well.",
-        "A drain's time begins when the Meta Service serves again, so that the pause of the flusher's backoff is in it, and ends "
-        "when nothing of before is dirty. New keys were committed while their epoch could not be known: each one's epoch is stored here then.",
+        "A drain's time begins when the Meta Service serves again, so the pause of the flusher's backoff is in it. New keys were "
+        + "committed while their epochs could not be known: these are stored here then.",
     ]
     return result
 

@@ -6,7 +6,7 @@ What comparing bytes can decide is decided so; whatever else, `settle` decides. 
 from collections.abc import Sequence
 
 from adapter.codec import decode_record, encode_record
-from adapter.metaservice.engine import MergeCounts, Parts, settle
+from adapter.metaservice.engine import Differing, MergeCounts, Parts, settle
 from adapter.model import FIRST_EPOCH, OffsetKey, SaveEntry, Status
 
 # Where the fields of a packed record are (codec.py). What is before LIVE is in the order of the register, between live records.
@@ -20,10 +20,15 @@ _SAMPLES = 32  # of each part, at most: no part is larger or smaller than it sho
 
 
 class Merge:
-    """Merges checked entries slice by slice, and counts what became of them."""
+    """Merges checked entries slice by slice, and counts what became of them. With `tells` also tells it.
 
-    def __init__(self) -> None:
+    `differing` is then what does not stand as it was offered, each when it had its turn.
+    """
+
+    def __init__(self, *, tells: bool = False) -> None:
         self._applied = self._superseded = 0
+        self._tells = tells
+        self.differing: list[Differing] = []
 
     @property
     def counts(self) -> MergeCounts:
@@ -34,7 +39,8 @@ class Merge:
         """What to write for entries, in their order, over the values that stand under their keys."""
         staged: dict[bytes, bytes] = {}
         superseded = 0
-        for key, offered, standing in zip(keys, records, values, strict=True):
+        first = self._applied + self._superseded
+        for at, (key, offered, standing) in enumerate(zip(keys, records, values, strict=True), first):
             value = staged.get(key, standing)
             record = offered
             if record < KNOWN and (value is None or (value[LIVE] and value[EPOCH] == FIRST)):
@@ -49,11 +55,15 @@ class Merge:
                     staged[key] = record
                 else:
                     superseded += 1
+                    if self._tells:
+                        self.differing.append(Differing(at, Status.SUPERSEDED, value))
             else:
                 status, stands = _settled(record, value)
                 superseded += status is Status.SUPERSEDED
                 if stands != value:
                     staged[key] = stands
+                if self._tells and (status is Status.SUPERSEDED or stands != record):
+                    self.differing.append(Differing(at, status, stands))
         self._applied += len(keys) - superseded
         self._superseded += superseded
         return staged

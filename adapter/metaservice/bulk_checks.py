@@ -42,6 +42,13 @@ class Checked(NamedTuple):
     records: list[bytes]
     rejected: list[Rejected]
 
+    @property
+    def places(self) -> Sequence[int]:
+        """Where the good entries were in the request."""
+        everything = range(len(self.keys) + len(self.rejected))
+        bad = {at for at, _ in self.rejected}
+        return [at for at in everything if at not in bad] if bad else everything
+
 
 async def check(keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) -> Checked:
     """Check a merge. An entry that does not say when it was committed was so at `now_ms` (Unix ms).

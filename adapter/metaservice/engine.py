@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from adapter.model import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, merge, resolve
+from adapter.codec import encode_record
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_first, merge, resolve
 
 
 class Page(NamedTuple):
@@ -42,6 +43,18 @@ class MergeCounts(NamedTuple):
     superseded: int
 
 
+class Differing(NamedTuple):
+    """An entry, by its place, that does not stand as it was offered (in the first epoch, if it had none).
+
+    `record` is what stands, packed; empty when that is not known.
+    """
+
+    at: int
+    status: Status  # not CONFLICT or INVALID
+    record: bytes
+    message: str = ""
+
+
 class Engine(Protocol):
     """Offsets of clusters. What a method acknowledged survives a power cut; reads see every acknowledged save.
 
@@ -78,6 +91,9 @@ class Engine(Protocol):
     async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
         """As `save`, of checked entries in packed form, without the cluster. What it did before it failed stays."""
 
+    async def save_packed(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> list[Differing]:
+        """As `merge`, of distinct keys; tells what does not stand as it was offered, in the order of their places."""
+
 
 def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     """What becomes of a valid entry: the rule that every engine applies. Pure.
@@ -89,8 +105,22 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
         found = standing.offset if standing and standing.live else 0
         if found != entry.expected_offset:
             return SaveOutcome(Status.CONFLICT, standing)
-    offered = resolve(entry.record, standing)
-    if offered.epoch == 0:
-        offered = offered._replace(epoch=FIRST_EPOCH)
+    offered = as_first(resolve(entry.record, standing))
     stands = merge(offered, standing) if standing else offered
     return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
+
+
+def differing(entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome], first: int = 0) -> list[Differing]:
+    """Those of saved entries, of which the first has the place `first`, that do not stand as they were offered."""
+    return [
+        Differing(at, status, encode_record(standing) if standing else b"", message)
+        for at, (entry, (status, standing, message)) in enumerate(zip(entries, outcomes, strict=True), first)
+        if status is not Status.APPLIED or standing != as_first(entry.record)
+    ]
+
+
+def counted(entries: int, differing: Sequence[Differing]) -> MergeCounts:
+    """What became of so many merged entries, of which these do not stand as they were offered."""
+    superseded = sum(found.status is Status.SUPERSEDED for found in differing)
+    unanswered = sum(found.status is Status.UNAVAILABLE for found in differing)
+    return MergeCounts(entries - superseded - unanswered, superseded)

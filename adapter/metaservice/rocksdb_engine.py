@@ -20,7 +20,7 @@ from adapter.codec import decode_record, encode_record, pack_names, prefix_end, 
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError, StoreDamagedError
 from adapter.metaservice.bulk import Cuts, Merge
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
+from adapter.metaservice.engine import Differing, Expiry, MergeCounts, Page, Parts, RawPage, settle
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
 from adapter.wire import others
 
@@ -193,8 +193,14 @@ class RocksDbEngine:
 
     async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
         """One WriteBatch for each slice, so that saves have their turns between them; synced at the end."""
+        return (await self._merge(cluster, keys, records, Merge())).counts
+
+    async def save_packed(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> list[Differing]:
+        """As `merge`."""
+        return (await self._merge(cluster, keys, records, Merge(tells=True))).differing
+
+    async def _merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], merge: Merge) -> Merge:
         prefix = pack_names(cluster)
-        merge = Merge()
         for at in range(0, len(keys), SLICE):
             where = [prefix + key for key in keys[at : at + SLICE]]
             async with self._saving:
@@ -202,7 +208,7 @@ class RocksDbEngine:
                 self._put(merge.changes(where, records[at : at + SLICE], values))
             await others()
         await self._syncs.submit(None)
-        return merge.counts
+        return merge
 
     def get_meta(self, key: bytes) -> bytes | None:
         """A value in `meta`; `settle` makes sure of it. Raises StorageFailedError or StoreDamagedError."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
 from adapter.metaservice.bulk import Cuts
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
+from adapter.metaservice.engine import Differing, Expiry, MergeCounts, Page, Parts, RawPage, differing, settle
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, expired, is_deleted
 
 Records = dict[bytes, OffsetRecord]
@@ -121,6 +121,11 @@ class MemoryEngine:
         entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
         statuses = Counter(outcome.status for outcome in await self.save(cluster, entries))
         return MergeCounts(statuses[Status.APPLIED], statuses[Status.SUPERSEDED])
+
+    async def save_packed(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> list[Differing]:
+        """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
+        entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
+        return differing(entries, await self.save(cluster, entries))
 
     def _below(self, prefix: bytes, after: bytes = b"") -> list[tuple[OffsetKey, OffsetRecord]]:
         end = prefix_end(prefix)
