@@ -7,7 +7,7 @@ Service.
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -141,8 +141,8 @@ class Committer:
         """Apply a change. Returns what stands once it is as durable as `wal_sync` says.
 
         Of a commit's columns and of a Begun only what did not plainly go forward is in the answer. Raises DiskFullError or
-        StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown, FencedError, ContendedError
-        for a Forget of a dirty key; then nothing of this change was stored.
+        StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown,
+        FencedError, ContendedError for a Forget of a dirty key; then nothing of this change was stored.
         """
         standing = self.apply(change)
         # Also when it changed nothing: what stands may be a write that is not synced yet.
@@ -170,6 +170,10 @@ class Committer:
     async def _sync(self, waiting: Sequence[None]) -> list[AdapterError | None]:
         await self._cache.sync()
         return list(waiting)
+
+
+def _group_of(entry: tuple[OffsetKey, OffsetRecord | None]) -> tuple[str, ...]:
+    return entry[0][:2]
 
 
 class _Deciding:
@@ -302,20 +306,25 @@ class _Deciding:
 
     def _reconcile(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[Standing]:
         decided = []
-        for key, found in entries:
-            before = self._standing(key)
-            remote = as_seen(found, before) if found else None
-            after = meet(remote, before) if remote else before
-            decided.append(Standing(key, after))
-            if after is None:
-                continue
-            if after != before:
-                # A local value that only took the remote epoch still has to go there.
-                self._stage(key, after, clean=after == remote)
-            elif after == remote:
-                self._dirty.discard(key)
-            elif key not in self._dirty and key not in self._staged and (held := self._cache.hold(key)):
-                self._dirty.add(key.group_key, {key.shard: held}, self._clock())
+        for names, members in groupby(entries, _group_of):
+            group, some = GroupKey(*names), list(members)
+            held = self._cache.hold_all(group, [key.shard for key, _ in some])
+            for key, found in some:
+                one = held[key.shard]
+                stands = None if one[0] is None else OffsetRecord(*one[0])
+                before = self._staged.get(key, stands)
+                remote = as_seen(found, before) if found else None
+                after = meet(remote, before) if remote else before
+                decided.append(Standing(key, after))
+                if after is None:
+                    continue
+                if after != before:
+                    # A local value that only took the remote epoch still has to go there.
+                    self._stage(key, after, clean=after == remote)
+                elif after == remote:
+                    self._dirty.discard(key)
+                elif one[0] is not None and key not in self._dirty and key not in self._staged:
+                    self._dirty.add(group, {key.shard: one}, self._clock())
         return decided
 
     def _begin(self, change: Begun) -> list[Standing]:

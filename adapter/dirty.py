@@ -30,6 +30,8 @@ class _Part:
             shards.update(held)
 
     def pop(self, key: OffsetKey) -> Held | None:
+        if not self.groups:
+            return None
         shards = self.groups.get(key.group_key)
         found = shards.pop(key[2], None) if shards else None
         if not shards:
@@ -45,7 +47,9 @@ class _Part:
         return (OffsetKey(*group, shard) for group, shards in self.groups.items() for shard in shards)
 
     def __contains__(self, key: OffsetKey) -> bool:
-        shards = self.groups.get(key.group_key)
+        if not self.groups:
+            return False
+        shards = self.groups.get(key[:2])  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         return shards is not None and key[2] in shards
 
     def __len__(self) -> int:
@@ -146,7 +150,7 @@ class DirtyKeys:
 
     def is_aside(self, key: OffsetKey) -> bool:
         """True when the key's group is set aside, and it is dirty."""
-        return key.group_key in self._aside and key in self
+        return bool(self._aside) and key.group_key in self._aside and key in self
 
     def keys(self) -> set[OffsetKey]:
         """The dirty keys, of which a caller may keep this copy."""

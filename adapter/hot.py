@@ -50,7 +50,7 @@ class HotRecords:
 
     def get(self, key: OffsetKey) -> Held | None:
         """One of them."""
-        found = self._groups.get(key.group_key)
+        found = self._groups.get(key[:2])  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         return found.get(key[2]) if found else None
 
     def update(self, group: GroupKey, held: Mapping[str, Held]) -> None:

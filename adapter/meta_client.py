@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
+from operator import itemgetter
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -162,7 +163,7 @@ class GrpcMetaClient:
         if not keys:
             await self._endpoints.look(self._timeout_s)
             return {}
-        by_group = [(group, [key.shard for key in members]) for group, members in groupby(keys, lambda key: key.group_key)]
+        by_group = [(GroupKey(*group), [key.shard for key in members]) for group, members in groupby(keys, itemgetter(0, 1))]
         wanted = set(keys)
         found = await self._get_groups(by_group, self._timeout_s)
         return {key: record for records in found for key, record in records.items() if key in wanted}

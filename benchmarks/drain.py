@@ -83,8 +83,8 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     ]
     result.notes += [
         f"{RATE} single commits a second come from a process of their own, which shares the cores as well.",
-        "A drain's time begins when the Meta Service serves again, so the pause of the flusher's backoff is in it. New keys were "
-        + "committed while their epochs could not be known: these are stored here then.",
+        "A drain's time begins when the Meta Service serves again, so the pause of the flusher's backoff is in it.",
+        "New keys were committed while their epochs could not be known; in their drain these are stored here, too.",
     ]
     return result
 
