@@ -5,11 +5,12 @@ Nearly every dirty key stands as it was sent, so that a flush of a million would
 
 import struct
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import overload
 
-from adapter.codec import decode_record, encode_fields
+from adapter.codec import decode_record, encode_fields, encode_record
 from adapter.errors import MetaUnavailableError
 from adapter.hot import Held, Run
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_first
@@ -19,7 +20,8 @@ from adapter.wire import in_slices, others
 MAX_ENTRIES = 20_000  # of a save: what a Meta Service takes in one merge
 ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
 PACKED_AT_ONCE = 1_000  # entries before others have their turns: some 0.5 ms
-MALFORMED = (struct.error, ValueError)  # of a record that is cut off, or no text
+
+_TOLD = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
 
 
 class Chunk(Sequence[SaveEntry]):
@@ -180,26 +182,29 @@ async def merge_request(cluster: str, chunk: Chunk) -> meta_pb.MergeOffsetDataRe
 async def merge_outcomes(chunk: Chunk, reply: meta_pb.MergeOffsetDataReply) -> Outcomes:
     """The outcomes in the answer to such a save. Raises MetaUnavailableError for one that cannot be about it."""
     found = {row.index: SaveOutcome(Status.INVALID, None, row.message) for row in reply.rejected}
-    rows = len(reply.rejected) + len(reply.standing)
-    superseded = unanswered = 0
+    counts: Counter[Status] = Counter()
     async for some in in_slices(reply.standing):
         for row in some:
             found[row.index] = outcome = _outcome(row)
-            superseded += outcome.status is Status.SUPERSEDED
-            unanswered += outcome.status is Status.UNAVAILABLE
-    answered = reply.applied + superseded + unanswered + len(reply.rejected)
-    if answered != len(chunk) or superseded != reply.superseded or len(found) != rows or max(found, default=0) >= len(chunk):
+            counts[outcome.status] += 1
+    rows = len(reply.rejected) + len(reply.standing)
+    answered = reply.applied + reply.superseded + counts[Status.UNAVAILABLE] + len(reply.rejected)
+    about = len(found) == rows and max(found, default=-1) < len(chunk) and counts[Status.SUPERSEDED] == reply.superseded
+    if not about or answered != len(chunk):
         raise MetaUnavailableError(f"answered {answered} results, {rows} of them in rows, to {len(chunk)} entries")
     return Outcomes(chunk, found)
 
 
 def _outcome(row: meta_pb.MergeOffsetDataReply.Standing) -> SaveOutcome:
+    if row.status == meta_pb.SaveOffsetResult.UNAVAILABLE:
+        return SaveOutcome(Status.UNAVAILABLE, None, row.message)
     try:
-        status = Status(row.status)
-        standing = decode_record(row.record) if status.acknowledged else None
-    except MALFORMED as error:
+        status, standing = _TOLD[row.status], decode_record(row.record)
+    except (KeyError, struct.error, ValueError) as error:
         raise MetaUnavailableError(f"entry {row.index} was answered with no status or no record: {error}") from error
-    return SaveOutcome(status, standing, row.message)
+    if not standing.epoch or encode_record(standing) != row.record:
+        raise MetaUnavailableError(f"entry {row.index} was answered with what is no record that stands")
+    return SaveOutcome(status, standing)
 
 
 def _applied(entry: SaveEntry) -> SaveOutcome:
