@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 import anyio
 import structlog
 
-from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_shards, prefix_end
+from adapter.codec import decode_record, decode_seq, decode_stored, encode_key, encode_shards, prefix_end
 from adapter.config import WalSync
 from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
@@ -230,7 +230,7 @@ class OffsetCache:
         """The records below `prefix`, in key order, from behind `after`."""
         start = encode_key(after) + b"\0" if after else prefix or _FIRST_KEY
         for key, value in self._disk.scan(start, prefix_end(prefix)):
-            yield Stored(decode_key(key), decode_record(value), decode_seq(value))
+            yield Stored(*decode_stored(key, value))
 
     async def page(self, count: int, *, prefix: bytes = b"", after: OffsetKey | None = None) -> list[Stored]:
         """The first `count` records of such a scan, read away from the event loop."""

@@ -54,6 +54,28 @@ def decode_key(data: bytes) -> OffsetKey:
     return OffsetKey(*unpack_names(data))
 
 
+def decode_stored(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord, int]:
+    """A key, its record and the write counter: what `decode_key`, `decode_record` and `decode_seq` say, in fewer steps."""
+    try:
+        end = key[0] + 1
+        end += key[end] + 1
+        plain = len(value) == _HEAD.size and len(key) == end + 1 + key[end]
+    except IndexError:
+        plain = False
+    if not plain:
+        return decode_key(key), decode_record(value), decode_seq(value)
+    namespace, group = _names_of_group(key[:end])
+    seq, epoch, offset, committed_at_ms, live, partition, _, _ = _HEAD.unpack(value)
+    shard = key[end + 1 :].decode()
+    return OffsetKey(namespace, group, shard), OffsetRecord(epoch, offset, live, committed_at_ms, "", "", partition), seq
+
+
+@lru_cache(maxsize=16)
+def _names_of_group(prefix: bytes) -> list[str]:
+    """Of a scan the next key mostly has the same ones."""
+    return unpack_names(prefix)
+
+
 def group_prefix(group: GroupKey) -> bytes:
     """The prefix that all keys of a group have, and no other key."""
     return pack_names(*group)
@@ -78,6 +100,14 @@ def encode_record(record: OffsetRecord, seq: int = 0) -> bytes:
 def encode_plain(seq: int, epoch: int, offset: int, committed_at_ms: int) -> bytes:
     """The value of a live record that has neither topic, partition nor metadata."""
     return _PLAIN(seq, epoch, offset, committed_at_ms, _PLAIN_TAIL)
+
+
+def encode_fields(fields: tuple[int, int, bool, int, str, str, int]) -> bytes:
+    """The value of a record, whose fields these are, with the write counter 0."""
+    epoch, offset, live, committed_at_ms, metadata, topic, partition = fields
+    if metadata or topic or partition or not live:
+        return encode_record(OffsetRecord(*fields))
+    return _PLAIN(0, epoch, offset, committed_at_ms, _PLAIN_TAIL)
 
 
 def decode_record(data: bytes) -> OffsetRecord:

@@ -7,7 +7,7 @@ Service.
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from adapter.codec import group_prefix
 from adapter.combine import Combiner
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, NotReadyError
-from adapter.hot import Held
+from adapter.hot import Held, Run
 from adapter.journal import NO_JOURNAL, Journal, Moved
 from adapter.model import (
     EPOCH_LIMIT,
@@ -28,6 +28,7 @@ from adapter.model import (
     Member,
     OffsetKey,
     OffsetRecord,
+    as_first,
     as_seen,
     epoch_warning,
     meet,
@@ -97,6 +98,15 @@ class Load(NamedTuple):
     forgets: int
 
 
+class Begun(NamedTuple):
+    """Records of unknown epoch which the Meta Service holds as they are here, in the first epoch. Each group is there once.
+
+    As a Reconcile of each, but faster where the record still stands here and is only an offset.
+    """
+
+    runs: Sequence[Run]
+
+
 class Forget(NamedTuple):
     """Keys to remove from the cache, and groups of which no member shall be remembered.
 
@@ -108,7 +118,7 @@ class Forget(NamedTuple):
     gone: bool = False
 
 
-Change = Commit | Reconcile | Load | Forget
+Change = Commit | Reconcile | Load | Begun | Forget
 
 
 class Standing(NamedTuple):
@@ -147,9 +157,9 @@ class Committer:
     async def submit(self, change: Change) -> list[Standing]:
         """Apply a change. Returns what stands once it is as durable as `wal_sync` says.
 
-        Of a commit's columns only what did not plainly go forward is in the answer. Raises DiskFullError or StorageFailedError:
-        nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown, FencedError, ContendedError
-        for a Forget of a dirty key; then nothing of this change was stored.
+        Of a commit's columns and of a Begun only what did not plainly go forward is in the answer. Raises DiskFullError or
+        StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown,
+        FencedError, ContendedError for a Forget of a dirty key; then nothing of this change was stored.
         """
         standing = self.apply(change)
         # Also when it changed nothing: what stands may be a write that is not synced yet.
@@ -179,10 +189,15 @@ class Committer:
         return list(waiting)
 
 
+def _group_of(entry: tuple[OffsetKey, OffsetRecord | None]) -> tuple[str, ...]:
+    return entry[0][:2]
+
+
 class _Deciding:
     """What one change does, and its write."""
 
     __slots__ = (
+        "_begun",
         "_cache",
         "_clean",
         "_clock",
@@ -206,6 +221,7 @@ class _Deciding:
         self._staged: dict[OffsetKey, OffsetRecord | None] = {}
         self._forward: dict[GroupKey, dict[str, Held]] = {}
         self._clean: set[OffsetKey] = set()
+        self._begun = False  # whether `_forward` is what the Meta Service holds
         self._members: dict[GroupKey, Member | None] = {}
         self.rewinds: list[Moved] = []
 
@@ -215,6 +231,8 @@ class _Deciding:
             return self._commit(change)
         if isinstance(change, Reconcile):
             return self._reconcile(change.entries)
+        if isinstance(change, Begun):
+            return self._begin(change)
         return self._load(change) if isinstance(change, Load) else self._forget(change)
 
     def write(self) -> None:
@@ -223,7 +241,8 @@ class _Deciding:
             writing = self._cache.write(self._staged, self._members, self._forward)
             now = self._clock()
             for group, held in writing.forward.items():
-                self._dirty.add(group, held, now)
+                if not self._begun:
+                    self._dirty.add(group, held, now)
             for key, one in writing.held():
                 if key in self._clean:
                     self._dirty.discard(key)
@@ -310,23 +329,45 @@ class _Deciding:
 
     def _reconcile(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[Standing]:
         decided = []
-        for key, found in entries:
-            before = self._standing(key)
-            remote = as_seen(found, before) if found else None
-            after = meet(remote, before) if remote else before
-            decided.append(Standing(key, after))
-            if after is None:
-                continue
-            if after != before:
-                if after.epoch > EPOCH_LIMIT:
-                    log.warning("epoch.high", key="/".join(key), warning=epoch_warning(after.epoch))
-                # A local value that only took the remote epoch still has to go there.
-                self._stage(key, after, clean=after == remote)
-            elif after == remote:
-                self._dirty.discard(key)
-            elif key not in self._dirty and key not in self._staged and (held := self._cache.hold(key)):
-                self._dirty.add(key.group_key, {key.shard: held}, self._clock())
+        for names, members in groupby(entries, _group_of):
+            group, some = GroupKey(*names), list(members)
+            held = self._cache.hold_all(group, [key.shard for key, _ in some])
+            for key, found in some:
+                one = held[key.shard]
+                stands = None if one[0] is None else OffsetRecord(*one[0])
+                before = self._staged.get(key, stands)
+                remote = as_seen(found, before) if found else None
+                after = meet(remote, before) if remote else before
+                decided.append(Standing(key, after))
+                if after is None:
+                    continue
+                if after != before:
+                    if after.epoch > EPOCH_LIMIT:
+                        log.warning("epoch.high", key="/".join(key), warning=epoch_warning(after.epoch))
+                    # A local value that only took the remote epoch still has to go there.
+                    self._stage(key, after, clean=after == remote)
+                elif after == remote:
+                    self._dirty.discard(key)
+                elif one[0] is not None and key not in self._dirty and key not in self._staged:
+                    self._dirty.add(group, {key.shard: one}, self._clock())
         return decided
+
+    def _begin(self, change: Begun) -> list[Standing]:
+        self._begun = True
+        rest = []
+        for group, shards, held in change.runs:
+            now = self._cache.hold_all(group, shards)
+            forward: dict[str, Held] = {}
+            for shard, (fields, seq, encoded) in zip(shards, held, strict=True):
+                epoch, offset, live, at_ms, metadata, topic, partition = fields
+                plain = live and not (epoch or metadata or topic or partition)
+                if plain and now[shard][1] == seq:
+                    forward[shard] = ((FIRST_EPOCH, offset, True, at_ms, "", "", 0), seq, encoded)
+                else:
+                    rest.append((OffsetKey(*group, shard), as_first(OffsetRecord(*fields))))
+            if forward:
+                self._forward[group] = forward
+        return self._reconcile(rest)
 
     def _is_before_a_rewind(self, key: OffsetKey, found: OffsetRecord) -> bool:
         """True for the larger value of a server without epochs that may be from before a rewind of ours, not flushed yet."""

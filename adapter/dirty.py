@@ -5,7 +5,7 @@ the Meta Service that holds it does not answer. A key leaves by `acknowledge`, d
 the Meta Service is known to hold as much.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from adapter.hot import Held
 from adapter.model import GroupKey, OffsetKey
@@ -30,19 +30,26 @@ class _Part:
             shards.update(held)
 
     def pop(self, key: OffsetKey) -> Held | None:
+        if not self.groups:
+            return None
         shards = self.groups.get(key.group_key)
         found = shards.pop(key[2], None) if shards else None
         if not shards:
-            self.groups.pop(key.group_key, None)
-            if not self.groups:
-                self.since = None
+            self.drop(key.group_key)
         return found
+
+    def drop(self, group: GroupKey) -> None:
+        self.groups.pop(group, None)
+        if not self.groups:
+            self.since = None
 
     def __iter__(self) -> Iterator[OffsetKey]:
         return (OffsetKey(*group, shard) for group, shards in self.groups.items() for shard in shards)
 
     def __contains__(self, key: OffsetKey) -> bool:
-        shards = self.groups.get(key.group_key)
+        if not self.groups:
+            return False
+        shards = self.groups.get(key[:2])  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         return shards is not None and key[2] in shards
 
     def __len__(self) -> int:
@@ -90,6 +97,17 @@ class DirtyKeys:
         if self._refused:
             self._refused.pop(key)
 
+    def acknowledge_all(self, group: GroupKey, shards: Collection[str]) -> None:
+        """The same of some shards of a group."""
+        taken = self._in_flight.groups.get(group, {})
+        for shard in shards:
+            taken.pop(shard, None)
+        if not taken:
+            self._in_flight.drop(group)
+        if self._refused:
+            for shard in shards:
+                self._refused.pop(OffsetKey(*group, shard))
+
     def refuse(self, key: OffsetKey) -> None:
         """The Meta Service refused what the running flush took: it waits for `retry_refused`."""
         since = self._in_flight.since
@@ -132,7 +150,7 @@ class DirtyKeys:
 
     def is_aside(self, key: OffsetKey) -> bool:
         """True when the key's group is set aside, and it is dirty."""
-        return key.group_key in self._aside and key in self
+        return bool(self._aside) and key.group_key in self._aside and key in self
 
     def keys(self) -> set[OffsetKey]:
         """The dirty keys, of which a caller may keep this copy."""
@@ -148,14 +166,16 @@ class DirtyKeys:
 
     def __len__(self) -> int:
         """Distinct dirty keys."""
-        if not (self._in_flight or self._refused or self._away):
-            return len(self._waiting)
-        # Also called from the metrics thread: `list` copies while no other thread runs.
-        shards: dict[GroupKey, set[str]] = {}
-        for part in self._parts():
-            for group, held in list(part.groups.items()):
-                shards.setdefault(group, set()).update(held)
-        return sum(map(len, shards.values()))
+        # Also called from the metrics thread: `list` and `set` copy while no other thread runs.
+        smaller = sorted((part.groups for part in self._parts() if part.groups), key=len)
+        if not smaller:
+            return 0
+        largest = smaller.pop()
+        count = sum(map(len, list(largest.values())))
+        for group in set().union(*map(list, smaller)):
+            found = largest.get(group, {})
+            count += len(set(found).union(*(list(part.get(group, ())) for part in smaller))) - len(found)
+        return count
 
     @property
     def waiting(self) -> int:
@@ -191,7 +211,14 @@ class DirtyKeys:
 
     def _put_back(self, part: _Part) -> None:
         """Under what came in meanwhile: the newer record stays."""
-        for group, held in part.groups.items():
-            place = self._away if group in self._aside else self._waiting
-            newer = place.groups.get(group, {})
-            place.add(group, {**held, **newer}, part.since)
+        for group in self._aside & part.groups.keys():
+            held = part.groups.pop(group)
+            self._away.add(group, {**held, **self._away.groups.get(group, {})}, part.since)
+        if len(part.groups) <= len(self._waiting.groups):
+            for group, held in part.groups.items():
+                self._waiting.add(group, {**held, **self._waiting.groups.get(group, {})}, part.since)
+            return
+        # A flush of many keys that failed: what came in meanwhile is little beside it.
+        newer, self._waiting = self._waiting, part
+        for group, held in newer.groups.items():
+            part.add(group, held, newer.since)

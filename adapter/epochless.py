@@ -21,7 +21,7 @@ def nothing(_: OffsetKey) -> bool:
 
 async def save(
     meta: MetaClient, entries: Sequence[SaveEntry], *, uncompared: Callable[[OffsetKey], bool] = nothing
-) -> list[SaveOutcome]:
+) -> Sequence[SaveOutcome]:
     """Save entries of distinct keys as their server allows it; one outcome each, in their order.
 
     `uncompared` is True of a key that no recovery has compared with the Meta Service. A record of epoch 0 was not compared in any

@@ -15,22 +15,23 @@ import structlog
 
 from adapter.cache import OffsetCache
 from adapter.clocks import REAL, Clocks
-from adapter.committer import Committer, Reconcile
+from adapter.committer import Begun, Committer, Reconcile
 from adapter.config import FlushSection
 from adapter.dirty import DirtyKeys
 from adapter.epochless import save
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TransientError
-from adapter.hot import Fields, Held
+from adapter.hot import Held, Run
 from adapter.journal import NO_JOURNAL, Journal
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveOutcome, Status
+from adapter.packed import Chunk, Outcomes, chunks
 from adapter.retry import pause_s, retrying
-from adapter.wire import SLICE, in_slices, others
+from adapter.wire import in_slices, others
 
 log = structlog.get_logger(__name__)
 
-ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
+AT_ONCE = 500  # acknowledged entries, before others have their turns: some 2 ms, when their epochs are stored
 
 Batch = Mapping[GroupKey, Mapping[str, Held]]
 
@@ -157,7 +158,7 @@ class Flusher:
         return len(self._dirty)
 
     async def _send(self, batch: Batch, outcome: _Outcome) -> None:
-        async for chunk in _chunks(batch, self._section.max_batch_bytes):
+        async for chunk in chunks(batch, self._section.max_batch_bytes):
             try:
                 with self._metrics.save_call("flush", len(chunk)):
                     results = await save(self._meta, chunk, uncompared=self._is_uncompared)
@@ -166,15 +167,20 @@ class Flusher:
                     self._refuse(entry.key, str(error), outcome)
             else:
                 self._journal.flushed(chunk, results)
-                await self._take_in(chunk, results, outcome)
+                await self._take_in(chunk, await Outcomes.of(chunk, results), outcome)
 
-    async def _take_in(self, chunk: Sequence[SaveEntry], results: Sequence[SaveOutcome], outcome: _Outcome) -> None:
+    async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome) -> None:
         """Take each answer in. What stands there and not here is brought into the cache: only then it is acknowledged."""
+        self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.others))
+        for runs in chunk.without(results.others, AT_ONCE):
+            await self._acknowledge_runs(runs, outcome)
+            await others()
         standing: list[tuple[OffsetKey, OffsetRecord | None]] = []
-        async for pairs in in_slices(list(zip(chunk, results, strict=True))):
-            for status, count in Counter(result.status for _, result in pairs).items():
+        async for answers in in_slices(list(results.others.items())):
+            for status, count in Counter(result.status for _, result in answers).items():
                 self._metrics.results[status].inc(count)
-            for (key, record, _), result in pairs:
+            for at, result in answers:
+                key, record, _ = chunk[at]
                 if not result.status.acknowledged:
                     self._leave(key, result, outcome)
                 elif result.standing is None or result.standing == record:
@@ -187,6 +193,17 @@ class Flusher:
             await self._committer.submit(Reconcile(adopted))
             for key, _ in adopted:
                 self._acknowledge(key, outcome)
+
+    async def _acknowledge_runs(self, runs: Sequence[Run], outcome: _Outcome) -> None:
+        """Acknowledge what stands as it was sent. An epoch that was unknown is known now."""
+        begun = [found for run in runs if (found := _unknown(run)).shards]
+        if begun:
+            await self._committer.submit(Begun(begun))
+        for group, shards, _ in runs:
+            self._dirty.acknowledge_all(group, shards)
+            if self.uncompared:
+                self.uncompared.difference_update(OffsetKey(*group, shard) for shard in shards)
+            outcome.acknowledged += len(shards)
 
     def _acknowledge(self, key: OffsetKey, outcome: _Outcome) -> None:
         self._dirty.acknowledge(key)
@@ -251,38 +268,7 @@ class Flusher:
             self.last_error = ""
 
 
-async def _chunks(batch: Batch, max_bytes: int) -> AsyncIterator[list[SaveEntry]]:
-    """Split a batch so that each save stays under `max_bytes`, which is under gRPC's message limit."""
-    chunk: list[SaveEntry] = []
-    size = made = 0
-    # Lists: what is acknowledged leaves the batch meanwhile.
-    for group, shards, held in [(group, list(found), list(found.values())) for group, found in batch.items()]:
-        namespace, name = group
-        fixed = _group_bytes(group)
-        for shard, (fields, _, _) in zip(shards, held, strict=True):
-            entry = SaveEntry(OffsetKey(namespace, name, shard), OffsetRecord(*fields))
-            cost = fixed + _entry_bytes(shard, fields)
-            if chunk and size + cost > max_bytes:
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(entry)
-            size += cost
-            made += 1
-            if made % SLICE == 0:
-                await others()
-    if chunk:
-        yield chunk
-
-
-def _group_bytes(group: GroupKey) -> int:
-    """With `_entry_bytes` an upper bound of an entry's size in a save: some names are in it twice, for both kinds of RobustMQ."""
-    return ENTRY_OVERHEAD_BYTES + _bytes(group.group) + 2 * _bytes(group.namespace)
-
-
-def _entry_bytes(shard: str, fields: Fields) -> int:
-    return 2 * _bytes(shard) + _bytes(fields[4]) + _bytes(fields[5])
-
-
-def _bytes(text: str) -> int:
-    """Its size in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
+def _unknown(run: Run) -> Run:
+    """Of a run the records of unknown epoch."""
+    places = [at for at, (fields, _, _) in enumerate(run.held) if not fields[0]]
+    return Run(run.group, [run.shards[at] for at in places], [run.held[at] for at in places])

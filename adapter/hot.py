@@ -4,7 +4,8 @@ Only what is in the store is here, as the single writer put it there. Bounded: w
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from adapter.model import GroupKey, OffsetKey
 
@@ -16,6 +17,14 @@ Fields = tuple[int, int, bool, int, str, str, int]
 Held = tuple[Fields, int, bytes]
 # The same of a key that is not stored.
 Absent = tuple[None, int, bytes]
+
+
+class Run(NamedTuple):
+    """Some shards of a group, each with its record in the same place."""
+
+    group: GroupKey
+    shards: Sequence[str]
+    held: Sequence[Held]
 
 
 class HotRecords:
@@ -41,7 +50,7 @@ class HotRecords:
 
     def get(self, key: OffsetKey) -> Held | None:
         """One of them."""
-        found = self._groups.get(key.group_key)
+        found = self._groups.get(key[:2])  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         return found.get(key[2]) if found else None
 
     def update(self, group: GroupKey, held: Mapping[str, Held]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby, islice
+from operator import itemgetter
 from random import Random
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from adapter.config import MetaSection
 from adapter.endpoints import Endpoints, OtherKindError
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
+from adapter.packed import Chunk, Outcomes, merge_outcomes, merge_request
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.wire import SLICE, in_slices, others, record_of, save_outcome, save_request
 
@@ -74,8 +76,8 @@ class MetaClient(Protocol):
     def knows_epochs(self) -> bool:
         """False once the server showed that it knows only offsets (a real RobustMQ): see docs/discussion.md."""
 
-    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """Merge entries; one outcome each, in their order."""
+    async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
+        """Merge entries; one outcome each, in their order. A Chunk may be merged in parts: see docs/discussion.md."""
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """The records of these keys, tombstones included. Not `patient`: a commit waits for them."""
@@ -137,8 +139,10 @@ class GrpcMetaClient:
         """False once the server there showed that it knows only offsets."""
         return self._endpoints.knows_epochs
 
-    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+    async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
         """Merge entries; one outcome each, in their order. A server without epochs writes or, if told, compares and sets.
+
+        A Chunk goes in the store's own form to a server that knows epochs; the others go as one whole.
 
         Raises MetaUnavailableError, with a time to come back when the server is overloaded; it is unknown then whether the save
         was applied, and sending it again is harmless. OtherKindError, one of these: nothing was sent, because what was asked of
@@ -147,6 +151,8 @@ class GrpcMetaClient:
         epochs = self.knows_epochs  # before anything is awaited: the caller has just looked
         if not epochs and not all(entry.record.live for entry in entries):
             raise RefusedError(f"{self.endpoint}: knows no epochs and would take a tombstone for the offset 0")
+        if epochs and isinstance(entries, Chunk):
+            return await self._merge(entries)
         request = await save_request(self._cluster, entries)
         reply = await self._call(
             lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=epochs
@@ -163,6 +169,16 @@ class GrpcMetaClient:
             outcomes += [_outcome(entry, row) for entry, row in zip(entry_slice, rows, strict=True)]
         return outcomes
 
+    async def _merge(self, chunk: Chunk) -> Outcomes:
+        request = await merge_request(self._cluster, chunk)
+        reply = await self._call(
+            lambda stub: stub.MergeOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
+        )
+        try:
+            return await merge_outcomes(chunk, reply)
+        except MetaUnavailableError as error:
+            raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
+
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """The records of these keys, tombstones included; `keys` come sorted or at least grouped. Without keys it only looks.
 
@@ -176,7 +192,7 @@ class GrpcMetaClient:
         for at in range(0, len(keys), KEYS_AT_ONCE):
             named = keys[at : at + KEYS_AT_ONCE]
             left: Wanted = [
-                (group, [key.shard for key in members]) for group, members in groupby(named, lambda key: key.group_key)
+                (GroupKey(*group), [key.shard for key in members]) for group, members in groupby(named, itemgetter(0, 1))
             ]
             wanted, after = set(named), b""
             while left:

@@ -148,6 +148,11 @@ def merge(a: OffsetRecord, b: OffsetRecord) -> OffsetRecord:
     return max(a, b)
 
 
+def as_first(record: OffsetRecord) -> OffsetRecord:
+    """How a record stands where nothing stood: one of unknown epoch is in the first."""
+    return record if record.epoch else record._replace(epoch=FIRST_EPOCH)
+
+
 def next_era(epoch: int) -> int:
     """The epoch of a reset or delete of what stands in `epoch`: above every rewind of it."""
     return ((epoch >> ERA_BITS) + 1) << ERA_BITS

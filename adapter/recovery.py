@@ -155,9 +155,10 @@ class Recovery:
             log.warning("recovery.push_failed", error=str(error), help="what is dirty stays so: the flusher goes on with it")
             self._push_from = self._clock() + error.retry_after_s
             unacknowledged = self._dirty.__contains__
-        failed = sum(unacknowledged(key) for key in pushed)
+        left = {key for key in pushed if unacknowledged(key)} if self._dirty else set()
+        failed = len(left)
         # Somebody else was faster: what stands there came back with the answer.
-        adopted = sum(self._went_on(key, record) for key, record in pushed.items() if not unacknowledged(key))
+        adopted = sum(self._went_on(key, record) for key, record in pushed.items() if key not in left)
         self.report.failed += failed
         self.report.adopted += adopted
         self.report.pushed += len(pushed) - failed - adopted

@@ -17,6 +17,7 @@ from adapter import logs
 from adapter.config import LogSection
 from benchmarks import (
     ack_window,
+    drain,
     during_flush,
     etcd_fleet,
     etcd_front,
@@ -60,6 +61,7 @@ ALL: dict[str, Benchmark] = {
     "wal_sync": fast_path_sync.run,
     "front": front.run,
     "during_flush": during_flush.run,
+    "drain": drain.run,
     "journal": journal.run,
     "meta_bulk": meta_bulk.run,
     "offset_files": offset_files.run,

@@ -6,7 +6,7 @@ What comparing bytes can decide is decided so; whatever else, `settle` decides. 
 from collections.abc import Sequence
 
 from adapter.codec import decode_record, encode_record
-from adapter.metaservice.engine import MergeCounts, Parts, settle
+from adapter.metaservice.engine import Differing, MergeCounts, Parts, settle
 from adapter.model import EPOCH_LIMIT, FIRST_EPOCH, OffsetKey, SaveEntry, Status
 
 # Where the fields of a packed record are (codec.py). What is before LIVE is in the order of the register, between live records.
@@ -21,11 +21,16 @@ _SAMPLES = 32  # of each part, at most: no part is larger or smaller than it sho
 
 
 class Merge:
-    """Merges checked entries slice by slice, and counts what became of them."""
+    """Merges checked entries slice by slice, and counts what became of them. With `tells` also tells it.
 
-    def __init__(self) -> None:
+    `differing` is then what does not stand as it was offered, each when it had its turn.
+    """
+
+    def __init__(self, *, tells: bool = False) -> None:
         self._seen = self._superseded = 0
         self._rejected: list[tuple[int, str]] = []
+        self._tells = tells
+        self.differing: list[Differing] = []
 
     @property
     def counts(self) -> MergeCounts:
@@ -57,16 +62,24 @@ class Merge:
                     staged[key] = record
                 else:
                     superseded += 1
+                    if self._tells:
+                        self.differing.append(Differing(at, Status.SUPERSEDED, value))
             else:
                 status, stands, message = _settled(record, value)
                 superseded += status is Status.SUPERSEDED
-                if message:
-                    self._rejected.append((at, message))
+                self._note(Differing(at, status, stands or b"", message), record)
                 if stands is not None and stands != value:
                     staged[key] = stands
         self._seen += len(keys)
         self._superseded += superseded
         return staged
+
+    def _note(self, found: Differing, record: bytes) -> None:
+        """Keep what became of an entry, offered as `record`, for the counts and for whom it has to be told."""
+        if found.status is Status.INVALID:
+            self._rejected.append((found.at, found.message))
+        if self._tells and (found.status is not Status.APPLIED or found.record != record):
+            self.differing.append(found)
 
 
 class Cuts:

@@ -42,12 +42,16 @@ class Checked(NamedTuple):
     records: list[bytes]
     rejected: list[Rejected]
 
-    def all_rejected(self, count: int, later: Sequence[tuple[int, str]]) -> list[Rejected]:
-        """Those of a request of `count` entries, with the ones that the engine refused: by their places in `keys`."""
-        if not later:
-            return self.rejected
-        before = {refused.at for refused in self.rejected}
-        places = [at for at in range(count) if at not in before]
+    @property
+    def places(self) -> Sequence[int]:
+        """Where the good entries were in the request."""
+        everything = range(len(self.keys) + len(self.rejected))
+        bad = {at for at, _ in self.rejected}
+        return [at for at in everything if at not in bad] if bad else everything
+
+    def all_rejected(self, later: Sequence[tuple[int, str]]) -> list[Rejected]:
+        """Those of the request, with the ones that the engine refused: by their places in `keys`."""
+        places = self.places
         return sorted([*self.rejected, *(Rejected(places[at], message) for at, message in later)])
 
 

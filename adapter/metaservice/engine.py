@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from adapter.codec import encode_record
 from adapter.errors import RefusedError
 from adapter.model import (
     EPOCH_LIMIT,
     EXHAUSTED,
-    FIRST_EPOCH,
     KnownStore,
     LocalStore,
     OffsetKey,
@@ -16,6 +16,7 @@ from adapter.model import (
     SaveOutcome,
     Status,
     StoreMark,
+    as_first,
     deleted,
     epoch_problem,
     exhausted,
@@ -72,6 +73,18 @@ class MergeCounts(NamedTuple):
     rejected: Sequence[tuple[int, str]] = ()
 
 
+class Differing(NamedTuple):
+    """An entry, by its place, that does not stand as it was offered (in the first epoch, if it had none).
+
+    `record` is what stands, packed; empty when that is not known.
+    """
+
+    at: int
+    status: Status  # not CONFLICT
+    record: bytes
+    message: str = ""
+
+
 class Engine(Protocol):
     """Offsets of clusters. What a method acknowledged survives a power cut; reads see every acknowledged save.
 
@@ -117,6 +130,11 @@ class Engine(Protocol):
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
     ) -> MergeCounts:
         """As `save`, of checked entries in packed form, without the cluster. What it did before it failed stays."""
+
+    async def save_packed(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> list[Differing]:
+        """As `merge`, of distinct keys; tells what does not stand as it was offered, in the order of their places."""
 
     async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
         """Remember a broker's local store, at its highest `flushed_seq`; returns what was remembered before.
@@ -174,8 +192,7 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     problem = epoch_problem(offered.epoch, standing.epoch if standing else 0) if offered.epoch > EPOCH_LIMIT else ""
     if problem:
         return SaveOutcome(Status.INVALID, standing, problem)
-    if offered.epoch == 0:
-        offered = offered._replace(epoch=FIRST_EPOCH)
+    offered = as_first(offered)
     stands = merge(offered, standing) if standing else offered
     return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
 
@@ -188,3 +205,20 @@ def keep(told: LocalStore, known: KnownStore | None, replaces: bytes, now_ms: in
     if known and told.store_id == known.store.store_id:
         return KnownStore(told._replace(flushed_seq=max(told.flushed_seq, known.store.flushed_seq)), now_ms)
     return KnownStore(told, now_ms) if known is None or replaces == known.store.store_id else None
+
+
+def differing(entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome], first: int = 0) -> list[Differing]:
+    """Those of saved entries, of which the first has the place `first`, that do not stand as they were offered."""
+    return [
+        Differing(at, status, encode_record(standing) if standing else b"", message)
+        for at, (entry, (status, standing, message)) in enumerate(zip(entries, outcomes, strict=True), first)
+        if status is not Status.APPLIED or standing != as_first(entry.record)
+    ]
+
+
+def counted(entries: int, differing: Sequence[Differing]) -> MergeCounts:
+    """What became of so many merged entries, of which these do not stand as they were offered."""
+    superseded = sum(found.status is Status.SUPERSEDED for found in differing)
+    refused = [(found.at, found.message) for found in differing if found.status is Status.INVALID]
+    unanswered = sum(found.status is Status.UNAVAILABLE for found in differing)
+    return MergeCounts(entries - superseded - len(refused) - unanswered, superseded, refused)

@@ -16,12 +16,24 @@ import anyio
 import structlog
 
 from adapter.clocks import wall_ms
-from adapter.codec import decode_record, encode_record, pack_names, prefix_end, unpack_names
+from adapter.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.errors import MetaUnavailableError
 from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.config import EtcdSection
-from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, row_bytes, whole_group
+from adapter.metaservice.engine import (
+    Differing,
+    Expiry,
+    GroupPage,
+    MergeCounts,
+    Page,
+    Parts,
+    RawPage,
+    buried,
+    differing,
+    row_bytes,
+    whole_group,
+)
 from adapter.metaservice.etcd_expiry import Expirer
 from adapter.metaservice.etcd_lane import Item, Lane
 from adapter.metaservice.etcd_moves import Moves
@@ -231,6 +243,22 @@ class EtcdEngine:
             refused = ((index, outcome) for index, outcome in enumerate(outcomes, at) if outcome.status is Status.INVALID)
             rejected += [(index, outcome.message) for index, outcome in refused]
         return MergeCounts(applied, superseded, tuple(rejected))
+
+    async def save_packed(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> list[Differing]:
+        """As `save`: what one Raft group does not answer holds up no other."""
+        entries: list[SaveEntry] = []
+        for at in range(0, len(keys), SLICE):
+            pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
+            entries += [SaveEntry(decode_key(key), decode_record(record)) for key, record in pairs]
+            await others()
+        outcomes = await self.save(cluster, entries, reported)
+        found: list[Differing] = []
+        for at in range(0, len(entries), SLICE):
+            found += differing(entries[at : at + SLICE], outcomes[at : at + SLICE], at)
+            await others()
+        return found
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Numbers for the metrics. Thread-safe."""

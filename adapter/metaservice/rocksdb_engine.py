@@ -24,7 +24,19 @@ from adapter.codec import decode_record, decode_seq, encode_record, pack_names, 
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge
-from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, keep, row_bytes, settle
+from adapter.metaservice.engine import (
+    Differing,
+    Expiry,
+    GroupPage,
+    MergeCounts,
+    Page,
+    Parts,
+    RawPage,
+    buried,
+    keep,
+    row_bytes,
+    settle,
+)
 from adapter.metaservice.rocksdb_store import DATA, META, STATE, Opened, State, open_store
 from adapter.model import (
     STORE_ID_BYTES,
@@ -226,8 +238,18 @@ class RocksDbEngine:
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
     ) -> MergeCounts:
         """One WriteBatch for each slice, so that saves have their turns between them; synced at the end."""
+        return (await self._merge(cluster, keys, records, reported, Merge())).counts
+
+    async def save_packed(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> list[Differing]:
+        """As `merge`."""
+        return (await self._merge(cluster, keys, records, reported, Merge(tells=True))).differing
+
+    async def _merge(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None, merge: Merge
+    ) -> Merge:
         prefix = pack_names(cluster)
-        merge = Merge()
         for at in range(0, len(keys), SLICE):
             where = [prefix + key for key in keys[at : at + SLICE]]
             async with self._saving:
@@ -238,7 +260,7 @@ class RocksDbEngine:
         # Not before: what it says the Meta Service has is in all of the slices.
         self._put({}, {}, cluster, reported)
         await self._syncs.submit(None)
-        return merge.counts
+        return merge
 
     async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
         """A point read, and one WriteBatch, synced."""

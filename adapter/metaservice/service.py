@@ -14,7 +14,7 @@ from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
 from adapter.metaservice import group_reads
 from adapter.metaservice.bulk_checks import check
-from adapter.metaservice.engine import Engine
+from adapter.metaservice.engine import Differing, Engine, counted
 from adapter.metaservice.limits import Limits
 from adapter.metrics import MetaMetrics
 from adapter.model import (
@@ -46,6 +46,8 @@ from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save
 
 DEFAULT_CLUSTER = "default"
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
+NO_ROOM = "the answer has no room for what stands there"
+ANSWER_BYTES = 32 * 2**20  # of the records in an answer to a merge: all that an adapter takes in one message is 64 MiB
 MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
 
@@ -155,21 +157,29 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     async def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Context) -> meta_pb.MergeOffsetDataReply:  # noqa: D102
         self._metrics.calls.labels("MergeOffsetData").inc()
         cluster, reported = _cluster(request.cluster_name), _reported(request)
+        differing: list[Differing] = []
         with self._limits.offsets.admit(len(request.keys)):
             checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
             with self._metrics.save_seconds.time():
-                counts = await self._engine.merge(cluster, checked.keys, checked.records, reported)
-        refused = checked.all_rejected(len(request.keys), counts.rejected)
+                if request.tell_standing:
+                    differing = await self._engine.save_packed(cluster, checked.keys, checked.records, reported)
+                    counts = counted(len(checked.keys), differing)
+                else:
+                    counts = await self._engine.merge(cluster, checked.keys, checked.records, reported)
+        refused = checked.all_rejected(counts.rejected)
         for status, count in (
             (Status.APPLIED, counts.applied),
             (Status.SUPERSEDED, counts.superseded),
             (Status.INVALID, len(refused)),
+            (Status.UNAVAILABLE, len(checked.keys) - counts.applied - counts.superseded - len(counts.rejected)),
         ):
             self._metrics.results[status].inc(count)
         rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in refused]
-        return meta_pb.MergeOffsetDataReply(
+        reply = meta_pb.MergeOffsetDataReply(
             applied=counts.applied, superseded=counts.superseded, rejected=rejected, marks=self._marks(), now_ms=wall_ms()
         )
+        await _add_standing(reply, [found for found in differing if found.status is not Status.INVALID], checked.places)
+        return reply
 
     @answering
     async def ReportStore(self, request: meta_pb.ReportStoreRequest, context: Context) -> meta_pb.ReportStoreReply:  # noqa: D102
@@ -201,6 +211,24 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         good = [entry for entry, bad in zip(entries, problems, strict=True) if not bad]
         saved = iter(await self._engine.save(cluster, good, reported))
         return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
+
+
+async def _add_standing(reply: meta_pb.MergeOffsetDataReply, differing: Sequence[Differing], places: Sequence[int]) -> None:
+    """Tell what does not stand as it was sent. What an answer has no room for is to be sent again: then it is the first."""
+    room = ANSWER_BYTES
+    async for some in in_slices(differing):
+        for at, status, record, message in some:
+            room -= len(record)
+            if room >= 0 or not record:
+                reply.standing.add(index=places[at], status=_status(status), record=record, message=message)
+            else:
+                reply.standing.add(index=places[at], status=_status(Status.UNAVAILABLE), message=NO_ROOM)
+                reply.superseded -= status is Status.SUPERSEDED
+                reply.applied -= status is Status.APPLIED
+
+
+def _status(status: Status) -> meta_pb.SaveOffsetResult.Status.ValueType:
+    return meta_pb.SaveOffsetResult.Status.ValueType(status.value)
 
 
 def _problems(entries: Sequence[SaveEntry]) -> list[str]:

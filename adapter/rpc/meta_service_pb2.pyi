@@ -999,9 +999,14 @@ class MergeOffsetDataRequest(_message.Message):
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
+    TELL_STANDING_FIELD_NUMBER: _builtins.int
     STORE_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
+    tell_standing: _builtins.bool
+    """Ask for `standing`. Without it the call fails when a part of the store does
+    not answer.
+    """
     now_ms: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
@@ -1021,12 +1026,13 @@ class MergeOffsetDataRequest(_message.Message):
         cluster_name: _builtins.str = ...,
         keys: _abc.Iterable[_builtins.bytes] | None = ...,
         records: _abc.Iterable[_builtins.bytes] | None = ...,
+        tell_standing: _builtins.bool = ...,
         store: Global___LocalStore | None = ...,
         now_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "now_ms", b"now_ms", "records", b"records", "store", b"store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "keys", b"keys", "now_ms", b"now_ms", "records", b"records", "store", b"store", "tell_standing", b"tell_standing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1035,6 +1041,40 @@ Global___MergeOffsetDataRequest: _TypeAlias = MergeOffsetDataRequest  # noqa: Y0
 @_typing.final
 class MergeOffsetDataReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Standing(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        INDEX_FIELD_NUMBER: _builtins.int
+        STATUS_FIELD_NUMBER: _builtins.int
+        RECORD_FIELD_NUMBER: _builtins.int
+        MESSAGE_FIELD_NUMBER: _builtins.int
+        index: _builtins.int
+        """The place in the request."""
+        status: Global___SaveOffsetResult.Status.ValueType
+        """APPLIED: it took another epoch. SUPERSEDED: a larger value stands.
+        UNAVAILABLE: whether it is written is unknown; send it again.
+        """
+        record: _builtins.bytes
+        """What stands after the call, as in ScanOffsetDataReply; empty when that is
+        not known.
+        """
+        message: _builtins.str
+        """Why the entry is UNAVAILABLE."""
+        def __init__(
+            self,
+            *,
+            index: _builtins.int = ...,
+            status: Global___SaveOffsetResult.Status.ValueType = ...,
+            record: _builtins.bytes = ...,
+            message: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "message", b"message", "record", b"record", "status", b"status"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
     class Rejected(_message.Message):
@@ -1061,6 +1101,7 @@ class MergeOffsetDataReply(_message.Message):
     APPLIED_FIELD_NUMBER: _builtins.int
     SUPERSEDED_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
     MARKS_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
@@ -1072,6 +1113,12 @@ class MergeOffsetDataReply(_message.Message):
     @_builtins.property
     def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergeOffsetDataReply.Rejected]: ...
     @_builtins.property
+    def standing(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergeOffsetDataReply.Standing]:
+        """If asked for: what does not stand as it was sent. An entry that is neither
+        here nor in `rejected` stands as it was sent, in epoch 1 if it had epoch 0.
+        """
+
+    @_builtins.property
     def marks(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark]: ...
     def __init__(
         self,
@@ -1079,12 +1126,13 @@ class MergeOffsetDataReply(_message.Message):
         applied: _builtins.int = ...,
         superseded: _builtins.int = ...,
         rejected: _abc.Iterable[Global___MergeOffsetDataReply.Rejected] | None = ...,
+        standing: _abc.Iterable[Global___MergeOffsetDataReply.Standing] | None = ...,
         marks: _abc.Iterable[Global___StoreMark] | None = ...,
         now_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "marks", b"marks", "now_ms", b"now_ms", "rejected", b"rejected", "superseded", b"superseded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "marks", b"marks", "now_ms", b"now_ms", "rejected", b"rejected", "standing", b"standing", "superseded", b"superseded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -162,8 +162,9 @@ class MetaServiceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MergeOffsetData(self, request, context):
-        """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
-        the store's form, and the reply has a row only for what was refused.
+        """For flushes and bulk writers: merges and syncs as SaveOffsetData does, but
+        not as one whole; entries come in the store's form, and the reply has a row
+        only for what was refused or, if asked for, stands otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

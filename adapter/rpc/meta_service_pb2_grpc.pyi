@@ -72,8 +72,9 @@ class MetaServiceServiceStub:
     tombstones included. Costs the server a fraction of ListOffsetData.
     """
     MergeOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]
-    """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
-    the store's form, and the reply has a row only for what was refused.
+    """For flushes and bulk writers: merges and syncs as SaveOffsetData does, but
+    not as one whole; entries come in the store's form, and the reply has a row
+    only for what was refused or, if asked for, stands otherwise.
     """
     ReportStore: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ReportStoreRequest, _meta_service_pb2.ReportStoreReply]
     """An adapter tells which local store it has open, and learns which one this
@@ -122,8 +123,9 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     tombstones included. Costs the server a fraction of ListOffsetData.
     """
     MergeOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]  # type: ignore[assignment]
-    """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
-    the store's form, and the reply has a row only for what was refused.
+    """For flushes and bulk writers: merges and syncs as SaveOffsetData does, but
+    not as one whole; entries come in the store's form, and the reply has a row
+    only for what was refused or, if asked for, stands otherwise.
     """
     ReportStore: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ReportStoreRequest, _meta_service_pb2.ReportStoreReply]  # type: ignore[assignment]
     """An adapter tells which local store it has open, and learns which one this
@@ -223,8 +225,9 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.MergeOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.MergeOffsetDataReply, _abc.Awaitable[_meta_service_pb2.MergeOffsetDataReply]]:
-        """For bulk writers: merges and syncs as SaveOffsetData does; entries come in
-        the store's form, and the reply has a row only for what was refused.
+        """For flushes and bulk writers: merges and syncs as SaveOffsetData does, but
+        not as one whole; entries come in the store's form, and the reply has a row
+        only for what was refused or, if asked for, stands otherwise.
         """
 
     @_abc_1.abstractmethod

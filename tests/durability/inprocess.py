@@ -15,15 +15,17 @@ import grpc.aio
 import pytest
 
 from adapter.client import OffsetClient
+from adapter.codec import decode_key, decode_record
 from adapter.config import AdapterConfig, MetaSection
 from adapter.errors import MetaUnavailableError
 from adapter.meta_client import GrpcMetaClient, MetaClient
+from adapter.metaservice.engine import counted, differing
 from adapter.model import DEFAULT_NAMESPACE, METADATA_MAX_BYTES, OffsetKey, SaveEntry, SaveOutcome, Status
 from adapter.reads import ReadMode
 from adapter.rpc import meta_pb, offsets_pb
 from adapter.statuses import Context
 from adapter.testing import FakeMeta, adapter_config, running_sidecar
-from adapter.wire import add_result, reply_offset, save_entries
+from adapter.wire import reply_offset
 
 GROUP = "g"
 NEVER_MS = 60_000
@@ -32,7 +34,7 @@ TIMEOUT_MS = 1_000
 LIMIT_S = 20.0
 UNREACHABLE = MetaUnavailableError("no route")
 
-Reply = meta_pb.SaveOffsetDataReply
+Reply = meta_pb.MergeOffsetDataReply
 Distortion = Callable[[Reply], Awaitable[None]]
 Fault = Callable[[Sequence[SaveEntry]], Awaitable[list[SaveOutcome]]]
 
@@ -98,11 +100,15 @@ async def over_grpc(meta: FakeMeta, distort: Distortion) -> AsyncIterator[GrpcMe
 
 
 def _handler(meta: FakeMeta, distortions: list[Distortion]) -> grpc.GenericRpcHandler:
-    async def save(request: meta_pb.SaveOffsetDataRequest, _: Context) -> Reply:
-        entries = list(save_entries(request, 0))
-        reply = Reply(committed=True)
-        for entry, outcome in zip(entries, await meta.save(entries), strict=True):
-            add_result(reply, entry, outcome)
+    async def merge(request: meta_pb.MergeOffsetDataRequest, _: Context) -> Reply:
+        entries = list(map(SaveEntry, map(decode_key, request.keys), map(decode_record, request.records)))
+        found = differing(entries, await meta.save(entries))
+        counts = counted(len(entries), found)
+        rows = [
+            Reply.Standing(index=at, status=meta_pb.SaveOffsetResult.Status.ValueType(status.value), record=record)
+            for at, status, record, _ in found
+        ]
+        reply = Reply(applied=counts.applied, superseded=counts.superseded, standing=rows)
         if distortions:
             await distortions.pop()(reply)
         return reply
@@ -112,8 +118,8 @@ def _handler(meta: FakeMeta, distortions: list[Distortion]) -> grpc.GenericRpcHa
         return meta_pb.BatchGetOffsetDataReply(groups=[group for _ in request.groups])
 
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "SaveOffsetData": grpc.unary_unary_rpc_method_handler(
-            save, meta_pb.SaveOffsetDataRequest.FromString, Reply.SerializeToString
+        "MergeOffsetData": grpc.unary_unary_rpc_method_handler(
+            merge, meta_pb.MergeOffsetDataRequest.FromString, Reply.SerializeToString
         ),
         "BatchGetOffsetData": grpc.unary_unary_rpc_method_handler(
             get, meta_pb.BatchGetOffsetDataRequest.FromString, meta_pb.BatchGetOffsetDataReply.SerializeToString

@@ -11,9 +11,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.errors import RefusedError
+from adapter.codec import encode_record
+from adapter.errors import MetaUnavailableError, RefusedError
+from adapter.hot import Run
 from adapter.model import OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.packed import Chunk, merge_outcomes
 from adapter.reads import ReadMode
+from adapter.rpc import meta_pb
 from adapter.testing import FakeMeta, eventually
 from tests.durability.inprocess import (
     TICK_MS,
@@ -248,14 +252,44 @@ async def test_a_failed_chunk_does_not_undo_the_chunks_before_it(tmp_path: Path)
 
 @pytest.mark.parametrize("change", [-1, +1])
 async def test_a_save_answered_for_another_number_of_entries_leaves_everything_dirty(tmp_path: Path, change: int) -> None:
-    """No row can be trusted then, as nobody knows which entry it is about (2, 3, 4)."""
+    """Nobody knows then which entry it is about (2, 3, 4)."""
 
     async def distort(reply: Reply) -> None:
-        rows = [*reply.results, reply.results[0]][: len(reply.results) + change]
-        del reply.results[:]
-        reply.results.extend(rows)
+        reply.applied += change
 
-    await expect_everything_dirty(tmp_path, distort, "results to 3 entries")
+    await expect_everything_dirty(tmp_path, distort, f"answered {3 + change} results, 0 of them in rows, to 3 entries")
+
+
+APPLIED, SUPERSEDED = meta_pb.SaveOffsetResult.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED
+STANDS = encode_record(OffsetRecord(1, 7))
+ROW = Reply.Standing(index=1, status=SUPERSEDED, record=STANDS)
+DISTORTED = {
+    "a row for an entry that was not sent": Reply(
+        applied=2, superseded=1, standing=[Reply.Standing(index=3, status=SUPERSEDED, record=STANDS)]
+    ),
+    "two rows for one entry": Reply(applied=1, superseded=2, standing=[ROW, ROW]),
+    "a refusal and a row for one entry": Reply(applied=1, superseded=1, standing=[ROW], rejected=[Reply.Rejected(index=1)]),
+    "superseded without a row": Reply(applied=2, superseded=1),
+    "a row that is not counted": Reply(applied=3, standing=[ROW]),
+    "no status": Reply(applied=3, standing=[Reply.Standing(index=1, record=STANDS)]),
+    "a status of no merge": Reply(
+        applied=2, standing=[Reply.Standing(index=1, status=meta_pb.SaveOffsetResult.CONFLICT, record=STANDS)]
+    ),
+    "no record": Reply(applied=2, superseded=1, standing=[Reply.Standing(index=1, status=SUPERSEDED)]),
+    "a record that is cut off": Reply(applied=3, standing=[Reply.Standing(index=1, status=APPLIED, record=STANDS[:-1])]),
+    "a record longer than it says": Reply(applied=3, standing=[Reply.Standing(index=1, status=APPLIED, record=STANDS + b"x")]),
+    "a record of unknown epoch": Reply(
+        applied=3, standing=[Reply.Standing(index=1, status=APPLIED, record=encode_record(OffsetRecord(0, 7)))]
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", DISTORTED.values(), ids=DISTORTED)
+async def test_an_answer_that_cannot_be_about_the_save_leaves_everything_dirty(answer: Reply) -> None:
+    """No part of it is trusted: what it says nothing about counts as applied (2, 3, 4)."""
+    chunk = Chunk([Run(key("a").group_key, ["a", "b", "c"], [(OffsetRecord(1, 5), 1, b"")] * 3)])
+    with pytest.raises(MetaUnavailableError, match="answered"):
+        await merge_outcomes(chunk, answer)
 
 
 async def test_a_save_answered_after_the_deadline_leaves_everything_dirty(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def stub(service: Service) -> Iterator[Stub]:
 
 
 def merge(
-    stub: Stub, cluster: str, entries: Sequence[tuple[OffsetKey, OffsetRecord]], **fields: Sequence[bytes]
+    stub: Stub, cluster: str, entries: Sequence[tuple[OffsetKey, OffsetRecord]], **fields: Any
 ) -> meta_pb.MergeOffsetDataReply:
     """Merge records."""
     packed = {"keys": [encode_key(where) for where, _ in entries], "records": [encode_record(found) for _, found in entries]}

@@ -6,7 +6,20 @@ from collections.abc import Callable, Sequence
 
 from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
 from adapter.metaservice.bulk import Cuts
-from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, keep, row_bytes, settle
+from adapter.metaservice.engine import (
+    Differing,
+    Expiry,
+    GroupPage,
+    MergeCounts,
+    Page,
+    Parts,
+    RawPage,
+    buried,
+    differing,
+    keep,
+    row_bytes,
+    settle,
+)
 from adapter.model import (
     KnownStore,
     LocalStore,
@@ -174,6 +187,13 @@ class MemoryEngine:
             self._stores[at] = kept
             self._writes += 1
         return known
+
+    async def save_packed(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> list[Differing]:
+        """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
+        entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
+        return differing(entries, await self.save(cluster, entries, reported))
 
     def _below(self, prefix: bytes, after: bytes = b"") -> list[tuple[OffsetKey, OffsetRecord]]:
         end = prefix_end(prefix)

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from adapter.codec import encode_key
 from adapter.core import Core
 from adapter.errors import MetaUnavailableError
-from adapter.flusher import _entry_bytes, _group_bytes
+from adapter.hot import Run
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry
+from adapter.packed import Chunk, entry_bytes, merge_request
 from adapter.testing import FakeMeta
 from adapter.wire import save_request
 from tests.unit.helpers import (
@@ -239,7 +241,7 @@ LARGEST = OffsetRecord(2**64 - 1, 2**64 - 1, live=False, committed_at_ms=2**64 -
 def test_the_size_that_is_reckoned_for_an_entry_is_enough_on_the_wire(where: OffsetKey, sent: OffsetRecord, times: int) -> None:
     """Alone in its group, which costs the most; else a chunk could pass the message limit and never get through (4)."""
     entries = [SaveEntry(where._replace(group=f"{where.group[:80]}{at}"), sent, 2**64 - 1) for at in range(times)]
-    request = asyncio.run(save_request("", entries))
-    assert request.ByteSize() <= sum(
-        _group_bytes(entry.key.group_key) + _entry_bytes(entry.key.shard, entry.record) for entry in entries
-    )
+    chunk = Chunk([Run(key.group_key, [key.shard], [(record, 2**64 - 1, encode_key(key))]) for key, record, _ in entries])
+    most = sum(entry_bytes(record, encode_key(key)) for key, record, _ in entries)
+    assert asyncio.run(save_request("", entries)).ByteSize() <= most
+    assert asyncio.run(merge_request("", chunk)).ByteSize() <= most
