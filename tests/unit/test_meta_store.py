@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -237,7 +237,7 @@ async def test_every_change_keeps_the_bookkeeping(tmp_path: Path) -> None:
     path = tmp_path / "meta"
     async with running(path) as engine:
         metadata = RocksDbMetadata(engine)
-        changes = [
+        changes: list[Callable[[], Awaitable[object]]] = [
             lambda: engine.save(CLUSTER, [SaveEntry(each, record(5)) for each in (*KEYS, KEYS[0])]),
             lambda: engine.merge(CLUSTER, [*map(encode_key, KEYS)], [encode_record(record(6))] * len(KEYS), STORE),
             lambda: engine.merge(CLUSTER, [*map(encode_key, KEYS)], [encode_record(record(6))] * len(KEYS), STORE),
