@@ -107,8 +107,8 @@ class Situation:
         loss = core.cache.loss
         report = core.recovery.report
         values |= {
-            "recovery_compared_keys": ("Keys that the recovery has compared with the Meta Service.", float(report.compared)),
-            "recovery_keys": ("About how many it compares.", float(report.of)),
+            "recovery_compared": ("Keys that the recovery has compared with the Meta Service.", float(report.compared)),
+            "recovery_of": ("About how many it compares.", float(report.of)),
             "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.dirty))),
             "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
             "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
