@@ -88,6 +88,35 @@ def test_what_was_not_sent_goes_under_a_newer_commit_with_its_older_time() -> No
     assert dirty.take() == {G: {"a": held(9, 2)}}
 
 
+def test_what_little_came_in_during_a_flush_of_many_stays_above_what_was_not_sent() -> None:
+    """Whichever of both is larger: the newest value is sent next, with the older time (4)."""
+    dirty = dirty_with("a", "b", since=1.0)
+    dirty.add(GroupKey("default", "h"), {"c": held(3, 3)}, 2.0)
+    dirty.take()
+    dirty.add(G, {"a": held(9, 4), "d": held(8, 5)}, 5.0)
+    dirty.settle()
+    assert (len(dirty), dirty.waiting, dirty.oldest_age(6.0)) == (4, 4, 5.0)
+    assert dirty.take() == {
+        G: {"a": held(9, 4), "b": held(2, 2), "d": held(8, 5)},
+        GroupKey("default", "h"): {"c": held(3, 3)},
+    }
+
+
+def test_many_keys_of_a_group_are_acknowledged_together() -> None:
+    """What was committed meanwhile, or was not in the answer, stays; what was refused before is settled with them (3)."""
+    dirty = dirty_with("a", "b", "c", "d")
+    flush(dirty, acknowledged="d", refused="a")
+    dirty.add(G, {"a": held(9, 9)}, 2.0)
+    dirty.take()
+    dirty.add(G, {"b": held(10, 10)}, 3.0)
+    dirty.acknowledge_all(G, ["a", "b"])
+    dirty.acknowledge_all(GroupKey("default", "never there"), ["a"])
+    assert dirty.keys() == {key("b"), key("c")}
+    assert dirty.refused == 0
+    dirty.settle()
+    assert dirty.take() == {G: {"b": held(10, 10), "c": held(3, 3)}}
+
+
 def test_a_refused_key_is_dirty_but_not_sent_with_the_others() -> None:
     """It waits for its own turn (4)."""
     dirty = dirty_with("a", "b")
@@ -184,7 +213,7 @@ def test_nothing_dirty_has_no_age() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "ok", "lost", "refused", "retry"]), st.sampled_from("abc"), st.sampled_from("gh")),
+    st.tuples(st.sampled_from(["add", "ok", "all", "lost", "refused", "retry"]), st.sampled_from("abc"), st.sampled_from("gh")),
     max_size=40,
 )
 
@@ -201,9 +230,12 @@ def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, s
         elif step == "retry":
             dirty.retry_refused()
         else:
-            sent = {OffsetKey(*of, name): one[1] for of, shards in dirty.take().items() for name, one in shards.items()}
+            taken = dirty.take()
+            sent = {OffsetKey(*of, name): one[1] for of, shards in taken.items() for name, one in shards.items()}
+            for of in list(taken) if step == "all" else ():
+                dirty.acknowledge_all(of, list(taken[of]))
             for found, value in sent.items():
-                if found != where or step == "ok":
+                if found != where or step in {"ok", "all"}:
                     dirty.acknowledge(found)
                     acknowledged[found] = value
                 elif step == "refused":

@@ -1,0 +1,106 @@
+"""Epochs that a flush has brought are stored here as one by one they would be: `Begun` does what a `Reconcile` does."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.cache import OffsetCache
+from adapter.committer import Begun, Change, Committer, Forget, Reconcile
+from adapter.dirty import DirtyKeys
+from adapter.hot import Run
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, as_first
+from tests.model.disk import Platter, SimDisk
+from tests.unit.helpers import commit_of, key, record
+
+FIELDS = st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["g", "h"]), st.integers(1, 4), st.sampled_from(["", "m"]))
+CHANGES = st.lists(st.tuples(st.sampled_from(["commit", "rewind", "adopt", "forget"]), FIELDS), max_size=6)
+
+
+class Side:
+    """A store with its dirty keys, while a flush of all of them is under way."""
+
+    def __init__(self, before: Sequence[tuple[str, str, int, str]], epoch: int) -> None:
+        self.cache = OffsetCache.over(SimDisk(Platter(), lambda: None), "never")
+        self.dirty = DirtyKeys()
+        self.committer = Committer(self.cache, self.dirty, lambda: 1.0)
+        if epoch:
+            self.committer.loaded.groups.update(GroupKey("default", group) for group in "gh")
+        for fields in before:
+            self.commit(fields)
+        self.sent = [Run(group, list(held), list(held.values())) for group, held in self.dirty.take().items()]
+
+    def commit(self, fields: tuple[str, str, int, str], *, overwrite: bool = False) -> None:
+        """Of a key, with a time that says which commit it was."""
+        shard, group, offset, metadata = fields
+        change = commit_of({key(shard, group): offset}, overwrite=overwrite, metadata=metadata, committed_at_ms=offset)
+        self.committer.apply(change)
+
+    def meanwhile(self, what: str, fields: tuple[str, str, int, str]) -> None:
+        """Something else before the answer to the flush is taken in."""
+        shard, group, offset, metadata = fields
+        where = key(shard, group)
+        known = self.cache.get(where)
+        if what == "commit":
+            self.commit(fields)
+        elif what == "rewind" and (known is None or known.epoch):  # else it is refused
+            self.commit(fields, overwrite=True)
+        elif what == "adopt":
+            self.committer.apply(Reconcile([(where, record(offset, 1 + offset % 2, metadata=metadata))]))
+        elif what == "forget":
+            self.committer.apply(Forget([where], gone=True))
+
+    def end(self, *changes: Change) -> None:
+        """Take the answer in, and end the flush."""
+        for change in changes:
+            self.committer.apply(change)
+        for group, shards, _ in self.sent:
+            self.dirty.acknowledge_all(group, shards)
+        self.dirty.settle()
+
+    def all(self) -> tuple[dict[OffsetKey, OffsetRecord], set[OffsetKey], int]:
+        """What stands, what is dirty, and the sum of the write counters, which an open compares."""
+        stored = list(self.cache.scan())
+        return {each.key: each.record for each in stored}, self.dirty.keys(), self.cache.keys
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=8), CHANGES, st.sampled_from([0, 0, 1]))
+def test_begun_does_what_a_reconcile_of_each_does(
+    before: list[tuple[str, str, int, str]], changes: list[tuple[str, tuple[str, str, int, str]]], epoch: int
+) -> None:
+    """Whatever was committed, rewound, adopted or forgotten while the flush was under way (2, 3)."""
+    sides = Side(before, epoch), Side(before, epoch)
+    for side in sides:
+        for what, fields in changes:
+            side.meanwhile(what, fields)
+    together, single = sides
+    together.end(Begun(together.sent))
+    single.end(
+        *(
+            Reconcile([(OffsetKey(*group, shard), as_first(OffsetRecord(*fields)))])
+            for group, shards, held in single.sent
+            for shard, (fields, _, _) in zip(shards, held, strict=True)
+        )
+    )
+    assert together.all() == single.all()
+    # What the store counts about itself is true: the next open finds nothing missing.
+    again = OffsetCache.over(together.cache._disk, "never")
+    assert again.loss is None
+
+
+def test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent() -> None:
+    """It goes on in the epoch that is known now, and stays dirty (1, 3)."""
+    side = Side([("a", "g", 1, ""), ("b", "g", 1, "")], 0)
+    side.commit(("a", "g", 4, ""))
+    side.end(Begun(side.sent))
+    assert side.cache.get(key("a")) == record(4, 1, committed_at_ms=4)
+    assert side.cache.get(key("b")) == record(1, 1, committed_at_ms=1)
+    assert side.dirty.keys() == {key("a")}
+
+
+def test_what_is_begun_is_clean_and_its_write_is_not_sent_again() -> None:
+    """The Meta Service holds exactly it (6)."""
+    side = Side([("a", "g", 1, ""), ("b", "h", 1, "m")], 0)
+    side.end(Begun(side.sent))
+    assert not side.dirty
+    assert side.dirty.take() == {}

@@ -1,0 +1,370 @@
+"""Flushes in packed form: cut in chunks, told in rows, and in every case ended as a save of single entries ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter import packed
+from adapter.clocks import wall_ms
+from adapter.codec import encode_key
+from adapter.errors import MetaUnavailableError
+from adapter.hot import Held, Run
+from adapter.journal import Flushed
+from adapter.journal_rows import rows_of
+from adapter.metaservice import service
+from adapter.metaservice.config import LimitsSection
+from adapter.metaservice.engine import Engine
+from adapter.metaservice.limits import Limits
+from adapter.metaservice.rocksdb_engine import RocksDbEngine
+from adapter.metaservice.service import MetaService
+from adapter.metrics import MetaMetrics
+from adapter.model import EPOCH_MAX, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_first
+from adapter.packed import Chunk, Outcomes, chunks, merge_outcomes, merge_request
+from adapter.rpc import meta_pb
+from adapter.testing import FakeMeta
+from adapter.wire import save_outcome, save_request
+from tests.model.engine import MemoryEngine
+from tests.unit.helpers import commit, commit_of, core_over, key, record, send, tombstone
+
+ROUNDS = 150
+APPLIED, SUPERSEDED, INVALID, UNAVAILABLE = Status.APPLIED, Status.SUPERSEDED, Status.INVALID, Status.UNAVAILABLE
+LONG = "m" * 5_000  # over what metadata may have
+WHY = "raft-2 does not answer"
+
+
+def chunk_of(entries: Sequence[tuple[OffsetKey, OffsetRecord]]) -> Chunk:
+    """Records as a flush has them, with write counters."""
+    return Chunk([Run(where.group_key, [where.shard], [(found, 7, encode_key(where))]) for where, found in entries])
+
+
+def service_over(engine: Engine) -> MetaService:
+    """The gRPC front without gRPC."""
+    metrics = MetaMetrics()
+    return MetaService(engine, Limits(LimitsSection(), metrics), metrics)
+
+
+@asynccontextmanager
+async def rocksdb(directory: Path) -> AsyncIterator[RocksDbEngine]:
+    """The embedded engine."""
+    engine = RocksDbEngine.open(directory / "meta")
+    syncing = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        syncing.cancel()
+        with suppress(asyncio.CancelledError):
+            await syncing
+        engine.close()
+
+
+class PackedMeta(FakeMeta):
+    """Saves chunks as the client does, into the service over an engine. `before` is done when a request has been made."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.service = service_over(engine)
+        self.before: Any = None
+        self.answers: list[meta_pb.MergeOffsetDataReply] = []
+
+    async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:  # type: ignore[override]
+        """See `MetaClient.save`."""
+        assert isinstance(entries, Chunk)
+        self._check()
+        request = await merge_request("c", entries)
+        if self.before:
+            await self.before()
+        nothing: Any = None
+        self.answers.append(await self.service.MergeOffsetData(request, nothing))
+        return await merge_outcomes(entries, self.answers[-1])
+
+    async def standing(self, *keys: OffsetKey) -> dict[OffsetKey, OffsetRecord]:
+        """What is stored."""
+        return dict(await self.engine.get("c", keys))
+
+
+@asynccontextmanager
+async def packed_meta(directory: Path) -> AsyncIterator[PackedMeta]:
+    """Over the embedded engine."""
+    async with rocksdb(directory) as engine:
+        yield PackedMeta(engine)
+
+
+def timed(offset: int, epoch: int = 1) -> OffsetRecord:
+    """A record that says when it was committed."""
+    return record(offset, epoch, committed_at_ms=1)
+
+
+def some_record(rng: Random, epochs: Sequence[int]) -> OffsetRecord:
+    """Few values of each field, so that they meet."""
+    return OffsetRecord(
+        rng.choice(epochs),
+        rng.choice((0, 2, 3)),
+        live=rng.random() < 0.7,
+        committed_at_ms=rng.choice((1, 2)),
+        metadata=rng.choice(("", "", "m", "n")),
+        topic=rng.choice(("", "", "t")),
+        partition=rng.choice((0, 0, 1)),
+    )
+
+
+async def test_a_packed_save_ends_as_a_save_of_its_entries(tmp_path: Path) -> None:
+    """Rewinds, tombstones, labels, unknown epochs and bad entries: the same outcomes, and the same stands there (2)."""
+    rng = Random(15)
+    nothing: Any = None
+    async with rocksdb(tmp_path) as engine:
+        front = service_over(engine)
+        for turn in range(ROUNDS):
+            keys = [key(f"s{at}", f"g{at // 5}") for at in range(15)]
+            before = [SaveEntry(where, some_record(rng, (1, 2, 2**32))) for where in keys if rng.random() < 0.7]
+            for cluster in (f"one-{turn}", f"packed-{turn}"):
+                await engine.save(cluster, before)
+            entries = [SaveEntry(where, some_record(rng, (0, 0, 1, 2, 2**32, 2**33))) for where in keys]
+            bad = rng.randrange(len(entries))
+            broken = rng.choice(({"metadata": LONG}, {"epoch": EPOCH_MAX + 1}, {"topic": "\n"}))
+            entries[bad] = entries[bad]._replace(record=entries[bad].record._replace(**broken))  # type: ignore[arg-type]
+            rows = await front.SaveOffsetData(await save_request(f"one-{turn}", entries), nothing)
+            wanted = list(map(save_outcome, entries, rows.results))
+            chunk = chunk_of([entry[:2] for entry in entries])
+            answer = await front.MergeOffsetData(await merge_request(f"packed-{turn}", chunk), nothing)
+            found = list(await merge_outcomes(chunk, answer))
+            assert [outcome[:2] for outcome in found] == [outcome[:2] for outcome in wanted]
+            assert found[bad].status is INVALID
+            assert dict(await engine.get(f"packed-{turn}", keys)) == dict(await engine.get(f"one-{turn}", keys))
+
+
+async def test_only_what_stands_otherwise_has_a_row() -> None:
+    """What an answer leaves out stands as it was sent, an unknown epoch in the first one."""
+    engine = MemoryEngine(wall_ms)
+    meta = PackedMeta(engine)
+    standing = {"b": record(9), "d": record(3, 4), "e": record(5, 1)}
+    await engine.save("c", [SaveEntry(key(shard), found) for shard, found in standing.items()])
+    sent = {"a": timed(5), "b": timed(5), "c": timed(5, 0), "d": timed(5, 0), "e": timed(6, 0), "f": timed(1, 2**63)}
+    outcomes = await meta.save(chunk_of([(key(shard), found) for shard, found in sent.items()]))
+    assert [(row.index, row.status) for row in meta.answers[0].standing] == [(1, 2), (3, 1)]
+    assert [row.index for row in meta.answers[0].rejected] == [5]
+    assert list(outcomes)[:5] == [
+        SaveOutcome(APPLIED, timed(5)),
+        SaveOutcome(SUPERSEDED, record(9)),
+        SaveOutcome(APPLIED, timed(5, 1)),
+        SaveOutcome(APPLIED, timed(5, 4)),
+        SaveOutcome(APPLIED, timed(6, 1)),
+    ]
+
+
+async def test_places_are_those_of_the_request_also_behind_refused_entries() -> None:
+    """Else the answer to one key would clean another (3)."""
+    engine = MemoryEngine(wall_ms)
+    await engine.save("c", [SaveEntry(key(shard), record(9)) for shard in "bd"])
+    bad = record(5, metadata=LONG)
+    sent = [(key("a"), bad), (key("b"), record(5)), (key("c"), bad), (key("d"), record(10)), (key("e"), bad)]
+    outcomes = await PackedMeta(engine).save(chunk_of(sent))
+    assert [outcome.status for outcome in outcomes] == [INVALID, SUPERSEDED, INVALID, APPLIED, INVALID]
+
+
+class PartedEngine(MemoryEngine):
+    """A part of it does not answer: the groups in `gone`. With all of them gone, nothing does."""
+
+    gone: frozenset[str] = frozenset()
+
+    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """See `Engine`."""
+        there = [entry for entry in entries if entry.key.group not in self.gone]
+        if entries and not there:
+            raise MetaUnavailableError(WHY)
+        saved = iter(await super().save(cluster, there))
+        return [SaveOutcome(UNAVAILABLE, None, WHY) if entry.key.group in self.gone else next(saved) for entry in entries]
+
+
+async def test_a_part_that_does_not_answer_is_told_by_rows(tmp_path: Path) -> None:
+    """Its groups are set aside, the others are clean (3, 4)."""
+    engine = PartedEngine(wall_ms)
+    engine.gone = frozenset({"gone"})
+    meta = PackedMeta(engine)
+    up, gone = key("s", "up"), key("s", "gone")
+    async with core_over(tmp_path, meta, knows=["up", "gone"]) as core:
+        await send(core, commit_of({up: 5, gone: 5}))
+        assert await core.flusher.flush_once() == 1
+        assert (core.dirty.keys(), core.dirty.aside) == ({gone}, 1)
+        assert core.flusher.last_error == f"default/gone/s: UNAVAILABLE {WHY}"
+        engine.gone = frozenset()
+        assert await core.flusher.flush_all() == 1
+    assert [found.offset for found in (await meta.standing(up, gone)).values()] == [5, 5]
+
+
+async def test_what_an_answer_has_no_room_for_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a few small entries meet, the answer stays under what a message may have."""
+    engine = MemoryEngine(wall_ms)
+    await engine.save("c", [SaveEntry(key(shard), record(9, metadata="m" * 100)) for shard in "abcd"])
+    monkeypatch.setattr(service, "ANSWER_BYTES", 300)
+    outcomes = await PackedMeta(engine).save(chunk_of([(key(shard), record(5)) for shard in "abcde"]))
+    assert [outcome.status for outcome in outcomes] == [SUPERSEDED, SUPERSEDED, UNAVAILABLE, UNAVAILABLE, APPLIED]
+
+
+GROUPS = st.dictionaries(st.sampled_from("ghijkl"), st.integers(1, 9), max_size=6)
+
+
+@given(GROUPS, st.integers(1, 9), st.integers(200, 2_000))
+def test_chunks_hold_everything_once_within_both_bounds(groups: Mapping[str, int], most: int, max_bytes: int) -> None:
+    """Also when what has come leaves the batch at once, as it does when it is acknowledged (4, 5)."""
+    batch: dict[GroupKey, dict[str, Held]] = {
+        GroupKey("n", group): {f"s{at}": (record(at), at + 1, encode_key(key(f"s{at}", group, "n"))) for at in range(size)}
+        for group, size in groups.items()
+    }
+    wanted = {OffsetKey(*group, shard): held[0] for group, shards in batch.items() for shard, held in shards.items()}
+
+    async def cut() -> list[list[SaveEntry]]:
+        found = []
+        async for chunk in chunks(batch, max_bytes):
+            found.append(list(chunk))
+            for group, shards, _ in chunk.runs:
+                for shard in shards:
+                    del batch[group][shard]
+                if not batch[group]:
+                    del batch[group]
+        return found
+
+    before = packed.MAX_ENTRIES
+    packed.MAX_ENTRIES = most
+    try:
+        found = asyncio.run(cut())
+    finally:
+        packed.MAX_ENTRIES = before
+    entries = [entry for chunk in found for entry in chunk]
+    assert [entry.key for entry in entries] == list(wanted)
+    assert {entry.key: entry.record for entry in entries} == wanted
+    assert all(0 < len(chunk) <= most for chunk in found)
+    sizes = [sum(packed.entry_bytes(entry.record, encode_key(entry.key)) for entry in chunk) for chunk in found]
+    assert all(size <= max_bytes or len(chunk) == 1 for size, chunk in zip(sizes, found, strict=True))
+
+
+RUNS = st.lists(st.integers(0, 5), max_size=6)
+
+
+@given(RUNS, st.sets(st.integers(0, 30)), st.integers(1, 7))
+def test_a_chunk_and_its_outcomes_are_sequences_that_are_made_when_asked(sizes: list[int], places: set[int], count: int) -> None:
+    """Of one entry, of some and of all: the same. And the rest of a chunk is what is left of it."""
+    entries = [
+        SaveEntry(key(f"s{at}", f"g{number}"), record(at, at % 2)) for number, size in enumerate(sizes) for at in range(size)
+    ]
+    runs = [
+        Run(
+            GroupKey("default", f"g{number}"),
+            [f"s{at}" for at in range(size)],
+            [(record(at, at % 2), 1, b"") for at in range(size)],
+        )
+        for number, size in enumerate(sizes)
+    ]
+    chunk = Chunk(runs)
+    others = {at: SaveOutcome(INVALID, None, str(at)) for at in places if at < len(entries)}
+    outcomes = Outcomes(chunk, others)
+    wanted = [others.get(at, SaveOutcome(APPLIED, as_first(entry.record))) for at, entry in enumerate(entries)]
+    for lazy, whole in ((chunk, entries), (outcomes, wanted)):
+        assert list(lazy) == whole  # type: ignore[call-overload]
+        assert [lazy[at] for at in range(len(whole))] == whole  # type: ignore[index]
+        assert lazy[1:4] == whole[1:4]  # type: ignore[index]
+        assert len(lazy) == len(whole)  # type: ignore[arg-type]
+    pieces = list(chunk.without(others, count))
+    left = [entry.key for runs in pieces for entry in Chunk(runs)]
+    assert left == [entry.key for at, entry in enumerate(entries) if at not in others]
+    for some in pieces:
+        assert len({run.group for run in some}) == len(some)
+
+
+async def test_outcomes_of_single_saves_are_told_apart_in_the_same_way() -> None:
+    """A server without epochs answers entry by entry: what is not as it was sent is what has to be looked at."""
+    entries = [SaveEntry(key(shard), record(5, epoch)) for shard, epoch in zip("abcd", (1, 0, 0, 1), strict=True)]
+    plain = [
+        SaveOutcome(APPLIED, record(5)),
+        SaveOutcome(APPLIED, record(5, 1)),
+        SaveOutcome(APPLIED, record(5, 4)),
+        SaveOutcome(SUPERSEDED, record(5)),
+    ]
+    outcomes = await Outcomes.of(entries, plain)
+    assert outcomes.others == {2: plain[2], 3: plain[3]}
+    with pytest.raises(ValueError, match="shorter"):
+        await Outcomes.of(entries, plain[:3])
+
+
+async def test_unknown_epochs_become_known_here_by_one_flush(tmp_path: Path) -> None:
+    """Only an offset, one with metadata, and one that stands in a raised epoch; nothing is left to send (2, 3)."""
+    async with packed_meta(tmp_path) as meta, core_over(tmp_path, meta) as core:
+        plain, labelled, raised = key("plain"), key("labelled"), key("raised")
+        await meta.engine.save("c", [SaveEntry(raised, record(1, 4))])
+        await core.committer.submit(commit_of({plain: 5, raised: 5}, committed_at_ms=7))
+        await core.committer.submit(commit_of({labelled: 5}, committed_at_ms=7, metadata="m"))
+        assert await core.flusher.flush_once() == 3
+        wanted = {
+            plain: record(5, 1, committed_at_ms=7),
+            labelled: record(5, 1, committed_at_ms=7, metadata="m"),
+            raised: record(5, 4, committed_at_ms=7),
+        }
+        assert await meta.standing(plain, labelled, raised) == wanted
+        assert {where: core.cache.get(where) for where in wanted} == wanted
+        assert (len(core.dirty), await core.flusher.flush_once()) == (0, 0)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+async def test_a_commit_during_a_packed_flush_stays_dirty(tmp_path: Path, epoch: int) -> None:
+    """Whether its epoch is learned by this flush or was known: what came meanwhile goes with the next one (3)."""
+    async with packed_meta(tmp_path) as meta, core_over(tmp_path, meta, knows=["g"] if epoch else []) as core:
+        await core.committer.submit(commit_of({key(): 5, key("other"): 5}))
+
+        async def more() -> None:
+            meta.before = None
+            await core.committer.submit(commit_of({key(): 6}))
+
+        meta.before = more
+        assert await core.flusher.flush_once() == 2
+        assert core.dirty.keys() == {key()}
+        assert core.cache.get(key()) == record(6)
+        assert (await meta.standing(key()))[key()].offset == 5
+        assert await core.flusher.flush_once() == 1
+        assert (await meta.standing(key()))[key()].offset == 6
+        assert len(core.dirty) == 0
+
+
+async def test_a_delete_and_a_rewind_go_through_a_packed_flush(tmp_path: Path) -> None:
+    """A tombstone that stands there is adopted, a rewind of ours stands there (2, 7)."""
+    async with packed_meta(tmp_path) as meta, core_over(tmp_path, meta, knows=["g"]) as core:
+        await commit(core, 9, "rewound")
+        await commit(core, 9, "deleted")
+        await core.flusher.flush_once()
+        await meta.engine.delete("c", "default", "g", ["deleted"])
+        await commit(core, 3, "rewound", overwrite=True)
+        await commit(core, 10, "deleted")
+        assert await core.flusher.flush_once() == 2
+        stands = await meta.standing(key("rewound"), key("deleted"))
+        assert stands[key("rewound")].position == (2, 3)
+        assert not stands[key("deleted")].live
+        assert core.cache.get(key("deleted")) == stands[key("deleted")]
+        assert len(core.dirty) == 0
+
+
+async def test_the_journal_has_what_stands_after_a_packed_flush() -> None:
+    """By the chunk and its outcomes, whenever the thread gets to them: one row for what stands, none for what was refused."""
+    sent = {key("a"): record(5), key("b"): record(5, 0), key("c"): record(5), key("d"): tombstone(2)}
+    chunk = chunk_of(list(sent.items()))
+    outcomes = Outcomes(chunk, {0: SaveOutcome(SUPERSEDED, record(9)), 2: SaveOutcome(INVALID, None, "no")})
+    rows = list(rows_of(Flushed(1, chunk, outcomes)))
+    assert [(where, stands) for _, _, where, stands, _ in rows] == [
+        (key("a"), record(9)),
+        (key("b"), record(5, 1)),
+        (key("d"), tombstone(2)),
+    ]
+
+
+async def test_a_packed_entry_that_says_no_time_stands_with_the_time_of_arrival() -> None:
+    """As in a save: it has no row for that."""
+    engine = MemoryEngine(wall_ms)
+    meta = PackedMeta(engine)
+    outcomes = await meta.save(chunk_of([(key(), record(5))]))
+    assert list(outcomes) == [SaveOutcome(APPLIED, record(5))]
+    assert (await meta.standing(key()))[key()].committed_at_ms > 0
