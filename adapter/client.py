@@ -16,8 +16,7 @@ from adapter.batching import Batcher
 from adapter.channels import open_channel
 from adapter.config import ClientTls, is_loopback
 from adapter.errors import ConfigError, InvalidInputError
-from adapter.model import DEFAULT_NAMESPACE, CommitMode, Member
-from adapter.reads import ReadMode
+from adapter.model import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.waiting import rpc_error
 

@@ -1,7 +1,6 @@
 """Reads: from the cache, from the Meta Service, and the group loads that teach the cache a key's epoch."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
 from itertools import repeat
 from typing import NamedTuple
 
@@ -13,8 +12,10 @@ from adapter.combine import Combiner
 from adapter.committer import Columns, Commit, Committer, Load
 from adapter.errors import AdapterError, ContendedError, NotReadyError
 from adapter.meta_client import MetaClient
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.retry import retrying
+
+__all__ = ["LOAD_GROUPS", "LOAD_LIMIT_S", "GroupLoader", "OffsetReader", "ReadMode", "Wanted"]
 
 log = structlog.get_logger(__name__)
 
@@ -22,19 +23,12 @@ LOAD_GROUPS = 256  # groups fetched by one call
 LOAD_LIMIT_S = 1.0  # after which a load that meets removals again and again is given up
 
 
-class ReadMode(Enum):
-    """Where a read looks, as RocketMQ's ReadOffsetType; the values are the wire's."""
-
-    MEMORY_FIRST_THEN_STORE = 0
-    MEMORY = 1
-    STORE = 2
-
-
 class Wanted(NamedTuple):
-    """Shards of a group; none named means all of them."""
+    """Shards of a group, and all shards of some topics; nothing named means all of the group. Reads know no topics."""
 
     group: GroupKey
     shards: Sequence[str]
+    topics: Sequence[str] = ()
 
     @property
     def keys(self) -> list[OffsetKey]:

@@ -5,7 +5,9 @@ The Meta Service goes first: killed behind it, the next load or recovery adopts 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from adapter.bounds import Bounds, ReportedBounds, ShardKey
@@ -20,12 +22,26 @@ from adapter.journal import NO_JOURNAL, Journal, Moved
 from adapter.meta_client import MetaClient, failure_of
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
-from adapter.plans import Change, Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
+from adapter.plans import (
+    ACTIVE_MS,
+    LOOKED_AT,
+    NAMED,
+    Change,
+    Known,
+    Reset,
+    To,
+    active_warning,
+    check_there,
+    no_offset_of,
+    plan_clone,
+    plan_delete,
+    plan_reset,
+)
+from adapter.queues import is_of_topic, queue_of
 from adapter.reads import GroupLoader, Wanted
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
-NAMED = 3  # shards that an error or warning names
 
 
 class Outcome(NamedTuple):
@@ -34,6 +50,14 @@ class Outcome(NamedTuple):
     changes: list[Change]
     warnings: list[str]
     executed: bool
+
+
+class OwnTime(NamedTuple):
+    """The time of offsets that a change executed here gave to a group. Unix times in milliseconds."""
+
+    group: GroupKey
+    committed_at_ms: int
+    noted_ms: int
 
 
 Plan = Callable[[Mapping[OffsetKey, OffsetRecord], int], list[Change]]
@@ -71,14 +95,21 @@ class Resets:
         self._metrics = metrics
         self._now_ms = now_ms
         self._journal = journal
+        self._own: deque[OwnTime] = deque()
 
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
         """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
         group = wanted.group
         await self._loader.load_patiently(group)
+        wanted = self._with_topics(wanted)
         shards = [key.shard for key in self._keys(wanted)]
         if not shards:
-            raise InvalidInputError(f"group: {'/'.join(group)} has no offsets; name the shards that shall get one")
+            raise InvalidInputError(
+                f"group: {'/'.join(group)} has no offsets; `groups list` shows the groups that have; to give it some, name the "
+                "shards, and create (--create)"
+            )
+        # Before the broker is asked for the bounds of what is not there. The plan looks again, at what stands then.
+        check_there(reset, [OffsetKey(*group, shard) for shard in shards], self._standing(group))
         bounds, warnings = await self._bounds(group.namespace, shards, reset)
         by_time: Mapping[str, int | None] = {}
         if reset.to is To.TIMESTAMP:
@@ -91,7 +122,10 @@ class Resets:
         return await self._change("reset", group, plan, warnings, execute=execute)
 
     async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
-        """Delete shards of a group; none named: all of it, and its generation."""
+        """Delete shards of a group; none named: all of it, and its generation. Raises InvalidInputError for an unknown topic."""
+        if wanted.topics:
+            await self._loader.load_patiently(wanted.group)
+            wanted = self._with_topics(wanted)
 
         def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             keys = wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]
@@ -132,11 +166,12 @@ class Resets:
         if target == wanted.group:
             raise InvalidInputError(f"to_group: {target.group!r} is the group to clone from")
         await self._loader.load_patiently(wanted.group)
+        wanted = self._with_topics(wanted)
         sources = {key: record for key, record in self._standing(wanted.group).items() if record.live}
-        missing = [shard for shard in wanted.shards if OffsetKey(*wanted.group, shard) not in sources]
+        missing = [key for key in wanted.keys if key not in sources]
         if missing or not sources:
-            what = f"has no offset of {_some(missing)}" if missing else "has no offsets"
-            raise InvalidInputError(f"from_group: {'/'.join(wanted.group)} {what}; nothing was cloned")
+            what = no_offset_of(missing, sources) if missing else f"{'/'.join(wanted.group)} has no offsets"
+            raise InvalidInputError(f"from_group: {what}; nothing was cloned")
         chosen = wanted.keys or list(sources)
         keys = {source: OffsetKey(*target, source.shard) for source in chosen}
 
@@ -167,6 +202,7 @@ class Resets:
             changes.append(Change(key, stood, kept, warning))
         if execute:
             self._journal.moved("import", _moved(changes))
+            self._note_own(changes, self._now_ms())
         return Outcome(changes, [], execute)
 
     async def _change(self, kind: str, group: GroupKey, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
@@ -180,7 +216,9 @@ class Resets:
                 await self._loader.load_patiently(group)
                 changes = plan(self._standing(group), now_ms)
                 await self._execute(kind, group, changes)
-        active = active_warning(changes, now_ms)
+        active = active_warning(changes, now_ms, self._own_ms(group, now_ms))
+        if execute:
+            self._note_own(changes, now_ms)
         return Outcome(changes, [*warnings, *([active] if active else [])], execute)
 
     async def _execute(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
@@ -238,6 +276,28 @@ class Resets:
     def _standing(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
         return {stored.key: stored.record for stored in self._cache.scan(group_prefix(group))}
 
+    def _with_topics(self, wanted: Wanted) -> Wanted:
+        """With every shard of its topics named. Raises InvalidInputError for a topic of which the group has no offset."""
+        shards = dict.fromkeys(wanted.shards)
+        live = [(key.shard, record.topic) for key, record in self._standing(wanted.group).items() if record.live]
+        for topic in wanted.topics:
+            found = [shard for shard, label in live if is_of_topic(shard, label, topic)]
+            if not found:
+                raise InvalidInputError(f"topics: {'/'.join(wanted.group)} has no offset of topic {topic!r}{_topics_text(live)}")
+            shards.update(dict.fromkeys(found))
+        return Wanted(wanted.group, list(shards))
+
+    def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:
+        """Remember that these offsets are not those of the group's consumers, for as long as they look like it."""
+        times = {(key.group_key, after.committed_at_ms) for key, _, after in _moved(changes)}
+        self._own.extend(OwnTime(group, at_ms, now_ms) for group, at_ms in times if now_ms - at_ms < ACTIVE_MS)
+
+    def _own_ms(self, group: GroupKey, now_ms: int) -> set[int]:
+        """The times that changes executed lately gave to offsets of a group."""
+        while self._own and now_ms - self._own[0].noted_ms >= ACTIVE_MS:
+            self._own.popleft()
+        return {own.committed_at_ms for own in self._own if own.group == group}
+
     def _keys(self, wanted: Wanted) -> list[OffsetKey]:
         return wanted.keys or [key for key, record in self._standing(wanted.group).items() if record.live]
 
@@ -287,6 +347,13 @@ def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool)
         return not written.live
     seen = as_seen(found, written)
     return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
+
+
+def _topics_text(live: Iterable[tuple[str, str]]) -> str:
+    """The topics that a group has, by their labels and the names of its shards; empty when there are none."""
+    queues = ((queue_of(shard), label) for shard, label in islice(live, LOOKED_AT))
+    topics = {label or (queue.topic if queue else "") for queue, label in queues} - {""}
+    return f"; it has {_some(sorted(topics))}" if topics else ""
 
 
 def _some(names: Sequence[str]) -> str:
