@@ -25,7 +25,8 @@ from adapter.journal import NO_JOURNAL, Journal
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
-from adapter.retry import pause_s, retrying
+from adapter.pauses import pause_s
+from adapter.retry import retrying
 from adapter.wire import SLICE, in_slices, others
 
 log = structlog.get_logger(__name__)

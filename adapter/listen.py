@@ -20,7 +20,8 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
-from adapter.config import Front, ServerSection, ServerTls, split_address
+from adapter.addresses import split_address
+from adapter.config import Front, ServerSection, ServerTls
 from adapter.errors import ConfigError, ListenError
 from adapter.front.calls import Take
 from adapter.front.lean import BACKLOG, LeanServer

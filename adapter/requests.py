@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from adapter.codec import unpack_names
 from adapter.errors import InvalidInputError, StoreDamagedError
-from adapter.model import DEFAULT_NAMESPACE, U64_MAX, GroupKey, ReadMode, check_name
+from adapter.model import DEFAULT_NAMESPACE, GroupKey, ReadMode, check_name
 from adapter.plans import Reset, To
 from adapter.reads import Wanted
 from adapter.rpc import offsets_pb
@@ -121,10 +121,3 @@ def _parse_targets(group: GroupKey, request: offsets_pb.ResetOffsetsRequest) -> 
     shards = parse_shards([target.shard for target in targets], "to_targets.targets", required=True)
     to = {target.shard: target.offset for target in targets}
     return Wanted(group, shards), Reset(To.TARGETS, targets=to, create=request.create)
-
-
-def parse_offset(text: str, field: str) -> int:
-    """An offset that a person typed. Raises InvalidInputError."""
-    if not (text.isascii() and text.isdecimal()) or int(text) > U64_MAX:
-        raise InvalidInputError(f"{field}: {text!r} is not a whole number from 0 to {U64_MAX}")
-    return int(text)
