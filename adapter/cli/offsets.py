@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from adapter import files
-from adapter.cli import options, plan_files, tools_changes, tools_offsets
+from adapter.cli import options, tools_changes, tools_offsets
 from adapter.cli.broadcast import broadcast
 from adapter.cli.times import before_ms, datetime_ms
 from adapter.cli.tools import Target, run
@@ -148,6 +148,8 @@ def reset(
     if where == "from_file":
         if shards or topics:
             raise InvalidInputError("--from-file: the file names the shards; name none on the command line")
+        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+
         _run(tools_changes.reset_to_rows, target, key, plan_files.read(str(value), key), asked)
     else:
         _run(tools_changes.reset, target, key, Shards(shards, topics), _destination(where, value), asked)

@@ -46,16 +46,16 @@ class Table(Generic[R]):
         self._cells = cells
         self._page: list[list[str]] = []
         self._widths: list[int] | None = None
-        self._print = self._aligned if sys.stdout.isatty() else self._tabbed
+        self._terminal = sys.stdout.isatty()
 
     def __enter__(self) -> Self:
         """Ready for rows."""
-        if self._print == self._tabbed:
-            self._tabbed([*self._columns])
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Print what waits, also when not all rows have come: those are true."""
+        if kind is None and not self.count and not self._terminal:
+            self._tabbed([*self._columns])
         self._print_page()
 
     def end_part(self) -> None:
@@ -65,8 +65,14 @@ class Table(Generic[R]):
 
     def add(self, row: R, /) -> None:
         """The next row."""
+        cells = [visible(cell) for cell in self._cells(row)]
+        if self._terminal:
+            self._aligned(cells)
+        else:
+            if not self.count:
+                self._tabbed([*self._columns])
+            self._tabbed(cells)
         self.count += 1
-        self._print([visible(cell) for cell in self._cells(row)])
 
     @staticmethod
     def _tabbed(cells: list[str]) -> None:
@@ -98,17 +104,16 @@ class JsonRows(Generic[R]):
 
     def __enter__(self) -> Self:
         """Ready for rows."""
-        sys.stdout.write("[")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Its end."""
         if kind is None:
-            sys.stdout.write("\n]\n" if self.count else "]\n")
+            sys.stdout.write("\n]\n" if self.count else "[]\n")
 
     def add(self, row: R, /) -> None:
         """The next row."""
-        sys.stdout.write((",\n" if self.count else "\n") + json_text(self._values(row)))
+        sys.stdout.write((",\n" if self.count else "[\n") + json_text(self._values(row)))
         self.count += 1
 
 

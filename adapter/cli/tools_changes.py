@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 import grpc
 import grpc.aio
 
-from adapter.cli import plan_files
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
 from adapter.cli.tools import Target, as_dict, connected, counted, note, progress, tell, warn
 from adapter.cli.tools_offsets import PIECE, TIMEOUT_S, exported, position_text
@@ -74,7 +73,7 @@ async def delete(target: Target, group: GroupKey, shards: Shards, asked: Asked) 
     async with connected(target) as client:
         pieces = await _pieces(client, group, shards) if group.group else _named(shards.names)
         requests = [offsets_pb.DeleteOffsetsRequest(**group._asdict(), shards=names, topics=topics) for names, topics in pieces]
-        whole = shards == Shards() and len(pieces) > 1
+        whole = not (shards.names or shards.topics) and len(pieces) > 1
         # Only a request for the whole group takes its generation along as well.
         last = [offsets_pb.DeleteOffsetsRequest(**group._asdict())] if whole else []
         asked = asked if group.group else asked._replace(timeout_s=EVERY_GROUP_TIMEOUT_S)
@@ -155,6 +154,8 @@ def _save_plan(path: str, plan: Iterable[Reply]) -> None:
         if row.HasField("after") and not row.after.deleted
     ]
     if rows:
+        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+
         plan_files.write(path, rows, rows[0].key.group_key)
         note(f"the plan is in {path}; --from-file reads it")
 
@@ -207,7 +208,8 @@ def print_rows(rows: Sequence[Row]) -> None:
         "by": RIGHT,
         "note": LEFT,
     }
-    print_table(columns, map(_cells, rows))
+    if rows:
+        print_table(columns, map(_cells, rows))
 
 
 def _cells(row: Row) -> list[str]:
