@@ -179,11 +179,11 @@ def _made_unix(path: Path) -> Iterator[None]:
     if path.exists() and not _remove_stale(path):
         raise ListenError(f"{where}: another process listens on it; choose another path or stop that process")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ListenError(f"{where}: {error.filename or path.parent}: {error.strerror}") from error
     # Created for its owner only: between bind and chmod nobody else may connect.
-    mask = os.umask(0o177)
+    mask = os.umask(0o077)
     try:
         yield
     except (RuntimeError, OSError) as error:

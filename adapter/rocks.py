@@ -63,7 +63,7 @@ def open_store(path: Path, families: Sequence[str], advice: str) -> Rdict:
     would in some cases silently begin an empty one there.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(0o700, parents=True, exist_ok=True)
         names = {entry.name for entry in path.iterdir()}
     except OSError as error:
         where = error.filename or path

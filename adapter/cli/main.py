@@ -94,6 +94,8 @@ def meta(context: click.Context, config: Path | None) -> None:
 
 def main() -> None:
     """The console script. Errors that were raised on purpose are one line each, and exit code 2."""
+    # Offsets, metadata and tokens: what any command or process creates is for its owner, whatever the umask was.
+    os.umask(0o077)
     # A name that the terminal's encoding does not have is shown by its number.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
