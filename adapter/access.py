@@ -11,7 +11,6 @@ import pwd
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any, Protocol, TypeVar, overload
 
 import structlog
@@ -20,16 +19,15 @@ from google.protobuf.message import Message
 from adapter import logs
 from adapter.client import USER_KEY
 from adapter.config import AdapterConfig
-from adapter.errors import AccessDeniedError, AdapterError, ConfigError, UnauthenticatedError
+from adapter.errors import AccessDeniedError, AdapterError, UnauthenticatedError
 from adapter.rpc import offsets_pb
-from adapter.secret_files import read_secret
-from adapter.statuses import Context, status_of
+from adapter.secret_files import read_token
+from adapter.statuses import Context, status_of, trailing_of
 from adapter.views import change_row
 
 log = structlog.get_logger(__name__)
 audit = logs.audit()
 
-TOKEN_MIN = 16  # characters: 64 bits even when it is written in hex
 CLAIM_MAX = 64  # characters
 TEXT_MAX = 255
 ITEMS_MAX = 5  # of a list in a request
@@ -80,7 +78,7 @@ class Access:
         except AdapterError as error:
             call.attempted(error)
             call.write(status_of(error).name, str(error))
-            await context.abort(status_of(error), str(error))
+            await context.abort(status_of(error), str(error), trailing_of(error))
         except Exception as error:
             log.exception("rpc.failed", method=method)
             call.write("UNKNOWN", type(error).__name__)
@@ -165,14 +163,6 @@ def audited(method: Callable[[S, Q, Context], Any]) -> Callable[[S, Q, Context],
                 yield reply
 
     return stream if inspect.isasyncgenfunction(method) else answer
-
-
-def read_token(path: Path, name: str) -> str:
-    """The token in a file, which the setting or option `name` names. Raises ConfigError."""
-    token = read_secret(path, name)
-    if len(token) < TOKEN_MIN:
-        raise ConfigError(f"{name}: {path}: holds {len(token)} characters, a token needs at least {TOKEN_MIN}")
-    return token
 
 
 def harmless(text: str, limit: int = TEXT_MAX) -> str:

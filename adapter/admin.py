@@ -12,7 +12,7 @@ from adapter.bounds import Bounds, ShardKey
 from adapter.codec import decode_key, encode_key, pack_names
 from adapter.commit_requests import parse_groups
 from adapter.core import Core
-from adapter.errors import AdapterError, TooLargeError
+from adapter.errors import AdapterError, InvalidInputError, TooLargeError
 from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.reads import LOAD_GROUPS, Wanted
 from adapter.requests import (
@@ -22,6 +22,7 @@ from adapter.requests import (
     parse_page_token,
     parse_reset,
     parse_shards,
+    parse_topics,
     parse_wanted,
 )
 from adapter.rpc import offsets_grpc, offsets_pb
@@ -116,8 +117,11 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def DeleteOffsets(self, request: offsets_pb.DeleteOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         resets = self._core().resets
         if request.group:
-            wanted = Wanted(parse_group(request.namespace, request.group), parse_shards(request.shards))
+            group = parse_group(request.namespace, request.group)
+            wanted = Wanted(group, parse_shards(request.shards), parse_topics(request.topics))
             return change_reply(await resets.delete(wanted, execute=request.execute))
+        if request.topics:
+            raise InvalidInputError("topics: need a group; of every group only named shards are deleted")
         namespace, shards = parse_group(request.namespace, "every group").namespace, parse_shards(request.shards, required=True)
         return change_reply(await resets.delete_everywhere(namespace, shards, execute=request.execute))
 
@@ -125,7 +129,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def CloneGroup(self, request: offsets_pb.CloneGroupRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         source = parse_group(request.namespace, request.from_group, "from_group")
         target = parse_group(request.namespace, request.to_group, "to_group")
-        wanted = Wanted(source, parse_shards(request.shards))
+        wanted = Wanted(source, parse_shards(request.shards), parse_topics(request.topics))
         return change_reply(await self._core().resets.clone(wanted, target, execute=request.execute))
 
     @audited

@@ -14,7 +14,7 @@ import grpc.aio
 from grpc import StatusCode as Code
 
 from adapter.model import CommitMode, Member
-from adapter.retry import MAX_DOUBLINGS, jitter
+from adapter.pauses import MAX_DOUBLINGS, jitter
 from adapter.rpc import offsets_pb
 from adapter.waiting import (
     Answer,

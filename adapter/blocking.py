@@ -15,8 +15,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from adapter.client import DEFAULT_TIMEOUT_S, OffsetClient
 from adapter.config import ClientTls
-from adapter.model import DEFAULT_NAMESPACE, CommitMode, Member
-from adapter.reads import ReadMode
+from adapter.model import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_pb
 
 R = TypeVar("R")

@@ -2,12 +2,15 @@
 
 import ssl
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 
-from adapter.config import ClientTls
 from adapter.errors import ConfigError
+
+if TYPE_CHECKING:  # a command without TLS does without what checks settings
+    from adapter.config import ClientTls
 
 Options = Sequence[tuple[str, int]]
 
@@ -15,14 +18,14 @@ Options = Sequence[tuple[str, int]]
 _ITS_OWN = ("grpc.use_local_subchannel_pool", 1)
 
 
-def open_channel(address: str, tls: ClientTls | None, options: Options, *, name: str = "tls") -> grpc.aio.Channel:
+def open_channel(address: str, tls: "ClientTls | None", options: Options, *, name: str = "tls") -> grpc.aio.Channel:
     """A channel that connects on first use; to a Unix socket without TLS. Raises ConfigError that names `name` for bad files."""
     if tls is None or address.startswith("unix:"):
         return grpc.aio.insecure_channel(address, [*options, _ITS_OWN])
     return grpc.aio.secure_channel(address, credentials(tls, name), [*options, _ITS_OWN])
 
 
-def credentials(tls: ClientTls, name: str) -> grpc.ChannelCredentials:
+def credentials(tls: "ClientTls", name: str) -> grpc.ChannelCredentials:
     """What a client verifies by and shows. Raises ConfigError that names `name` for files that cannot be used."""
     try:
         ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))

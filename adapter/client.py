@@ -7,19 +7,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import grpc
 import grpc.aio
 
+from adapter.addresses import is_loopback
 from adapter.batching import Batcher
 from adapter.channels import open_channel
-from adapter.config import ClientTls, is_loopback
 from adapter.errors import ConfigError, InvalidInputError
-from adapter.model import DEFAULT_NAMESPACE, CommitMode, Member
-from adapter.reads import ReadMode
+from adapter.model import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.waiting import rpc_error
+
+if TYPE_CHECKING:  # a command without TLS does without what checks settings
+    from adapter.config import ClientTls
 
 USER_KEY = "x-offset-adapter-user"  # metadata of admin calls: who the client says that it is
 # The adapter is trusted, and a reply grows with its group.
@@ -56,7 +58,7 @@ class OffsetClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         *,
         token: str = "",
-        tls: ClientTls | None = None,
+        tls: "ClientTls | None" = None,
         resend: bool = True,
     ) -> AsyncIterator[Self]:
         """A client of `host:port` or `unix:path`. Its end waits for the commits under way, see `close`.

@@ -3,7 +3,6 @@
 The adapter's settings, and what both processes share. Every setting is explained in config/, with its unit and its default.
 """
 
-import ipaddress
 import socket
 import tomllib
 from fnmatch import fnmatchcase
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 
+from adapter.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, is_loopback, split_address
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.model import check_name
 
@@ -19,26 +19,7 @@ Mode = Literal["cached", "write_through"]
 WalSync = Literal["always", "interval", "never"]
 Front = Literal["lean", "grpcio"]
 
-MAX_PORT = 65_535
-
 FilePath = Annotated[Path, Strict(strict=False)]
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port` or `[v6]:port`. Raises ValueError."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > MAX_PORT:
-        raise ValueError(f"{address!r} is not host:port with a port from 0 to {MAX_PORT}")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(address: str) -> bool:
-    """True when only this machine can reach `address`."""
-    host, _ = split_address(address)
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _address(value: str) -> str:
@@ -119,8 +100,8 @@ class ServerSection(Section):
 class AdapterServerSection(ServerSection):
     """The adapter's gRPC addresses, and what serves them."""
 
-    listen: Address = "127.0.0.1:9520"
-    unix_socket: str = "data/adapter.sock"
+    listen: Address = ADAPTER_LISTEN
+    unix_socket: str = ADAPTER_SOCKET
     front: Front = "grpcio"
 
 

@@ -123,7 +123,7 @@ class RocksDisk:
         """
         database = path / "db"
         try:
-            path.mkdir(parents=create, exist_ok=True)
+            path.mkdir(0o700, parents=create, exist_ok=True)
             existed = database.exists() and any(database.iterdir())
             if not existed and not create:
                 raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")

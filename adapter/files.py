@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def write(path: str, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `path` once it is whole and synced. Raises InvalidInputError; all is then as it was."""
+    """Takes the place and the mode of `path` once it is whole and synced. Raises InvalidInputError; all is then as it was."""
     whole = Path(path).resolve()
     if whole.exists() and not whole.is_file():
         raise InvalidInputError(f"{path}: is neither a regular file nor a new one")
@@ -52,6 +53,8 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
         file = fresh.open("wb")  # a process of the same pid may have been killed here: in a container they begin anew
         try:
             with file:
+                if whole.exists():  # whoever could read it still can
+                    os.fchmod(file.fileno(), stat.S_IMODE(whole.stat().st_mode))
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

@@ -26,7 +26,8 @@ from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveOutcome, Status
 from adapter.packed import Chunk, Outcomes, chunks
-from adapter.retry import pause_s, retrying
+from adapter.pauses import pause_s
+from adapter.retry import retrying
 from adapter.wire import in_slices, others
 
 log = structlog.get_logger(__name__)

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -33,6 +34,8 @@ log = structlog.get_logger(__name__)
 OPEN = ".open"  # Spark does not look into directories with such names
 ZSTD_LEVEL = 3
 DAY_MS = 86_400_000
+# Who reads finished segments beside their owner, by the mode of the journal's directory: an operator makes it for a group.
+GROUP = stat.S_IRGRP | stat.S_IXGRP
 
 _NAME = re.compile(r"[0-9]{13}-[0-9]{8}\.parquet")
 _RUN = re.compile(rb"[0-9]{13}")
@@ -100,7 +103,7 @@ class SegmentFiles:
         if self.empty:
             make_directory(self._open_dir)
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            self._segment = os.open(self._open_dir / f"{self._name}.batches", flags, 0o666)
+            self._segment = os.open(self._open_dir / f"{self._name}.batches", flags, 0o600)
             self._day = day
         frames = framed(batch.serialize())
         if not self._size:
@@ -163,9 +166,11 @@ class SegmentFiles:
         target = self._root / f"date={date}" / f"broker={self._quoted}" / f"{name}.parquet"
         content = as_parquet(rows)
         make_directory(self._open_dir)
-        make_directory(target.parent)
+        readers = self._root.stat().st_mode & GROUP
+        make_directory(target.parent, readers)
         fresh = self._open_dir / f"{name}.tmp"
         with fresh.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600 | readers & ~stat.S_IXGRP)
             write_all(file.fileno(), content, 0)
             os.fsync(file.fileno())
         fresh.rename(target)
@@ -199,20 +204,22 @@ def as_parquet(rows: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
-def make_directory(path: Path) -> None:
-    """Make it durably, with those above it. Raises OSError."""
+def make_directory(path: Path, readers: int = 0) -> None:
+    """Make it durably, with those above it: for its owner, and for `readers`, which are bits of GROUP. Raises OSError."""
     if path.is_dir():
         return
     if path.exists():
         raise NotADirectoryError(errno.ENOTDIR, "is there, and no directory", str(path))
-    make_directory(path.parent)
-    path.mkdir(exist_ok=True)
+    make_directory(path.parent, readers)
+    path.mkdir(0o700, exist_ok=True)
+    if readers:  # whom the umask leaves out; a directory that hands on its group goes on doing so
+        path.chmod(path.stat().st_mode | readers)
     sync_directory(path.parent)
 
 
 def _locked(path: Path, broker: str) -> int:
     """The file, which nobody else has locked. Raises OSError."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -20,7 +20,8 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
-from adapter.config import Front, ServerSection, ServerTls, split_address
+from adapter.addresses import split_address
+from adapter.config import Front, ServerSection, ServerTls
 from adapter.errors import ConfigError, ListenError
 from adapter.front.calls import Take
 from adapter.front.lean import BACKLOG, LeanServer
@@ -178,11 +179,11 @@ def _made_unix(path: Path) -> Iterator[None]:
     if path.exists() and not _remove_stale(path):
         raise ListenError(f"{where}: another process listens on it; choose another path or stop that process")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ListenError(f"{where}: {error.filename or path.parent}: {error.strerror}") from error
     # Created for its owner only: between bind and chmod nobody else may connect.
-    mask = os.umask(0o177)
+    mask = os.umask(0o077)
     try:
         yield
     except (RuntimeError, OSError) as error:

@@ -11,7 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from adapter.config import MetricsSection, split_address
+from adapter.addresses import split_address
+from adapter.config import MetricsSection
 from adapter.errors import ListenError
 from adapter.model import Status
 

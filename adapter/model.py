@@ -283,6 +283,14 @@ def name_problem(name: str, max_bytes: int = NAME_MAX_BYTES) -> str | None:
     return None
 
 
+class ReadMode(Enum):
+    """Where a read looks, as RocketMQ's ReadOffsetType; the values are the wire's."""
+
+    MEMORY_FIRST_THEN_STORE = 0
+    MEMORY = 1
+    STORE = 2
+
+
 def check_name(name: str, field: str) -> str:
     """Return `name`, or raise InvalidInputError that says which `field` is bad and why."""
     problem = name_problem(name)

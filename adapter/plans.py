@@ -3,9 +3,11 @@
 Every change begins the next era of its key: nothing that was committed or flushed before can pass it (invariant 7).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from difflib import get_close_matches
 from enum import Enum
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 from adapter.bounds import Bounds
 from adapter.errors import InvalidInputError, RefusedError, UnknownBoundsError
@@ -20,8 +22,14 @@ from adapter.model import (
     is_deleted,
     next_era,
 )
+from adapter.queues import is_of_topic
 
+NAMED = 3  # shards that an error names
+LOOKED_AT = 1_000  # shards among which a similar name is looked for
 ACTIVE_MS = 10_000  # a group that committed within this time has consumers that will go on
+
+
+Records: TypeAlias = Mapping[OffsetKey, OffsetRecord]
 
 
 class To(Enum):
@@ -37,11 +45,15 @@ class To(Enum):
 
 
 class Reset(NamedTuple):
-    """A reset as it was asked for. `value` belongs to OFFSET, SHIFT and TIMESTAMP, `targets` (shard -> offset) to TARGETS."""
+    """A reset as it was asked for. `value` belongs to OFFSET, SHIFT and TIMESTAMP, `targets` (shard -> offset) to TARGETS.
+
+    `create`: a shard without an offset gets one; without it such a shard refuses the whole reset.
+    """
 
     to: To
     value: int = 0
     targets: Mapping[str, int] = {}
+    create: bool = False
 
     @property
     def needs_bounds(self) -> bool:
@@ -66,7 +78,7 @@ class Change(NamedTuple):
 class Known(NamedTuple):
     """What a reset is planned on: the records that stand, the bounds of shards, and for TIMESTAMP the offsets by time."""
 
-    standing: Mapping[OffsetKey, OffsetRecord]
+    standing: Records
     bounds: Mapping[str, Bounds] = {}
     by_time: Mapping[str, int | None] = {}
     now_ms: int = 0
@@ -74,7 +86,34 @@ class Known(NamedTuple):
 
 def plan_reset(reset: Reset, keys: Sequence[OffsetKey], known: Known) -> list[Change]:
     """Move each key. Raises InvalidInputError or UnknownBoundsError that names the shard which cannot be."""
+    check_there(reset, keys, known.standing)
     return [_reset_one(reset, key, known) for key in keys]
+
+
+def check_there(reset: Reset, keys: Sequence[OffsetKey], standing: Records) -> None:
+    """Raise InvalidInputError when a key has no offset, unless the reset is to create it: most often its name is a mistake."""
+    absent = [] if reset.create else [key for key in keys if not _is_live(standing.get(key))]
+    if absent:
+        raise InvalidInputError(f"shards: {no_offset_of(absent, standing)}; create (--create) gives a shard its first offset")
+
+
+def no_offset_of(absent: Sequence[OffsetKey], standing: Records) -> str:
+    """That a group has no offset of some shards, and which of its shards were perhaps meant instead."""
+    group = "/".join(absent[0].group_key)
+    if not any(map(_is_live, standing.values())):
+        return f"{group} has no offsets; `groups list` shows the groups that have"
+    more = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+    return f"{group} has no offset of {', '.join(repr(key.shard) for key in absent[:NAMED])}{more}{meant(absent[0], standing)}"
+
+
+def meant(absent: OffsetKey, standing: Records) -> str:
+    """A question for who named a shard that has no offset: which ones have; empty when none is like it."""
+    known = [(key.shard, record.topic) for key, record in islice(standing.items(), LOOKED_AT) if record.live]
+    of_topic = [shard for shard, label in known if is_of_topic(shard, label, absent.shard)]
+    found = of_topic or get_close_matches(absent.shard, [shard for shard, _ in known], NAMED)
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    question = f"; did you mean {', '.join(found[:NAMED])}{more}?" if found else ""
+    return f"{question} topics: {absent.shard} (--topic {absent.shard}) means all of them" if of_topic else question
 
 
 def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
@@ -85,7 +124,8 @@ def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
         after = before
         if before is not None and not is_deleted(before):
             after = deleted(before, known.now_ms)._replace(epoch=_era_after(key, before))
-        changes.append(Change(key, before, after, "" if before and before.live else "has no offset"))
+        warning = "" if _is_live(before) else f"has no offset{meant(key, known.standing)}"
+        changes.append(Change(key, before, after, warning))
     return changes
 
 
@@ -99,12 +139,21 @@ def plan_clone(sources: Mapping[OffsetKey, OffsetRecord], keys: Mapping[OffsetKe
     return changes
 
 
-def active_warning(changes: Sequence[Change], now_ms: int) -> str:
-    """What to say when the group of these changes has consumers that commit; empty when it has not."""
-    newest = max((change.before.committed_at_ms for change in changes if change.before and change.before.live), default=0)
-    if not 0 <= now_ms - newest < ACTIVE_MS:
+def active_warning(changes: Sequence[Change], now_ms: int, own_ms: Container[int] = ()) -> str:
+    """What to say when the group of these changes has consumers that commit; empty when it has not.
+
+    `own_ms`: the times that former changes gave to offsets of this group. Those were not committed by a consumer.
+    """
+    before = (change.before for change in changes)
+    times = (record.committed_at_ms for record in before if record and record.live and record.committed_at_ms not in own_ms)
+    newest = max(times, default=None)
+    if newest is None or not 0 <= now_ms - newest < ACTIVE_MS:
         return ""
     return f"its offsets moved {(now_ms - newest) / 1000:.1f} s ago: stop its consumers first, or they commit over the change"
+
+
+def _is_live(record: OffsetRecord | None) -> bool:
+    return record is not None and record.live
 
 
 def _era_after(key: OffsetKey, standing: OffsetRecord | None) -> int:

@@ -49,6 +49,14 @@ def queue_of(shard: str) -> MessageQueue | None:
         return None
 
 
+def is_of_topic(shard: str, label: str, topic: str) -> bool:
+    """True for a shard of a topic: its record has this label, or it is named as one of the topic's queues."""
+    if label == topic:
+        return True
+    queue = queue_of(shard) if topic in shard else None
+    return queue is not None and queue.topic == topic
+
+
 def key_of(group: str, queue: MessageQueue, namespace: str = DEFAULT_NAMESPACE) -> OffsetKey:
     """Under which key a group's offset of a queue is kept. Raises InvalidInputError that names the field."""
     return OffsetKey(check_name(namespace or DEFAULT_NAMESPACE, "namespace"), check_name(group, "group"), shard_of(queue))

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from enum import Enum
 from itertools import repeat
 from typing import NamedTuple
 
@@ -15,9 +14,11 @@ from adapter.combine import Combiner
 from adapter.committer import Columns, Commit, Committer, Load
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta_client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.retry import retrying
 from adapter.wire import in_slices
+
+__all__ = ["LOAD_GROUPS", "LOAD_LIMIT_S", "GroupLoader", "OffsetReader", "ReadMode", "Wanted"]
 
 log = structlog.get_logger(__name__)
 
@@ -28,19 +29,12 @@ SLOW_PAGES = 4  # tries of a page in the middle of a load, each for half as much
 LOAD_LIMIT_S, LARGE_LIMIT_S = 1.0, 30.0
 
 
-class ReadMode(Enum):
-    """Where a read looks, as RocketMQ's ReadOffsetType; the values are the wire's."""
-
-    MEMORY_FIRST_THEN_STORE = 0
-    MEMORY = 1
-    STORE = 2
-
-
 class Wanted(NamedTuple):
-    """Shards of a group; none named means all of them."""
+    """Shards of a group, and all shards of some topics; nothing named means all of the group. Reads know no topics."""
 
     group: GroupKey
     shards: Sequence[str]
+    topics: Sequence[str] = ()
 
     @property
     def keys(self) -> list[OffsetKey]:

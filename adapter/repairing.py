@@ -26,7 +26,7 @@ def repair(section: CacheSection) -> str:
     aside = _aside(section.path)
     shutil.copytree(section.path, aside, ignore=shutil.ignore_patterns("*.sock"))
     log.info("repair.copied", to=str(aside))
-    database.mkdir(exist_ok=True)
+    database.mkdir(0o700, exist_ok=True)
     rocks.guarded(Rdict.repair, str(database), rocks.options())
     cache = OffsetCache.open(section.path, section.wal_sync)
     try:

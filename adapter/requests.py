@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from adapter.codec import unpack_names
 from adapter.errors import InvalidInputError, StoreDamagedError
-from adapter.model import DEFAULT_NAMESPACE, U64_MAX, GroupKey, check_name
+from adapter.model import DEFAULT_NAMESPACE, GroupKey, ReadMode, check_name
 from adapter.plans import Reset, To
-from adapter.reads import ReadMode, Wanted
+from adapter.reads import Wanted
 from adapter.rpc import offsets_pb
 
 MAX_PAGE = 10_000
@@ -90,34 +90,34 @@ def parse_shards(shards: Sequence[str], field: str = "shards", *, required: bool
     return list(shards)
 
 
+def parse_topics(topics: Sequence[str]) -> list[str]:
+    """Names of topics. Raises InvalidInputError."""
+    return [check_name(topic, f"topics[{at}]") for at, topic in enumerate(topics)]
+
+
 def parse_reset(request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
     """A reset. Raises InvalidInputError."""
     group = parse_group(request.namespace, request.group)
-    shards = parse_shards(request.shards)
+    shards, topics = parse_shards(request.shards), parse_topics(request.topics)
     kind = request.WhichOneof("to")
     if kind is None:
         raise InvalidInputError(f"to: is missing; give one of {', '.join(to.value for to in To)}")
     to = To(kind)
     if to is To.TARGETS:
-        if shards:
-            raise InvalidInputError("shards: must be empty beside to_targets, which names them")
-        return _parse_targets(group, request.to_targets.targets)
+        if shards or topics:
+            raise InvalidInputError("shards, topics: must be empty beside to_targets, which names the shards")
+        return _parse_targets(group, request)
     value: int = getattr(request, kind)
     if value is False:
         raise InvalidInputError(f"{kind}: is false; leave it out, or set it to true")
-    return Wanted(group, shards), Reset(to, 0 if value is True else value)
+    return Wanted(group, shards, topics), Reset(to, 0 if value is True else value, create=request.create)
 
 
-def _parse_targets(group: GroupKey, targets: Sequence[offsets_pb.ResetOffsetsRequest.Target]) -> tuple[Wanted, Reset]:
+def _parse_targets(group: GroupKey, request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
+    targets = request.to_targets.targets
     for at, target in enumerate(targets):
         if not target.HasField("offset"):
             raise InvalidInputError(f"to_targets.targets[{at}].offset is missing; absent does not mean 0")
     shards = parse_shards([target.shard for target in targets], "to_targets.targets", required=True)
-    return Wanted(group, shards), Reset(To.TARGETS, targets={target.shard: target.offset for target in targets})
-
-
-def parse_offset(text: str, field: str) -> int:
-    """An offset that a person typed. Raises InvalidInputError."""
-    if not (text.isascii() and text.isdecimal()) or int(text) > U64_MAX:
-        raise InvalidInputError(f"{field}: {text!r} is not a whole number from 0 to {U64_MAX}")
-    return int(text)
+    to = {target.shard: target.offset for target in targets}
+    return Wanted(group, shards), Reset(To.TARGETS, targets=to, create=request.create)

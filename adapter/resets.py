@@ -5,8 +5,9 @@ The Meta Service goes first: killed behind it, the next load or recovery adopts 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby, islice
 from typing import NamedTuple
 
 from adapter.bounds import Bounds, ReportedBounds, ShardKey
@@ -21,7 +22,22 @@ from adapter.journal import NO_JOURNAL, Journal, Moved
 from adapter.meta_client import MetaClient, failure_of
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
-from adapter.plans import Change, Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
+from adapter.plans import (
+    ACTIVE_MS,
+    LOOKED_AT,
+    NAMED,
+    Change,
+    Known,
+    Reset,
+    To,
+    active_warning,
+    check_there,
+    no_offset_of,
+    plan_clone,
+    plan_delete,
+    plan_reset,
+)
+from adapter.queues import is_of_topic, queue_of
 from adapter.reads import GroupLoader, Wanted
 from adapter.retry import retrying
 from adapter.wire import in_slices
@@ -30,7 +46,6 @@ SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metada
 LIST_PAGE = 1_000
 MAX_CHANGES = 100_000  # of one reset, delete or clone: its answer is one message of about 100 bytes for each
 KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
-NAMED = 3  # shards that an error or warning names
 
 
 class Outcome(NamedTuple):
@@ -39,6 +54,14 @@ class Outcome(NamedTuple):
     changes: list[Change]
     warnings: list[str]
     executed: bool
+
+
+class OwnTime(NamedTuple):
+    """The time of offsets that a change executed here gave to a group. Unix times in milliseconds."""
+
+    group: GroupKey
+    committed_at_ms: int
+    noted_ms: int
 
 
 Plan = Callable[[Mapping[OffsetKey, OffsetRecord], int], list[Change]]
@@ -76,13 +99,21 @@ class Resets:
         self._metrics = metrics
         self._now_ms = now_ms
         self._journal = journal
+        self._own: deque[OwnTime] = deque()
 
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
         """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
         group = wanted.group
-        shards = list(wanted.shards) or [key.shard for key, record in (await self._known(wanted)).items() if record.live]
+        standing = await self._known(wanted)
+        wanted = _with_topics(wanted, standing)
+        shards = list(wanted.shards) or [key.shard for key, record in standing.items() if record.live]
         if not shards:
-            raise InvalidInputError(f"group: {'/'.join(group)} has no offsets; name the shards that shall get one")
+            raise InvalidInputError(
+                f"group: {'/'.join(group)} has no offsets; `groups list` shows the groups that have; to give it some, name the "
+                "shards, and create (--create)"
+            )
+        # Before the broker is asked for the bounds of what is not there. The plan looks again, at what stands then.
+        check_there(reset, [OffsetKey(*group, shard) for shard in shards], standing)
         bounds, warnings = await self._bounds(group.namespace, shards, reset)
         by_time: Mapping[str, int | None] = {}
         if reset.to is To.TIMESTAMP:
@@ -95,7 +126,9 @@ class Resets:
         return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute)
 
     async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
-        """Delete shards of a group; none named: all of it, and its generation."""
+        """Delete shards of a group; none named: all of it, and its generation. Raises InvalidInputError for an unknown topic."""
+        if wanted.topics:
+            wanted = _with_topics(wanted, await self._known(wanted))
 
         def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             keys = wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]
@@ -135,11 +168,13 @@ class Resets:
         """Give `target` the offsets of a group's shards (none named: all). Raises InvalidInputError when there are none."""
         if target == wanted.group:
             raise InvalidInputError(f"to_group: {target.group!r} is the group to clone from")
-        sources = {key: record for key, record in (await self._known(wanted)).items() if record.live}
-        missing = [shard for shard in wanted.shards if OffsetKey(*wanted.group, shard) not in sources]
+        standing = await self._known(wanted)
+        wanted = _with_topics(wanted, standing)
+        sources = {key: record for key, record in standing.items() if record.live}
+        missing = [key for key in wanted.keys if key not in sources]
         if missing or not sources:
-            what = f"has no offset of {_some(missing)}" if missing else "has no offsets"
-            raise InvalidInputError(f"from_group: {'/'.join(wanted.group)} {what}; nothing was cloned")
+            what = no_offset_of(missing, sources) if missing else f"{'/'.join(wanted.group)} has no offsets"
+            raise InvalidInputError(f"from_group: {what}; nothing was cloned")
         chosen = wanted.keys or list(sources)
         keys = {source: OffsetKey(*target, source.shard) for source in chosen}
 
@@ -175,6 +210,7 @@ class Resets:
             changes.append(Change(key, stood, kept, warning))
         if execute:
             self._journal.moved("import", _moved(changes))
+            self._note_own(changes, self._now_ms())
         return Outcome(changes, [], execute)
 
     async def _change(self, kind: str, wanted: Wanted, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
@@ -186,7 +222,9 @@ class Resets:
             async with self._flusher.paused():
                 changes = plan(await self._known(wanted), now_ms)
                 await self._execute(kind, wanted.group, changes)
-        active = active_warning(changes, now_ms)
+        active = active_warning(changes, now_ms, self._own_ms(wanted.group, now_ms))
+        if execute:
+            self._note_own(changes, now_ms)
         return Outcome(changes, [*warnings, *([active] if active else [])], execute)
 
     async def _execute(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
@@ -256,11 +294,15 @@ class Resets:
             raise InvalidInputError(
                 f"shards: are {len(wanted.shards):,}, over {MAX_CHANGES:,}; name less in each of several calls"
             )
+        if wanted.topics:
+            wanted = Wanted(wanted.group, ())
         await self._loader.load_patiently(wanted)
         standing: dict[OffsetKey, OffsetRecord] = {}
         if wanted.shards:
             async for keys in in_slices(wanted.keys):
                 standing.update((key, record) for key in keys if (record := self._cache.get(key)) is not None)
+            if not all(key in standing and standing[key].live for key in wanted.keys):
+                standing = await self._some_others(wanted.group) | standing
         else:
             page = await self._cache.page(LIST_PAGE, prefix=group_prefix(wanted.group))
             while page:
@@ -273,6 +315,23 @@ class Resets:
         if loaded.forgotten_since([wanted.group], forgets):
             raise ContendedError(f"{'/'.join(wanted.group)}: shards were removed here meanwhile; try again")
         return standing
+
+    async def _some_others(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
+        """Records of a group, here and in the Meta Service: who names a shard that has no offset is told which ones have."""
+        there = await self._meta.groups_page([group])
+        here = await self._cache.page(LOOKED_AT, prefix=group_prefix(group))
+        return dict(there.entries) | {stored.key: stored.record for stored in here}
+
+    def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:
+        """Remember that these offsets are not those of the group's consumers, for as long as they look like it."""
+        times = {(key.group_key, after.committed_at_ms) for key, _, after in _moved(changes)}
+        self._own.extend(OwnTime(group, at_ms, now_ms) for group, at_ms in times if now_ms - at_ms < ACTIVE_MS)
+
+    def _own_ms(self, group: GroupKey, now_ms: int) -> set[int]:
+        """The times that changes executed lately gave to offsets of a group."""
+        while self._own and now_ms - self._own[0].noted_ms >= ACTIVE_MS:
+            self._own.popleft()
+        return {own.committed_at_ms for own in self._own if own.group == group}
 
     async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
         """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""
@@ -306,6 +365,18 @@ class Resets:
         return found, warnings
 
 
+def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> Wanted:
+    """With every shard of its topics named. Raises InvalidInputError for a topic of which the group has no offset."""
+    shards = dict.fromkeys(wanted.shards)
+    live = [(key.shard, record.topic) for key, record in standing.items() if record.live] if wanted.topics else []
+    for topic in wanted.topics:
+        found = [shard for shard, label in live if is_of_topic(shard, label, topic)]
+        if not found:
+            raise InvalidInputError(f"topics: {'/'.join(wanted.group)} has no offset of topic {topic!r}{_topics_text(live)}")
+        shards.update(dict.fromkeys(found))
+    return Wanted(wanted.group, list(shards))
+
+
 def _moved(changes: Sequence[Change]) -> list[Moved]:
     return [Moved(change.key, change.before, change.after) for change in changes if change.changes and change.after]
 
@@ -320,6 +391,13 @@ def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool)
         return not written.live
     seen = as_seen(found, written)
     return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
+
+
+def _topics_text(live: Iterable[tuple[str, str]]) -> str:
+    """The topics that a group has, by their labels and the names of its shards; empty when there are none."""
+    queues = ((queue_of(shard), label) for shard, label in islice(live, LOOKED_AT))
+    topics = {label or (queue.topic if queue else "") for queue, label in queues} - {""}
+    return f"; it has {_some(sorted(topics))}" if topics else ""
 
 
 def _some(names: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ In the time of the event loop, so that a test can bring its own.
 """
 
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import ParamSpec, TypeVar
 
 import anyio
@@ -13,21 +12,12 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from adapter.errors import AdapterError, TransientError
+from adapter.pauses import pause_s
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 log = structlog.get_logger(__name__)
-
-MAX_DOUBLINGS = 30  # of the first pause; beyond any limit
-
-jitter = Random()  # noqa: S311 - spreads attempts, keeps no secret; a test seeds it
-
-
-def pause_s(attempt: int, first_s: float, max_s: float) -> float:
-    """Seconds to wait after a failed attempt, the first one being 1."""
-    doublings = min(attempt - 1, MAX_DOUBLINGS)
-    return jitter.uniform(first_s, min(first_s * 2**doublings, max(max_s, first_s)))
 
 
 class Attempts:

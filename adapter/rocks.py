@@ -67,7 +67,7 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
     would in some cases silently begin an empty one there. `fill` puts the first rows into a new one.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(0o700, parents=True, exist_ok=True)
         names = {entry.name for entry in path.iterdir()}
         if not names:
             _create(path, families, fill)

@@ -6,6 +6,16 @@ from pathlib import Path
 
 from adapter.errors import ConfigError
 
+TOKEN_MIN = 16  # characters: 64 bits even when it is written in hex
+
+
+def read_token(path: Path, name: str) -> str:
+    """The token in a file, which the setting or option `name` names. Raises ConfigError."""
+    token = read_secret(path, name)
+    if len(token) < TOKEN_MIN:
+        raise ConfigError(f"{name}: {path}: holds {len(token)} characters, a token needs at least {TOKEN_MIN}")
+    return token
+
 
 def read_secret(path: Path, name: str) -> str:
     """The line of printable ASCII in a file, maybe empty, which the setting or option `name` names. Raises ConfigError."""

@@ -14,6 +14,7 @@ import structlog
 
 from adapter import errors
 from adapter.errors import AdapterError
+from adapter.failures import FAILED, META_SERVICE, SERVER
 
 log = structlog.get_logger(__name__)
 
@@ -50,10 +51,13 @@ def status_of(error: AdapterError) -> grpc.StatusCode:
     return next((code for kind, code in TABLE.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
 
 
-def pushback_of(error: AdapterError) -> tuple[tuple[str, str], ...]:
-    """The trailing metadata that says when to come back; empty where the error does not."""
+def trailing_of(error: AdapterError) -> tuple[tuple[str, str], ...]:
+    """The trailing metadata of a failed call: when to come back, where the error says it; of UNAVAILABLE, who did not answer."""
     after_s = error.retry_after_s if isinstance(error, errors.TransientError) else 0.0
-    return ((PUSHBACK, str(ceil(after_s * 1000))),) if after_s > 0 else ()
+    pushback = ((PUSHBACK, str(ceil(after_s * 1000))),) if after_s > 0 else ()
+    if status_of(error) is not grpc.StatusCode.UNAVAILABLE:
+        return pushback
+    return (*pushback, (FAILED, META_SERVICE if isinstance(error, errors.MetaUnavailableError) else SERVER))
 
 
 def pushback_s(trailing: Iterable[tuple[str, str | bytes]] | None) -> float:
@@ -70,7 +74,7 @@ def answering(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q
         try:
             return await method(self, request, context)
         except AdapterError as error:
-            await context.abort(status_of(error), str(error), pushback_of(error))
+            await context.abort(status_of(error), str(error), trailing_of(error))
         except Exception:
             log.exception("rpc.failed", method=method.__name__)
             raise

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from adapter import __main__ as command
-from adapter.cli.main import main
+from adapter.cli.main import COMMANDS, META_COMMANDS, main
 
 LONGEST = 2**20  # bytes of a request: arguments and environment
 FILES = 4  # standard input, output, errors, and where the answer goes
@@ -84,6 +84,8 @@ def _content(file: IO[bytes]) -> str:
 def serve(requests: socket.socket) -> None:
     """One child for each request, which waits for its own child: that one is the command."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for lazy in [*COMMANDS.values(), *META_COMMANDS.values()]:
+        lazy.load()
     gc.freeze()
     while True:
         request, files, *_ = socket.recv_fds(requests, LONGEST, FILES)

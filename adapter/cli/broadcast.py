@@ -2,12 +2,11 @@
 
 import sys
 
-import anyio
 import click
 
 from adapter.cli import options
-from adapter.cli.tools import Target, as_dict, connected, print_json, tell
-from adapter.cli.tools_offsets import LEFT, RIGHT, print_table
+from adapter.cli.table import LEFT, RIGHT, Side
+from adapter.cli.tools import Target, as_dict, connected, counted, listing, note, run
 from adapter.rpc import offsets_pb
 
 
@@ -22,19 +21,19 @@ def broadcast(group: str, shards: tuple[str, ...], namespace: str, target: Targe
 
     Without a live client it is the last lowest offset that there was. Exit code 1 when a shard, or the group, has none.
     """
-    if not anyio.run(_show, target, namespace, group, shards, as_json):
+    if not run(_show, target, namespace, group, shards, as_json):
         sys.exit(1)
 
 
 async def _show(target: Target, namespace: str, group: str, shards: tuple[str, ...], as_json: bool) -> bool:
     async with connected(target) as client:
         found = await client.read_broadcast(group, shards, namespace=namespace)
-    if as_json:
-        print_json([_values(row) for row in found.values()])
-    else:
-        columns = {"shard": LEFT, "lowest": RIGHT, "client": LEFT, "live clients": RIGHT}
-        print_table(columns, [_cells(row) for row in found.values()])
-        tell(f"{len(found):,} shards")
+    columns: dict[str, Side] = {"shard": LEFT, "lowest": RIGHT, "client": LEFT, "live clients": RIGHT}
+    with listing(columns, _cells, as_json=as_json, values=_values) as rows:
+        for row in found.values():
+            rows.add(row)
+    if not as_json:
+        note(counted(len(found), "shard"))
     return bool(found) and all(row.HasField("lowest") for row in found.values())
 
 

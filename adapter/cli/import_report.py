@@ -3,13 +3,12 @@
 Holds what it shows to a person, and no more.
 """
 
-import json
 from collections import Counter
 from typing import Any
 
-from adapter.cli.tools import tell
+from adapter.cli.table import json_text
+from adapter.cli.tools import counted, note, tell, warn
 from adapter.cli.tools_changes import print_rows
-from adapter.cli.tools_offsets import note, warn
 from adapter.rpc import offsets_pb
 
 SHOWN = 1_000  # rows of each kind in the table
@@ -46,7 +45,7 @@ class Report:
         self._confirmed = self._confirmed and reply.executed == self._execute
         if self._as_json and reply.rows:
             _print("," if self._counts else "")
-            _print(",\n".join(json.dumps(_as_dict(row), ensure_ascii=False) for row in reply.rows), end="")
+            _print(",\n".join(json_text(_as_dict(row)) for row in reply.rows), end="")
         for row in reply.rows:
             kind = kind_of(row)
             self._counts[kind] += 1
@@ -64,7 +63,7 @@ class Report:
         executed = self._execute and self._confirmed and whole
         if self._as_json:
             rest = {"executed": executed, "counts": counts, "contended": self._contended}
-            _print(f"\n], {json.dumps(rest, ensure_ascii=False)[1:]}")
+            _print(f"\n], {json_text(rest)[1:]}")
         elif whole or self._counts:
             self._tell(counts, executed=executed, whole=whole)
         for text in self._contended:
@@ -89,10 +88,13 @@ class Report:
         changed, total = counts[NEW] + counts[RAISED], self._counts.total()
         if not self._execute:
             done = "dry run" if whole else "dry run, not ended"
-            tell(f"{done}: {changed:,} of {total:,} offsets would be imported" + ("; --execute does it" if changed else ""))
+            tell(
+                f"{done}: {changed:,} of {counted(total, 'offset')} would be imported"
+                + ("; --execute does it" if changed else "")
+            )
         elif self._confirmed:
             done = "done" if executed else "done before the error"
-            tell(f"{done}: {changed:,} of {total:,} offsets imported, read back and equal")
+            tell(f"{done}: {changed:,} of {counted(total, 'offset')} imported, read back and equal")
 
 
 def _as_dict(row: Row) -> dict[str, Any]:

@@ -4,12 +4,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
-import anyio
 import click
 import grpc
 import grpc.aio
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from adapter.channels import open_channel
 from adapter.cli import options, tools
@@ -34,22 +31,20 @@ def copy(source: str, cluster: str, target: Target, *, as_json: bool) -> None:
 
     The larger (epoch, offset) stays, so it can be repeated, and stopped at any time. TLS options hold for both.
     """
-    counts = anyio.run(_copy, Target(source, tls=target.tls), target, cluster)
+    counts = tools.run(_copy, Target(source, tls=target.tls), target, cluster)
     if as_json:
         tools.print_json(counts)
     else:
-        read, applied, superseded = (f"{count:,}" for count in counts.values())
-        tools.tell(f"{read} offsets: {applied} stand now, above {superseded} a larger one stands")
+        read, applied, superseded = counts.values()
+        tools.tell(f"{tools.counted(read, 'offset')}: {applied:,} stand now, above {superseded:,} a larger one stands")
 
 
 async def _copy(source: Target, target: Target, cluster: str) -> dict[str, int]:
     counts = {"read": 0, "applied": 0, "superseded": 0}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with _connected(source) as read, _connected(target) as write:
         with _telling(source):
             split = await read.SplitOffsetData(meta_pb.SplitOffsetDataRequest(cluster_name=cluster, parts=1), timeout=TIMEOUT_S)
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("offsets", total=split.records)
+        with tools.progress("offsets", split.records) as advance:
             token = b""
             while True:
                 request = meta_pb.ScanOffsetDataRequest(cluster_name=cluster, page_size=PAGE, page_token=token)
@@ -63,7 +58,7 @@ async def _copy(source: Target, target: Target, cluster: str) -> dict[str, int]:
                 counts["read"] += len(page.keys)
                 counts["applied"] += reply.applied
                 counts["superseded"] += reply.superseded
-                progress.update(task, completed=counts["read"])
+                advance(len(page.keys))
                 token = page.next_page_token
                 if not token:
                     return counts

@@ -5,23 +5,20 @@ Exit codes: 0 done; 1 the key is absent, or another revision stands than --if-re
 
 import base64
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 import click
 import grpc
 import grpc.aio
 
-from adapter.access import harmless
 from adapter.channels import open_channel
 from adapter.cli import options
-from adapter.cli.tools import CallError, Target, print_json, tell
-from adapter.cli.tools_offsets import LEFT, RIGHT, note, print_table
+from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
+from adapter.cli.tools import CallError, Target, counted, listing, note, run, tell
 from adapter.errors import InvalidInputError
-from adapter.metaservice.metadata import KEY_MAX_BYTES, REVISION_MAX
-from adapter.metaservice.service import DEFAULT_CLUSTER
+from adapter.metaservice.metadata import REVISION_MAX
 from adapter.rpc import metadata_grpc, metadata_pb
 
 if TYPE_CHECKING:  # exists only in the stubs
@@ -30,12 +27,13 @@ if TYPE_CHECKING:  # exists only in the stubs
 R = TypeVar("R")
 
 TIMEOUT_S = 10.0  # of one call
-VALUE_SHOWN = 60  # characters in a table
 
 _NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
 _CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
 
-_cluster = click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="Whose keys.")
+_COLUMNS: dict[str, Side] = {"key": LEFT, "revision": RIGHT, "bytes": RIGHT, "value": LEFT}
+
+_cluster = click.option("--cluster", default="default", show_default=True, help="Whose keys.")
 _key = click.argument("key")
 _if_revision = click.option(
     "--if-revision",
@@ -98,7 +96,7 @@ def list_command(prefix: str, cluster: str, target: Target, *, as_json: bool) ->
 
 
 def _run(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object) -> None:
-    if not anyio.run(tool, *arguments):
+    if not run(tool, *arguments):
         sys.exit(1)
 
 
@@ -137,19 +135,17 @@ async def _delete(target: Target, request: metadata_pb.DeleteRequest, as_json: b
 
 
 async def _list(target: Target, request: metadata_pb.ListRequest, as_json: bool) -> bool:
-    rows: list[metadata_pb.Entry] = []
     async with _connected(target) as stub:
-        while True:
-            reply = await stub.List(request, timeout=TIMEOUT_S)
-            rows += reply.entries
-            request.page_token = reply.next_page_token
-            if not reply.next_page_token:
-                break
-    if as_json:
-        print_json([_json(row) for row in rows])
-    else:
-        _print(rows)
-        tell(f"{len(rows):,} keys")
+        with listing(_COLUMNS, _cells, as_json=as_json, values=_json) as rows:
+            while True:
+                reply = await stub.List(request, timeout=TIMEOUT_S)
+                for entry in reply.entries:
+                    rows.add(entry)
+                request.page_token = reply.next_page_token
+                if not reply.next_page_token:
+                    break
+    if not as_json:
+        note(counted(rows.count, "key"))
     return True
 
 
@@ -185,17 +181,11 @@ def _show_json(entry: metadata_pb.Entry) -> None:
 
 
 def _show_row(entry: metadata_pb.Entry) -> None:
-    _print([entry])
+    print_table(_COLUMNS, [_cells(entry)])
 
 
-def _print(rows: list[metadata_pb.Entry]) -> None:
-    columns = {"key": LEFT, "revision": RIGHT, "bytes": RIGHT, "value": LEFT}
-    cells = [(harmless(row.key, KEY_MAX_BYTES), str(row.revision), f"{len(row.value):,}", _shown(row.value)) for row in rows]
-    print_table(columns, cells)
-
-
-def _shown(value: bytes) -> str:
-    return harmless(value[: 4 * VALUE_SHOWN].decode(errors="replace"), VALUE_SHOWN)
+def _cells(entry: metadata_pb.Entry) -> Sequence[str]:
+    return entry.key, str(entry.revision), f"{len(entry.value):,}", entry.value.decode(errors="surrogateescape")
 
 
 def _json(entry: metadata_pb.Entry) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A table for a person, `--json` for a script. What is moved is told as it happens
 import sys
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from rich.text import Text
 
 from adapter import logs
 from adapter.cli import options
-from adapter.cli.tools import print_json, tell
-from adapter.cli.tools_offsets import warn
+from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
+from adapter.cli.tools import tell, warn
 from adapter.config import LogSection, load
 from adapter.errors import AdapterError, TransientError
 from adapter.metaservice.config import EtcdSection, MetaConfig
@@ -34,6 +34,15 @@ from adapter.process import on_signals
 HAPPENED_SHOWN = 10  # lines under the live table
 GOOD = "good"
 WELL = ("leader", "follower")
+COLUMNS: dict[str, Side] = {
+    "raft group": LEFT,
+    "leader": LEFT,
+    "endpoint": LEFT,
+    "members": LEFT,
+    "db size": RIGHT,
+    "etcd": LEFT,
+    "placement": LEFT,
+}
 
 _config = click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The TOML file of a front with [etcd]."
@@ -54,7 +63,7 @@ def show(config: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(as_dict(situation))
     else:
-        Console().print(table(situation))
+        print_table(COLUMNS, _rows(situation))
         _tell_problems(situation)
     sys.exit(1 if problems(situation) else 0)
 
@@ -160,23 +169,27 @@ class _LiveTable(_Lines):
 
 def table(situation: Situation) -> Table:
     """A row for each Raft group."""
-    found = Table("raft group", box=SIMPLE_HEAD, show_edge=False)
-    for name in ("leader", "endpoint", "members", "db size", "etcd", "placement"):
-        found.add_column(name, overflow="fold", justify="right" if name == "db size" else "left")
+    found = Table(box=SIMPLE_HEAD, show_edge=False)
+    for name, side in COLUMNS.items():
+        found.add_column(name, overflow="fold", justify=side)
+    for *cells, verdict in _rows(situation):
+        found.add_row(*map(Text, cells), Text(verdict, style="green" if verdict == GOOD else "red"))
+    return found
+
+
+def _rows(situation: Situation) -> Iterator[list[str]]:
     moves = {move.group for move in plan(situation)}
     for group in (situation.metadata, *situation.offsets):
         leader = group.leader
-        verdict = _verdict(situation, group, moves)
-        cells = (
+        yield [
             group.name,
             leader.node if leader else "unknown",
             leader.endpoint if leader else "",
             _members(group),
             f"{max(member.db_bytes for member in group.members) / 2**20:,.1f} MiB",
             ", ".join(sorted({member.version for member in group.members if member.reachable})),
-        )
-        found.add_row(*map(Text, cells), Text(verdict, style="green" if verdict == GOOD else "red"))
-    return found
+            _verdict(situation, group, moves),
+        ]
 
 
 def as_dict(situation: Situation) -> dict[str, Any]:

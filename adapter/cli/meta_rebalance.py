@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from adapter import logs
 from adapter.cli import options
-from adapter.cli.tools import print_json, tell
-from adapter.cli.tools_offsets import warn
+from adapter.cli.table import print_json
+from adapter.cli.tools import counted, tell, warn
 from adapter.config import LogSection, load
 from adapter.errors import AdapterError, InvalidInputError, TransientError
 from adapter.metaservice.config import EtcdSection, MetaConfig
@@ -122,12 +122,12 @@ def _sentence(plan: Plan) -> str:
         return f"the offsets are in {_names(after.groups)}; nothing to do"
     if before.settled:
         return (
-            f"{_names(before.groups)} -> {_names(after.groups)}: about {plan.moving:,} keys move, of {plan.keys:,} in "
-            f"{_names(after.losing)}"
+            f"{_names(before.groups)} -> {_names(after.groups)}: about {counted(plan.moving, 'key')} to move, of {plan.keys:,} "
+            f"in {_names(after.losing)}"
         )
     if before.moving_from:
-        return f"on the way to {_names(after.groups)}: about {plan.moving:,} keys are still to be copied"
-    return f"the offsets are at home in {_names(after.groups)}; about {plan.moving:,} old copies are still to be deleted"
+        return f"on the way to {_names(after.groups)}: about {counted(plan.moving, 'key')} still to be copied"
+    return f"the offsets are at home in {_names(after.groups)}; about {counted(plan.moving, 'old key')} still to be deleted"
 
 
 def _as_dict(plan: Plan, *, finished: bool) -> dict[str, Any]:

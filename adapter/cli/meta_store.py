@@ -1,19 +1,19 @@
 """The commands `meta status` and `meta repair`: what a Meta Service's own store is, and what to do when it does not start."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import click
 import grpc
 import grpc.aio
-from rich.console import Console
-from rich.table import Table
 
 from adapter import logs
 from adapter.channels import open_channel
 from adapter.cli import options
-from adapter.cli.tools import CallError, Target, print_json, tell, when
+from adapter.cli.table import LEFT, print_json, print_table
+from adapter.cli.tools import CallError, Target, counted, tell, when
 from adapter.clocks import wall_ms
 from adapter.config import load
 from adapter.errors import ConfigError
@@ -53,7 +53,7 @@ def status(target: Target, *, as_json: bool) -> None:
     if as_json:
         print_json(_json(reply, difference_ms))
     else:
-        _print(reply, difference_ms)
+        print_table({"status": LEFT, "value": LEFT}, _rows(reply, difference_ms))
     sys.exit(1 if reply.HasField("loss") else 0)
 
 
@@ -87,18 +87,13 @@ def _json(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> dict[str, o
     }
 
 
-def _print(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> None:
-    rows = [("engine, version", f"{reply.engine}, {reply.version}")]
+def _rows(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> Iterator[tuple[str, str]]:
+    """What is to be known of a Meta Service's stores, and how it is."""
+    yield "engine, version", f"{reply.engine}, {reply.version}"
     for mark in reply.marks:
-        name = f"store {mark.name}".rstrip()
-        rows.append((name, f"{mark.store_id.hex()}, incarnation {mark.incarnation:,}, revision {mark.revision:,}"))
-    rows.append(("clock", f"{difference_ms / 1000:+.3f} s against this machine"))
+        text = f"{mark.store_id.hex()}, incarnation {mark.incarnation:,}, revision {mark.revision:,}"
+        yield f"store {mark.name}".rstrip(), text
+    yield "clock", f"{difference_ms / 1000:+.3f} s against this machine"
     if reply.HasField("loss"):
-        lost = f"about {reply.loss.writes:,} acknowledged writes were missing, found {when(reply.loss.found_at_ms)}"
-        rows.append(("LOSS", f"{lost}; adapters pushed again what they held"))
-    table = Table(show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table, markup=False)
+        writes = counted(reply.loss.writes, "acknowledged write")
+        yield "LOSS", f"about {writes} missing, found {when(reply.loss.found_at_ms)}; adapters pushed again what they held"

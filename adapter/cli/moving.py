@@ -1,16 +1,14 @@
 """The commands `import` and `export`: what a person types, checked before anybody is called. What they do is in `tools_*`."""
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
-import anyio
 import click
 
 from adapter import files
 from adapter.cli import options, tools_export, tools_import
-from adapter.cli.tools import Target
+from adapter.cli.tools import Target, run
 from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
@@ -45,7 +43,7 @@ def import_command(
     if kind is Format.ROCKETMQ_CLIENT and file != files.STDIO:
         group = group or Path(file).resolve().parent.name  # RocketMQ's own place for it: .../<clientId>/<group>/offsets.json
     source = tools_import.Source(file, kind, _naming(kind, namespace, group, broker))
-    if not anyio.run(partial(tools_import.import_file, target, source, execute=execute, as_json=as_json)):
+    if not run(tools_import.import_file, target, source, execute=execute, as_json=as_json):
         sys.exit(1)
 
 
@@ -76,7 +74,7 @@ def export_command(
         raise InvalidInputError(f"{kind.value}: such a file is of one group; name exactly one")
     naming = _naming(kind, namespace, groups[0] if len(groups) == 1 else "", broker)
     to = tools_export.Destination(output, kind, naming, layout or "v1")
-    if not anyio.run(tools_export.export, target, groups, to):
+    if not run(tools_export.export, target, groups, to):
         sys.exit(1)
 
 

@@ -7,28 +7,25 @@ Exit codes of all of them: 0 done, or a dry run that found no problem; 1 done, b
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any
 
-import anyio
 import click
 
 from adapter import files
-from adapter.cli import options, plan_files, tools_changes, tools_offsets
+from adapter.cli import options, tools_changes, tools_offsets
 from adapter.cli.broadcast import broadcast
 from adapter.cli.times import before_ms, datetime_ms
-from adapter.cli.tools import Target
-from adapter.cli.tools_changes import Asked
+from adapter.cli.tools import Target, run
+from adapter.cli.tools_changes import Asked, Shards
 from adapter.errors import InvalidInputError
 from adapter.model import GroupKey
-from adapter.requests import parse_offset
 
 SHIFT_MAX = 2**63 - 1  # of a sint64
 DESTINATIONS = "--to-offset, --to-earliest, --to-latest, --to-current, --shift-by, --to-datetime, --by-duration, --from-file"
 
 
 def _run(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object, **switches: bool) -> None:
-    if not anyio.run(partial(tool, *arguments, **switches)):
+    if not run(tool, *arguments, **switches):
         sys.exit(1)
 
 
@@ -77,23 +74,33 @@ def describe(names: tuple[str, ...], namespace: str, target: Target, *, all_grou
 @click.argument("from_group", metavar="FROM")
 @click.argument("to_group", metavar="TO")
 @click.argument("shards", nargs=-1)
+@options.topics
 @options.execute
 @options.namespace
 @options.target
 @options.as_json
 def clone(
-    from_group: str, to_group: str, shards: tuple[str, ...], namespace: str, target: Target, *, execute: bool, as_json: bool
+    from_group: str,
+    to_group: str,
+    shards: tuple[str, ...],
+    topics: tuple[str, ...],
+    namespace: str,
+    target: Target,
+    *,
+    execute: bool,
+    as_json: bool,
 ) -> None:
     """Give group TO the offsets of group FROM: of all its shards, or of those named. A dry run unless --execute.
 
     Exit code 1 when something is not as it was asked for.
     """
-    _run(tools_changes.clone, target, GroupKey(namespace, from_group), to_group, shards, Asked(execute, as_json))
+    _run(tools_changes.clone, target, GroupKey(namespace, from_group), to_group, Shards(shards, topics), Asked(execute, as_json))
 
 
 @offsets.command()
 @click.argument("group")
 @click.argument("shards", nargs=-1)
+@options.topics
 @click.option("--to-offset", metavar="N", help="This offset.")
 @click.option("--to-earliest", is_flag=True, default=None, help="The first message of each shard.")
 @click.option("--to-latest", is_flag=True, default=None, help="The end of each shard.")
@@ -105,6 +112,9 @@ def clone(
 @click.option("--by-duration", metavar="PnDTnHnMnS", help="The first message since so long ago: P7D, PT12H, P1DT2H30M5S.")
 @click.option("--from-file", metavar="FILE", help="CSV as kafka-consumer-groups writes it, or .json; - is standard input.")
 @click.option("--export", default="", metavar="FILE", help="Save the plan for --from-file, also in a dry run: CSV, or .json.")
+@click.option(
+    "--create", is_flag=True, help="A named shard that has no offset gets one. Without this it is refused: a mistyped name."
+)
 @options.execute
 @options.namespace
 @options.target
@@ -112,10 +122,12 @@ def clone(
 def reset(
     group: str,
     shards: tuple[str, ...],
+    topics: tuple[str, ...],
     namespace: str,
     target: Target,
     *,
     export: str,
+    create: bool,
     execute: bool,
     as_json: bool,
     **to: str | bool | None,
@@ -132,33 +144,47 @@ def reset(
     if export == files.STDIO:
         raise InvalidInputError("--export: name a file; --json prints the plan")
     ((where, value),) = given.items()
-    key, asked = GroupKey(namespace, group), Asked(execute, as_json, export)
+    key, asked = GroupKey(namespace, group), Asked(execute, as_json, export, create=create)
     if where == "from_file":
-        if shards:
+        if shards or topics:
             raise InvalidInputError("--from-file: the file names the shards; name none on the command line")
+        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+
         _run(tools_changes.reset_to_rows, target, key, plan_files.read(str(value), key), asked)
     else:
-        _run(tools_changes.reset, target, key, shards, _destination(where, value), asked)
+        _run(tools_changes.reset, target, key, Shards(shards, topics), _destination(where, value), asked)
 
 
 @offsets.command()
 @click.argument("names", metavar="[GROUP] [SHARD]...", nargs=-1)
 @click.option("--all-groups", is_flag=True, help="The named shards, of every group: for shards that were made anew.")
+@options.topics
 @options.execute
 @options.namespace
 @options.target
 @options.as_json
-def delete(names: tuple[str, ...], namespace: str, target: Target, *, all_groups: bool, execute: bool, as_json: bool) -> None:
+def delete(
+    names: tuple[str, ...],
+    topics: tuple[str, ...],
+    namespace: str,
+    target: Target,
+    *,
+    all_groups: bool,
+    execute: bool,
+    as_json: bool,
+) -> None:
     """Delete the offsets of a group: of all its shards, or of those named. A dry run unless --execute.
 
     Nothing that was committed before brings them back. Exit code 1 when a named shard had no offset.
     """
     if not names:
         raise InvalidInputError("name the shards" if all_groups else "name the group, or give --all-groups and the shards")
+    if all_groups and topics:
+        raise InvalidInputError("--topic: --all-groups wants the shards by their names")
     group, *shards = ["", *names] if all_groups else names
     if not group and not all_groups:
         raise InvalidInputError("GROUP is empty; --all-groups is for every group")
-    _run(tools_changes.delete, target, GroupKey(namespace, group), shards, Asked(execute, as_json))
+    _run(tools_changes.delete, target, GroupKey(namespace, group), Shards(shards, topics), Asked(execute, as_json))
 
 
 def _destination(where: str, value: object) -> dict[str, int | bool]:
@@ -166,7 +192,7 @@ def _destination(where: str, value: object) -> dict[str, int | bool]:
     if not isinstance(value, str):
         return {where: True}
     if where == "to_offset":
-        return {where: parse_offset(value, "--to-offset")}
+        return {where: options.parse_offset(value, "--to-offset")}
     if where == "shift_by":
         return {where: _shift(value)}
     if where == "to_datetime":

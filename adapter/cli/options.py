@@ -4,25 +4,34 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from adapter.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
 from adapter.cli.tools import Target
-from adapter.config import AdapterServerSection, ClientTls, parse
-from adapter.metaservice.config import MetaServerSection
+from adapter.errors import InvalidInputError
+from adapter.model import U64_MAX
 
-DEFAULTS = AdapterServerSection()
+if TYPE_CHECKING:  # a command without TLS does without what checks settings
+    from adapter.config import ClientTls
 
 
 def default_address() -> str:
     """The default Unix socket when it is there, in the working directory; else the default TCP address."""
     with suppress(PermissionError):
-        if Path(DEFAULTS.unix_socket).is_socket():
-            return f"unix:{DEFAULTS.unix_socket}"
-    return DEFAULTS.listen
+        if Path(ADAPTER_SOCKET).is_socket():
+            return f"unix:{ADAPTER_SOCKET}"
+    return ADAPTER_LISTEN
 
 
+topics = click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="All shards of this topic: by their label, or named TOPIC/N. Repeatable.",
+)
 execute = click.option("--execute", is_flag=True, help="Do it. Without this it is a dry run that only shows what it would do.")
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 namespace = click.option("--namespace", "-n", default="default", show_default=True, help="The groups' namespace.")
@@ -32,13 +41,13 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 _address = click.option(
     "--address",
     default=default_address,
-    show_default=f"unix:{DEFAULTS.unix_socket} if it is there, else {DEFAULTS.listen}",
+    show_default=f"unix:{ADAPTER_SOCKET} if it is there, else {ADAPTER_LISTEN}",
     envvar="OFFSET_ADAPTER_ADDRESS",
     help="The adapter: unix:PATH or HOST:PORT. [env: OFFSET_ADAPTER_ADDRESS]",
 )
 _meta_address = click.option(
     "--address",
-    default=MetaServerSection().listen,
+    default=META_LISTEN,
     show_default=True,
     envvar="OFFSET_META_ADDRESS",
     help="The Meta Service: unix:PATH or HOST:PORT. [env: OFFSET_META_ADDRESS]",
@@ -79,9 +88,20 @@ def _as_target(*given: Callable[..., Any]) -> Callable[[Callable[..., Any]], Cal
     return decorate
 
 
-def _tls_of(**files: Path | None) -> ClientTls | None:
+def _tls_of(**files: Path | None) -> "ClientTls | None":
     named = {name: path for name, path in files.items() if path}
-    return parse(named, ClientTls, source="--tls-ca, --tls-cert, --tls-key") if named else None
+    if not named:
+        return None
+    from adapter.config import ClientTls, parse  # noqa: PLC0415 - 100 ms
+
+    return parse(named, ClientTls, source="--tls-ca, --tls-cert, --tls-key")
+
+
+def parse_offset(text: str, field: str) -> int:
+    """An offset that a person typed. Raises InvalidInputError."""
+    if not (text.isascii() and text.isdecimal()) or int(text) > U64_MAX:
+        raise InvalidInputError(f"{field}: {text!r} is not a whole number from 0 to {U64_MAX}")
+    return int(text)
 
 
 target = _as_target(_address, _token_file, *_tls)  # of the commands that call OffsetAdmin

@@ -3,21 +3,18 @@
 The file is there whole or not at all: written beside its place, synced, and renamed once every record has come.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import anyio
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from adapter import files
 from adapter.cli import options
-from adapter.cli.tools import CallError, Target, connected, print_json, tell
-from adapter.cli.tools_offsets import warn
+from adapter.cli.table import print_json
+from adapter.cli.tools import CallError, Target, connected, counted, progress, run, tell, warn
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.rpc import offsets_pb
 
@@ -42,7 +39,7 @@ def snapshot(output: str, target: Target, *, as_json: bool) -> None:
     """Write all local offsets as they are at one instant to a Parquet file, tombstones included, while the adapter serves."""
     if output == files.STDIO:
         raise InvalidInputError("--output: Parquet cannot go to standard output; name a file or a directory")
-    anyio.run(take, target, output, as_json)
+    run(take, target, output, as_json)
 
 
 async def take(target: Target, output: str, as_json: bool) -> None:
@@ -55,12 +52,14 @@ async def take(target: Target, output: str, as_json: bool) -> None:
             raise CallError(f"{target.address}: did not begin with the snapshot's head")
         head = first.head
         path = _path(output, head)
-        with files.replacing(path) as raw, _progress(head.records) as advance, kind(raw, head) as file:
+        with files.replacing(path) as raw, progress("records", head.records) as advance, kind(raw, head) as file:
             while page := await _next(replies, target):
                 file.add(page.keys, page.records)
                 advance(len(page.keys))
             if file.records != head.records:
-                raise CallError(f"{target.address}: sent {file.records:,} of {head.records:,} records; nothing was written")
+                raise CallError(
+                    f"{target.address}: sent {file.records:,} of {counted(head.records, 'record')}; nothing was written"
+                )
     _tell(path, file, head, as_json=as_json)
 
 
@@ -77,7 +76,7 @@ def _file_kind() -> "type[SnapshotFile]":
 async def _next(replies: AsyncIterator[Reply], target: Target) -> Reply | None:
     """The next reply; None behind the last one, when the call has ended with OK."""
     try:
-        with anyio.fail_after(TIMEOUT_S):
+        async with asyncio.timeout(TIMEOUT_S):
             return await anext(replies, None)
     except TimeoutError as error:
         raise CallError(f"{target.address}: sent nothing for {TIMEOUT_S:g} s; nothing was written") from error
@@ -88,24 +87,14 @@ def _path(output: str, head: Reply.Head) -> Path:
     return path / f"{quote(head.broker, safe='')}-{head.taken_at_ms}.parquet" if path.is_dir() else path
 
 
-@contextmanager
-def _progress(records: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, if a person looks at it."""
-    console = Console(stderr=True)
-    columns = TextColumn("records"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("records", total=records)
-        yield lambda count: bar.advance(task, count)
-
-
 def _tell(path: Path, file: "SnapshotFile", head: Reply.Head, *, as_json: bool) -> None:
     counts = {"records": file.records, "tombstones": file.tombstones, "dirty": file.dirty, "problems": file.problems}
     if as_json:
         print_json({"path": str(path), "broker": head.broker, "taken_at_ms": head.taken_at_ms, **counts})
         return
     tell(
-        f"{path}: {file.records:,} records of {head.broker}, of which {file.tombstones:,} are tombstones; "
+        f"{path}: {counted(file.records, 'record')} of {head.broker}, of which {file.tombstones:,} are tombstones; "
         f"{file.dirty:,} may not be in the Meta Service yet"
     )
     if file.problems:
-        warn(f"{file.problems:,} records have a value that Spark's numbers cannot hold; the column `problem` names it")
+        warn(f"{counted(file.problems, 'value')} that Spark's numbers cannot hold; the column `problem` names it")

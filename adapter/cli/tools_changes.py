@@ -10,12 +10,13 @@ from typing import Any, NamedTuple, TypeAlias
 import grpc
 import grpc.aio
 
-from adapter.cli import plan_files
-from adapter.cli.tools import Target, as_dict, connected, print_json, tell
-from adapter.cli.tools_offsets import LEFT, PIECE, RIGHT, TIMEOUT_S, exported, note, position_text, print_table, progress, warn
+from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
+from adapter.cli.tools import Target, as_dict, connected, counted, note, progress, tell, warn
+from adapter.cli.tools_offsets import PIECE, TIMEOUT_S, exported, position_text
 from adapter.client import OffsetClient
 from adapter.formats.rows import OffsetRow
 from adapter.model import GroupKey
+from adapter.queues import is_of_topic
 from adapter.rpc import offsets_pb
 
 Reply: TypeAlias = offsets_pb.ChangeReply
@@ -33,16 +34,26 @@ class Asked(NamedTuple):
     as_json: bool = False
     export: str = ""  # a file for the plan
     timeout_s: float = TIMEOUT_S  # of each request
+    create: bool = False  # shards that have no offset
+
+
+class Shards(NamedTuple):
+    """Which shards of a group: those named, and those of the topics; nothing named means all."""
+
+    names: Sequence[str] = ()
+    topics: Sequence[str] = ()
 
 
 _Call: TypeAlias = Callable[..., Awaitable[Reply]]  # each stub takes a request of its own
 
 
-async def reset(target: Target, group: GroupKey, shards: Sequence[str], to: Mapping[str, Any], asked: Asked) -> bool:
-    """Move shards of a group (none named: all); `to` is the field of the request that says where. True when all are there."""
+async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str, Any], asked: Asked) -> bool:
+    """Move shards of a group; `to` is the field of the request that says where. True when all are there."""
     async with connected(target) as client:
-        pieces = await _pieces(client, group, shards)
-        requests = [offsets_pb.ResetOffsetsRequest(**group._asdict(), shards=piece, **to) for piece in pieces]
+        requests = [
+            offsets_pb.ResetOffsetsRequest(**group._asdict(), shards=names, topics=topics, create=asked.create, **to)
+            for names, topics in await _pieces(client, group, shards)
+        ]
         return await _change(client.admin.ResetOffsets, requests, "moved", asked)
 
 
@@ -52,39 +63,51 @@ async def reset_to_rows(target: Target, group: GroupKey, rows: Sequence[OffsetRo
     for piece in _cut(rows):
         targets = [offsets_pb.ResetOffsetsRequest.Target(shard=row.shard, offset=row.offset) for row in piece]
         to_targets = offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
-        requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets))
+        requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets, create=asked.create))
     async with connected(target) as client:
         return await _change(client.admin.ResetOffsets, requests, "moved", asked)
 
 
-async def delete(target: Target, group: GroupKey, shards: Sequence[str], asked: Asked) -> bool:
+async def delete(target: Target, group: GroupKey, shards: Shards, asked: Asked) -> bool:
     """Delete shards of a group, or all of it; with an empty group, of every group. True when all were there and are gone."""
     async with connected(target) as client:
-        pieces = await _pieces(client, group, shards) if group.group else _cut(list(dict.fromkeys(shards)))
-        requests = [offsets_pb.DeleteOffsetsRequest(**group._asdict(), shards=piece) for piece in pieces]
-        whole = not shards and len(pieces) > 1
+        pieces = await _pieces(client, group, shards) if group.group else _named(shards.names)
+        requests = [offsets_pb.DeleteOffsetsRequest(**group._asdict(), shards=names, topics=topics) for names, topics in pieces]
+        whole = not (shards.names or shards.topics) and len(pieces) > 1
         # Only a request for the whole group takes its generation along as well.
         last = [offsets_pb.DeleteOffsetsRequest(**group._asdict())] if whole else []
         asked = asked if group.group else asked._replace(timeout_s=EVERY_GROUP_TIMEOUT_S)
         return await _change(client.admin.DeleteOffsets, requests, "deleted", asked, last)
 
 
-async def clone(target: Target, source: GroupKey, to_group: str, shards: Sequence[str], asked: Asked) -> bool:
-    """Give `to_group` the offsets of a group's shards (none named: all); True when it has them."""
+async def clone(target: Target, source: GroupKey, to_group: str, shards: Shards, asked: Asked) -> bool:
+    """Give `to_group` the offsets of a group's shards; True when it has them."""
     async with connected(target) as client:
         requests = [
-            offsets_pb.CloneGroupRequest(namespace=source.namespace, from_group=source.group, to_group=to_group, shards=piece)
-            for piece in await _pieces(client, source, shards)
+            offsets_pb.CloneGroupRequest(
+                namespace=source.namespace, from_group=source.group, to_group=to_group, shards=named, topics=topics
+            )
+            for named, topics in await _pieces(client, source, shards)
         ]
         return await _change(client.admin.CloneGroup, requests, "cloned", asked)
 
 
-async def _pieces(client: OffsetClient, group: GroupKey, shards: Sequence[str]) -> list[Sequence[str]]:
-    """The shards of each request. None named and not many there: one request without names, for which the adapter knows best."""
-    if shards:
-        return _cut(list(dict.fromkeys(shards)))
-    found = [row.shard async for row in exported(client, [group])]
-    return [[]] if len(found) <= PIECE else _cut(found)
+async def _pieces(client: OffsetClient, group: GroupKey, shards: Shards) -> list[Shards]:
+    """The shards of each request. Not all named and not many there: one request as it is, for which the adapter knows best."""
+    if shards.names and not shards.topics:
+        return _named(shards.names)
+    topics = shards.topics
+    found = [
+        row.shard
+        async for row in exported(client, [group])
+        if not topics or any(is_of_topic(row.shard, row.topic, topic) for topic in topics)
+    ]
+    names = list(dict.fromkeys([*shards.names, *found]))
+    return [shards._replace(names=list(dict.fromkeys(shards.names)))] if len(names) <= PIECE else _named(names)
+
+
+def _named(shards: Sequence[str]) -> list[Shards]:
+    return [Shards(piece) for piece in _cut(list(dict.fromkeys(shards)))]
 
 
 def _cut(items: Sequence[Any], size: int = PIECE) -> list[Sequence[Any]]:
@@ -106,7 +129,7 @@ async def _change(call: _Call, requests: Sequence[Request], done: str, asked: As
     except grpc.aio.AioRpcError as error:
         if replies:
             _show(replies, done, asked, whole=False)
-            warn(f"this is what was done before the error: {len(replies)} of {len(requests)} requests")
+            warn(f"this is what was done before the error: {len(replies)} of {counted(len(requests), 'request')}")
         if error.code() is not grpc.StatusCode.ABORTED:
             raise
         note(f"not as it was asked for: {error.details()}", style="red")
@@ -131,6 +154,8 @@ def _save_plan(path: str, plan: Iterable[Reply]) -> None:
         if row.HasField("after") and not row.after.deleted
     ]
     if rows:
+        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+
         plan_files.write(path, rows, rows[0].key.group_key)
         note(f"the plan is in {path}; --from-file reads it")
 
@@ -157,18 +182,34 @@ def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: 
     if not rows:
         tell("nothing to do: there is no such offset; `groups list` shows the groups that have offsets")
     elif not execute:
-        tell(f"dry run: {changed:,} of {len(rows):,} offsets would be {done}" + ("; --execute does it" if changed else ""))
+        of = counted(len(rows), "offset")
+        tell(f"dry run: {changed:,} of {of} would be {done}" + ("; --execute does it" if changed else ""))
+    elif executed and not changed:
+        tell(f"nothing to do: {_unchanged(len(rows))}")
     elif executed:
-        rest = f"; {len(rows) - changed:,} stay as they were" if changed < len(rows) else ""
-        tell(f"done: {changed:,} offsets {done}, read back and equal{rest}")
+        rest = f"; {_unchanged(len(rows) - changed)}" if changed < len(rows) else ""
+        tell(f"done: {counted(changed, 'offset')} {done}, read back and equal{rest}")
     else:
         note("not done: the adapter does not confirm it; look with `groups describe`, and try again", style="red")
 
 
+def _unchanged(count: int) -> str:
+    return f"{count:,} {'stays as it was' if count == 1 else 'stay as they were'}"
+
+
 def print_rows(rows: Sequence[Row]) -> None:
     """Each shard of a change: where it stood, and where it stands or would."""
-    columns = {"namespace": LEFT, "group": LEFT, "shard": LEFT, "before": RIGHT, "after": RIGHT, "by": RIGHT, "note": LEFT}
-    print_table(columns, [_cells(row) for row in rows])
+    columns: dict[str, Side] = {
+        "namespace": LEFT,
+        "group": LEFT,
+        "shard": LEFT,
+        "before": RIGHT,
+        "after": RIGHT,
+        "by": RIGHT,
+        "note": LEFT,
+    }
+    if rows:
+        print_table(columns, map(_cells, rows))
 
 
 def _cells(row: Row) -> list[str]:

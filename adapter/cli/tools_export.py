@@ -10,8 +10,8 @@ from typing import NamedTuple
 from adapter import files
 from adapter.broadcast import is_of_client
 from adapter.cli.spool import Spool
-from adapter.cli.tools import Target, connected
-from adapter.cli.tools_offsets import PIECE, exported, groups_of, note, progress, warn
+from adapter.cli.tools import Target, connected, counted, note, progress, warn
+from adapter.cli.tools_offsets import PIECE, exported, groups_of
 from adapter.client import OffsetClient
 from adapter.formats import files as formats
 from adapter.formats.files import Format
@@ -49,7 +49,7 @@ async def export(target: Target, groups: Sequence[str], to: Destination) -> bool
             return False
         written = _write(to, spool)
         where = files.name_of(to.path, "standard output")
-        note(f"exported {written:,} offsets of {spool.groups():,} groups to {where}")
+        note(f"exported {counted(written, 'offset')} of {counted(spool.groups(), 'group')} to {where}")
     return not missing
 
 
@@ -67,7 +67,7 @@ async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destinat
             if named:
                 found.update(row.group for row in rows)
     if left_out:
-        note(f"left out {left_out:,} offsets of other brokers than {to.naming.broker!r}")
+        note(f"left out {counted(left_out, 'offset')} of other brokers than {to.naming.broker!r}")
     return found
 
 
@@ -98,7 +98,7 @@ async def _pieces(client: OffsetClient, to: Destination) -> AsyncIterator[Sequen
     if piece:
         yield piece
     if left_out:
-        note(f"left out {left_out:,} groups of broadcasting clients: RocketMQ's brokers do not keep their positions")
+        note(f"left out {counted(left_out, 'group')} of broadcasting clients: RocketMQ's brokers do not keep their positions")
 
 
 def _write(to: Destination, spool: Spool) -> int:

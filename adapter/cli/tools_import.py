@@ -15,8 +15,8 @@ from adapter import files
 from adapter.cli.import_report import Report
 from adapter.cli.plan_files import told
 from adapter.cli.spool import Spool
-from adapter.cli.tools import Target, connected
-from adapter.cli.tools_offsets import TIMEOUT_S, progress, warn
+from adapter.cli.tools import Target, connected, progress, warn
+from adapter.cli.tools_offsets import TIMEOUT_S
 from adapter.client import OffsetClient
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.formats import files as formats

@@ -1,23 +1,17 @@
-"""The tools that look at groups: list, describe; and what all tools print. They change nothing.
+"""The tools that look at groups: list, describe. They change nothing.
 
 Numbers and names as kafka-consumer-groups shows them (CURRENT-OFFSET, LOG-END-OFFSET, LAG), with what is ours beside.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
-from rich.cells import cell_len
-from rich.console import Console, JustifyMethod
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
-
-from adapter.access import harmless
-from adapter.cli.tools import Target, as_dict, connected, print_json, tell, when
+from adapter.cli.table import LEFT, RIGHT, JsonRows, Side, Table
+from adapter.cli.tools import Target, as_dict, connected, counted, listing, note, warn, when
 from adapter.client import OffsetClient
 from adapter.formats.rows import OffsetRow
-from adapter.model import METADATA_MAX_BYTES, GroupKey
+from adapter.model import GroupKey
 from adapter.queues import queue_of
 from adapter.rpc import offsets_pb
 
@@ -25,43 +19,61 @@ TIMEOUT_S = 30.0  # of one admin call: it may ask the Meta Service and the broke
 PIECE = 1_000  # shards or groups of one request
 
 Group = offsets_pb.ListGroupsReply.Group
-LEFT: JustifyMethod = "left"
-RIGHT: JustifyMethod = "right"
-FRAMED_MAX = 200  # rows
 
 Described = offsets_pb.DescribeGroupReply
+_Add: TypeAlias = Callable[[str, Described], None]
 
 
 async def list_groups(target: Target, namespace: str, *, as_json: bool) -> bool:
     """Print the groups that have local offsets; True."""
+    columns: dict[str, Side] = {"namespace": LEFT, "group": LEFT, "shards": RIGHT, "dirty": RIGHT, "last commit": LEFT}
     async with connected(target) as client:
-        rows = [row async for row in groups_of(client, namespace)]
-    if as_json:
-        print_json([as_dict(row) for row in rows])
-        return True
-    columns = {"namespace": LEFT, "group": LEFT, "shards": RIGHT, "dirty": RIGHT, "last commit": LEFT}
-    cells = ((row.namespace, row.group, str(row.shards), str(row.dirty), when(row.last_commit_at_ms)) for row in rows)
-    print_table(columns, list(cells))
-    tell(f"{len(rows):,} groups")
+        with listing(columns, _group_cells, as_json=as_json) as rows:
+            async for row in groups_of(client, namespace):
+                rows.add(row)
+    if not as_json:
+        note(counted(rows.count, "group"))
     return True
 
 
 async def describe(target: Target, namespace: str, groups: Sequence[str], *, all_groups: bool, as_json: bool) -> bool:
     """Print every shard of some groups; True when each has one, and the Meta Service was asked."""
+    complete = True
+    show = _show_json if as_json else _show_table
     async with connected(target) as client:
         names = [row.group async for row in groups_of(client, namespace)] if all_groups else groups
-        found = []
-        for name in names:
-            request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
-            found.append((name, await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)))
-    if as_json:
-        print_json([{"namespace": namespace, "group": name, **_described(reply)} for name, reply in found])
-    elif found:
-        for name, reply in found:
-            _print_group(namespace, name, reply)
-    else:
-        tell("0 groups")
-    return all(reply.shards and not reply.remote_error for _, reply in found)
+        with show(namespace) as add:
+            for name in names:
+                request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
+                reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
+                complete = complete and bool(reply.shards) and not reply.remote_error
+                add(name, reply)
+    if all_groups and not as_json:
+        note(counted(len(names), "group"))
+    return complete
+
+
+@contextmanager
+def _show_json(namespace: str) -> Iterator[_Add]:
+    rows: JsonRows[dict[str, Any]] = JsonRows(dict)
+    with rows:
+        yield lambda group, reply: rows.add({"namespace": namespace, "group": group, **_described(reply)})
+
+
+@contextmanager
+def _show_table(namespace: str) -> Iterator[_Add]:
+    numbers = ("current-offset", "log-end-offset", "lag", "log-start-offset", "meta service", "epoch")
+    columns: dict[str, Side] = {"group": LEFT, "shard": LEFT, **dict.fromkeys(numbers, RIGHT)}
+    table: Table[Sequence[str]] = Table({**columns, "state": LEFT, "committed": LEFT, "metadata": LEFT}, tuple)
+
+    def add(group: str, reply: Described) -> None:
+        _tell_group(namespace, group, reply)
+        for row in sorted(reply.shards, key=lambda row: _shard_order(row.shard)):
+            table.add([group, *_cells(row, remote_known=not reply.remote_error)])
+        table.end_part()
+
+    with table:
+        yield add
 
 
 async def groups_of(client: OffsetClient, namespace: str) -> AsyncIterator[Group]:
@@ -101,56 +113,6 @@ def _shard_order(shard: str) -> tuple[str, int]:
     return (shard[: -len(str(queue.queue_id))], queue.queue_id) if queue else (shard, -1)
 
 
-@contextmanager
-def progress(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while there is more than one thing to do (None: nobody knows how many), if a person looks at it."""
-    console = Console(stderr=True)
-    columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    hidden = total in {0, 1} or not console.is_terminal
-    # Standard output stays what it is: it may be a file, or a script that reads JSON.
-    with Progress(*columns, console=console, transient=True, disable=hidden, redirect_stdout=False) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda count: bar.advance(task, count)
-
-
-def print_table(columns: Mapping[str, JustifyMethod], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below their columns; nothing when there are none.
-
-    In a frame when they fit; else in plain lines, so that none is folded. Many always so: a frame takes 1 ms to draw per row.
-    """
-    if not rows:
-        return
-    lines = [tuple(columns), *rows]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    console = Console()
-    if len(rows) > FRAMED_MAX or sum(widths) + 3 * len(widths) + 1 > console.width:
-        for line in lines:
-            cells = zip(line, widths, columns.values(), strict=True)
-            print("  ".join(_padded(*cell) for cell in cells).rstrip())  # noqa: T201 - what the command is for
-    else:
-        table = Table()
-        for name, side in columns.items():
-            table.add_column(name, justify=side)
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        console.print(table)
-
-
-def _padded(cell: str, width: int, side: JustifyMethod) -> str:
-    blanks = " " * (width - cell_len(cell))
-    return blanks + cell if side == RIGHT else cell + blanks
-
-
-def warn(text: str) -> None:
-    """Print a warning to standard error."""
-    note(f"warning: {text}", style="yellow")
-
-
-def note(text: str, style: str | None = None) -> None:
-    """Print a sentence to standard error, where it does not disturb a file on standard output."""
-    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True, style=style)
-
-
 def state_of(row: Described.Shard, *, remote_known: bool) -> str:
     """What a person should know of a shard.
 
@@ -179,21 +141,20 @@ def _described(reply: Described) -> dict[str, Any]:
     return values
 
 
-def _print_group(namespace: str, group: str, reply: Described) -> None:
+def _tell_group(namespace: str, group: str, reply: Described) -> None:
     generation = f", generation {reply.generation}" if reply.HasField("generation") else ""
     member = f", last member {reply.member_id}" if reply.member_id else ""
-    tell(f"group {group} in namespace {namespace}: {reply.mode}{generation}{member}")
+    note(f"group {group} in namespace {namespace}: {reply.mode}{generation}{member}")
     if reply.remote_error:
         warn(f"the Meta Service was not asked, only local values are shown: {reply.remote_error}")
     if reply.bounds_error:
         warn(f"the broker did not tell the bounds of its shards: {reply.bounds_error}")
     if not reply.shards:
-        tell("no offsets; `groups list` shows the groups that have")
-        return
-    numbers = ("current-offset", "log-end-offset", "lag", "log-start-offset", "meta service", "epoch")
-    columns = {"shard": LEFT, **dict.fromkeys(numbers, RIGHT), "state": LEFT, "committed": LEFT, "metadata": LEFT}
-    rows = sorted(reply.shards, key=lambda row: _shard_order(row.shard))
-    print_table(columns, [_cells(row, remote_known=not reply.remote_error) for row in rows])
+        note(f"group {group} has no offsets; `groups list` shows the groups that have")
+
+
+def _group_cells(row: Group) -> Sequence[str]:
+    return row.namespace, row.group, str(row.shards), str(row.dirty), when(row.last_commit_at_ms)
 
 
 def _cells(row: Described.Shard, *, remote_known: bool) -> list[str]:
@@ -210,7 +171,7 @@ def _cells(row: Described.Shard, *, remote_known: bool) -> list[str]:
         " / ".join(str(epoch) for epoch in dict.fromkeys(epochs)),
         state_of(row, remote_known=remote_known),
         when(row.committed_at_ms),
-        harmless(row.metadata, METADATA_MAX_BYTES),
+        row.metadata,
     ]
 
 

@@ -57,7 +57,7 @@ def write(path: Path, rows: Iterable[OffsetRow], naming: Naming, layout: Layout)
         raise InvalidInputError(f"{path}: is there and not empty; a store is written anew, into a directory of its own")
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        fresh.mkdir()
+        fresh.mkdir(0o700)
         try:
             count = _write(fresh, rows, naming, layout)
             fresh.rename(target)

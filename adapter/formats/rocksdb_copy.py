@@ -5,6 +5,7 @@ and that memory is bounded by RocksDB's buffers. What is copied is the log and t
 """
 
 import errno
+import os
 import re
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ TRIES = 10  # a flush or a compaction that comes in between begins it again; Roc
 # Every block is read once: a larger one would only be memory that is held.
 BLOCK_CACHE_BYTES = 4 * 2**20
 _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
+_OF_THE_STORE = re.compile(r"CURRENT|MANIFEST-.*|.*\.log|.*\.sst", re.DOTALL)
 _PLACES = ("consumerOffsets", "rdb", "config/consumerOffsets", "config/rdb", "store/config/consumerOffsets", "store/config/rdb")
 _GONE = "No such file or directory"
 _DAMAGED = "restore it from a copy; what of it is read is not to be trusted"
@@ -125,17 +127,29 @@ def _copy(path: Path, copy: Path) -> None:
     before = _state(path)
     for name in (before.manifest, *before.logs):
         shutil.copyfile(path / name, copy / name)
+    whole = path.resolve()
     for table in path.glob("*.sst"):
-        (copy / table.name).symlink_to(table.resolve())
+        (copy / table.name).symlink_to(whole / table.name)
     (copy / "CURRENT").write_bytes(before.current)
     if _state(path) != before:
         raise _ChangedError(f"changed in each of {TRIES} tries to read it; stop its broker, or read a copy of the directory")
+
+
+def _refuse_links(path: Path) -> None:
+    """Whoever may write in the store's directory must not choose what else is read: links in it are not followed."""
+    with os.scandir(path) as entries:
+        link = min((entry.name for entry in entries if entry.is_symlink() and _OF_THE_STORE.fullmatch(entry.name)), default="")
+    if link:
+        raise NotReadableError(
+            f"its file {link} is a symbolic link to {(path / link).readlink()}, which is not followed: put the file itself there"
+        )
 
 
 def _state(path: Path) -> _State:
     current = path / "CURRENT"
     if not current.is_file():
         raise NotReadableError(f"is not a RocksDB store: it has no file CURRENT{_hint(path)}")
+    _refuse_links(path)
     logs = sorted(log.name for log in path.glob("*.log"))
     state = _State(current.read_bytes(), 0, tuple(logs))
     return state._replace(manifest_bytes=(path / state.manifest).stat().st_size)

@@ -17,7 +17,7 @@ from adapter.errors import AdapterError
 from adapter.front.frames import Code
 from adapter.front.headers import Metadata
 from adapter.front.streams import Stream
-from adapter.statuses import pushback_of, status_of
+from adapter.statuses import status_of, trailing_of
 
 if TYPE_CHECKING:
     from adapter.front.lean import Peer
@@ -217,7 +217,7 @@ class Call:
 
     def _taken(self, count: int, error: AdapterError | None) -> None:
         if error:
-            self.finish(status_of(error), str(error), pushback_of(error))
+            self.finish(status_of(error), str(error), trailing_of(error))
         elif count:
             self._peer.connection.answer(self._stream, b"")
             self._peer.flush_soon()  # mostly it is due already; it may have been before this

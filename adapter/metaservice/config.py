@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
+from adapter.addresses import META_LISTEN, split_address
 from adapter.config import (
     Address,
     ClientTls,
@@ -17,7 +18,6 @@ from adapter.config import (
     StopSection,
     name_of_part,
     not_empty,
-    split_address,
 )
 
 Served = Literal["offsets", "metadata"]
@@ -28,7 +28,7 @@ _Name = Annotated[str, AfterValidator(name_of_part)]
 class MetaServerSection(ServerSection):
     """The Meta Service's gRPC addresses."""
 
-    listen: Address = "127.0.0.1:9530"
+    listen: Address = META_LISTEN
 
 
 class MetaMetricsSection(MetricsSection):

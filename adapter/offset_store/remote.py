@@ -14,11 +14,10 @@ import grpc.aio
 import structlog
 
 from adapter.client import OffsetClient
-from adapter.model import DEFAULT_NAMESPACE, U64_MAX, CommitMode, check_name
+from adapter.model import DEFAULT_NAMESPACE, U64_MAX, CommitMode, ReadMode, check_name
 from adapter.offset_store.store import OffsetStoreError, ReadOffsetType
 from adapter.offset_store.table import Entry, OffsetTable, Sent
 from adapter.queues import MessageQueue, shard_of
-from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
 
 log = structlog.get_logger(__name__)

@@ -1,13 +1,20 @@
-"""The generated wire code. Everything else imports it from here, never from the generated modules."""
+"""The generated wire code. Everything else imports it from here, never from the generated modules.
 
-from adapter.rpc import etcd_pb2 as etcd_pb
-from adapter.rpc import etcd_pb2_grpc as etcd_grpc
-from adapter.rpc import meta_service_pb2 as meta_pb
-from adapter.rpc import meta_service_pb2_grpc as meta_grpc
-from adapter.rpc import metadata_pb2 as metadata_pb
-from adapter.rpc import metadata_pb2_grpc as metadata_grpc
-from adapter.rpc import offsets_pb2 as offsets_pb
-from adapter.rpc import offsets_pb2_grpc as offsets_grpc
+Each module is imported when its name is first used: a command needs one of them, and each takes time and memory.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adapter.rpc import etcd_pb2 as etcd_pb
+    from adapter.rpc import etcd_pb2_grpc as etcd_grpc
+    from adapter.rpc import meta_service_pb2 as meta_pb
+    from adapter.rpc import meta_service_pb2_grpc as meta_grpc
+    from adapter.rpc import metadata_pb2 as metadata_pb
+    from adapter.rpc import metadata_pb2_grpc as metadata_grpc
+    from adapter.rpc import offsets_pb2 as offsets_pb
+    from adapter.rpc import offsets_pb2_grpc as offsets_grpc
 
 __all__ = [
     "etcd_grpc",
@@ -19,3 +26,15 @@ __all__ = [
     "offsets_grpc",
     "offsets_pb",
 ]
+
+_PROTOS = {"etcd": "etcd", "meta": "meta_service", "metadata": "metadata", "offsets": "offsets"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module
+    """One of `__all__`."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    proto, _, kind = name.rpartition("_")
+    module = import_module(f"{__name__}.{_PROTOS[proto]}_pb2{'_grpc' if kind == 'grpc' else ''}")
+    globals()[name] = module
+    return module

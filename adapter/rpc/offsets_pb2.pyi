@@ -1069,6 +1069,8 @@ class ResetOffsetsRequest(_message.Message):
     TO_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     TO_TARGETS_FIELD_NUMBER: _builtins.int
     EXECUTE_FIELD_NUMBER: _builtins.int
+    CREATE_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     group: _builtins.str
     to_offset: _builtins.int
@@ -1083,13 +1085,23 @@ class ResetOffsetsRequest(_message.Message):
     """The first message at or after a Unix time in milliseconds."""
     execute: _builtins.bool
     """False: a dry run."""
+    create: _builtins.bool
+    """A named shard without an offset gets one. Without it the request is
+    refused: such a name is most often a mistake.
+    """
     @_builtins.property
     def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Empty: every shard of which the group has an offset."""
+        """Empty, as `topics`: every shard of which the group has an offset."""
 
     @_builtins.property
     def to_targets(self) -> Global___ResetOffsetsRequest.Targets:
         """Each shard to an offset of its own; `shards` must be empty."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Every shard of these topics: those with this label, and those that are
+        named as a queue of it, `T/N`. Beside `shards`; to_targets takes none.
+        """
 
     def __init__(
         self,
@@ -1105,10 +1117,12 @@ class ResetOffsetsRequest(_message.Message):
         to_timestamp_ms: _builtins.int = ...,
         to_targets: Global___ResetOffsetsRequest.Targets | None = ...,
         execute: _builtins.bool = ...,
+        create: _builtins.bool = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["shift_by", b"shift_by", "to", b"to", "to_current", b"to_current", "to_earliest", b"to_earliest", "to_latest", b"to_latest", "to_offset", b"to_offset", "to_targets", b"to_targets", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "group", b"group", "namespace", b"namespace", "shards", b"shards", "shift_by", b"shift_by", "to", b"to", "to_current", b"to_current", "to_earliest", b"to_earliest", "to_latest", b"to_latest", "to_offset", b"to_offset", "to_targets", b"to_targets", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create", b"create", "execute", b"execute", "group", b"group", "namespace", b"namespace", "shards", b"shards", "shift_by", b"shift_by", "to", b"to", "to_current", b"to_current", "to_earliest", b"to_earliest", "to_latest", b"to_latest", "to_offset", b"to_offset", "to_targets", b"to_targets", "to_timestamp_ms", b"to_timestamp_ms", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_to: _TypeAlias = _typing.Literal["to_offset", "to_earliest", "to_latest", "to_current", "shift_by", "to_timestamp_ms", "to_targets"]  # noqa: Y015
     _WhichOneofArgType_to: _TypeAlias = _typing.Literal["to", b"to"]  # noqa: Y015
@@ -1124,6 +1138,7 @@ class DeleteOffsetsRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
     EXECUTE_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     group: _builtins.str
     """Empty: every group that has an offset of one of `shards`, for a shard that
@@ -1132,7 +1147,11 @@ class DeleteOffsetsRequest(_message.Message):
     execute: _builtins.bool
     @_builtins.property
     def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Empty: every shard of the group."""
+        """Empty, as `topics`: every shard of the group."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Every shard of these topics, as in ResetOffsetsRequest. Needs a group."""
 
     def __init__(
         self,
@@ -1141,10 +1160,11 @@ class DeleteOffsetsRequest(_message.Message):
         group: _builtins.str = ...,
         shards: _abc.Iterable[_builtins.str] | None = ...,
         execute: _builtins.bool = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "group", b"group", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "group", b"group", "namespace", b"namespace", "shards", b"shards", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1159,13 +1179,18 @@ class CloneGroupRequest(_message.Message):
     TO_GROUP_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
     EXECUTE_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     from_group: _builtins.str
     to_group: _builtins.str
     execute: _builtins.bool
     @_builtins.property
     def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Empty: every shard of `from_group`."""
+        """Empty, as `topics`: every shard of `from_group`."""
+
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Every shard of these topics, as in ResetOffsetsRequest."""
 
     def __init__(
         self,
@@ -1175,10 +1200,11 @@ class CloneGroupRequest(_message.Message):
         to_group: _builtins.str = ...,
         shards: _abc.Iterable[_builtins.str] | None = ...,
         execute: _builtins.bool = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "from_group", b"from_group", "namespace", b"namespace", "shards", b"shards", "to_group", b"to_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["execute", b"execute", "from_group", b"from_group", "namespace", b"namespace", "shards", b"shards", "to_group", b"to_group", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter.config import AdapterConfig, load, split_address
+from adapter.addresses import split_address
+from adapter.config import AdapterConfig, load
 from adapter.local_etcd import RECOMMENDED, EtcdMissingError, etcd_binary
 from adapter.metaservice.config import MetaConfig
 

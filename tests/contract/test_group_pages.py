@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,8 @@ from tests.unit.helpers import key, record
 __all__ = ["opened"]
 
 G = GroupKey("default", "g")
-Request, Reply = meta_pb.BatchGetOffsetDataRequest, meta_pb.BatchGetOffsetDataReply
+Request: TypeAlias = meta_pb.BatchGetOffsetDataRequest
+Reply: TypeAlias = meta_pb.BatchGetOffsetDataReply
 Asked = tuple[str, Sequence[str]]  # a group and its shards
 
 

@@ -7,7 +7,7 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from adapter.config import split_address
+from adapter.addresses import split_address
 from adapter.testing import free_port
 
 

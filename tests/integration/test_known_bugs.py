@@ -52,9 +52,9 @@ def image(directory: Path, name: str = "here") -> Path:
     return target
 
 
-async def reset(client: OffsetClient, to: int, *shards: str, group: str = "g") -> offsets_pb.ChangeReply:
+async def reset(client: OffsetClient, to: int, *shards: str, group: str = "g", create: bool = False) -> offsets_pb.ChangeReply:
     """Reset and execute."""
-    request = offsets_pb.ResetOffsetsRequest(group=group, shards=shards, to_offset=to, execute=True)
+    request = offsets_pb.ResetOffsetsRequest(group=group, shards=shards, to_offset=to, execute=True, create=create)
     return await client.admin.ResetOffsets(request, timeout=PATIENCE_S)
 
 
@@ -303,7 +303,7 @@ async def test_absent_is_not_0(directory: Path) -> None:
             ("zero", False, False),
         ]
         await client.flush()
-        await reset(client, 5, "never")
+        await reset(client, 5, "never", create=True)
         assert stored(meta) == {"zero": 0, "never": 5}
 
 

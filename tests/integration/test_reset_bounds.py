@@ -159,7 +159,7 @@ async def test_targets_of_a_file_are_corrected_one_by_one(directory: Path) -> No
     """Also for shards without an offset so far."""
     targets = [offsets_pb.ResetOffsetsRequest.Target(shard=name, offset=7) for name in ("a", "b")]
     async with serving_log(memory_log(a=range(9), b=range(3))) as broker, adapter_at(directory, broker, meta_of(a=1)) as client:
-        reply = await reset(client, to_targets=offsets_pb.ResetOffsetsRequest.Targets(targets=targets))
+        reply = await reset(client, to_targets=offsets_pb.ResetOffsetsRequest.Targets(targets=targets), create=True)
     assert rows(reply) == {"a": (1, 7, ""), "b": (0, 3, "7 is outside: the shard has 0 to 3")}
 
 

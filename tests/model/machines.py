@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from adapter import retry
+from adapter import pauses
 from adapter.cache import OffsetCache
 from adapter.clocks import Clocks
 from adapter.model import GroupKey, OffsetKey
@@ -29,7 +29,7 @@ class Machines:
     """The simulated machines, and the model of what they owe."""
 
     def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
-        retry.jitter.seed(seed)
+        pauses.jitter.seed(seed)
         self.loop = VirtualLoop()
         self.model = Model()
         self._shift_ms = 0

@@ -209,7 +209,7 @@ class World(Consumers):
     def reset(self, at: int, keys: Sequence[OffsetKey], offset: int) -> None:
         """An admin resets shards of a group."""
         wanted = Wanted(keys[0].group_key, [key.shard for key in keys])
-        self._admin(at, lambda core: core.resets.reset(wanted, Reset(To.OFFSET, offset), execute=True))
+        self._admin(at, lambda core: core.resets.reset(wanted, Reset(To.OFFSET, offset, create=True), execute=True))
 
     def delete(self, at: int, group: GroupKey, shards: Sequence[str] = ()) -> None:
         """An admin deletes shards, or a whole group with its generation."""

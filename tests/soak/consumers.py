@@ -128,7 +128,7 @@ class Administrator(Load):
     async def _reset(self, name: str, shards: Sequence[str]) -> None:
         offset = self._rng.randrange(1, 100)
         writes = {shard: self._changing(name, shard, offset) for shard in shards}
-        request = offsets_pb.ResetOffsetsRequest(group=SHARED, shards=shards, to_offset=offset, execute=True)
+        request = offsets_pb.ResetOffsetsRequest(group=SHARED, shards=shards, to_offset=offset, execute=True, create=True)
         _changed(await self._clients[name].admin.ResetOffsets(request, timeout=CALL_S), writes)
 
     async def _delete(self, name: str, shards: Sequence[str]) -> None:

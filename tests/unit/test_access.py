@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from adapter import client
-from adapter.access import TOKEN_MIN, Access, read_token
+from adapter.access import Access
 from adapter.cli.options import default_address
 from adapter.errors import AccessDeniedError, ConfigError, UnauthenticatedError
+from adapter.secret_files import TOKEN_MIN, read_token
 from adapter.testing import adapter_config
 from tests.unit.calls import TCP, TOKEN, UNIX, context
 

@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from adapter.cli.main import cli
+from adapter.cli.offsets import groups, offsets
 from adapter.errors import InvalidInputError
 from adapter.model import U64_MAX
 
@@ -16,6 +17,8 @@ USAGE: list[tuple[list[str], str]] = [
     (["offsets", "reset", "g", "--to-datetime", "yesterday"], "--to-datetime: 'yesterday' is not a time like 2026-"),
     (["offsets", "reset", "g", "--by-duration", "7 days"], "--by-duration: '7 days' is not a duration like P7D, "),
     (["offsets", "reset", "g", "--from-file", "no.csv"], "no.csv: cannot be read: No such file or directory"),
+    (["offsets", "reset", "g", "--topic", "t", "--from-file", "no.csv"], "--from-file: the file names the shards; name none"),
+    (["offsets", "delete", "t/0", "--all-groups", "--topic", "t"], "--topic: --all-groups wants the shards by their names"),
     (["offsets", "reset", "g", "s", "--from-file", "no.csv"], "--from-file: the file names the shards; name none"),
     (["offsets", "reset", "g", "--to-latest", "--export", "-"], "--export: name a file; --json prints the plan"),
     (["offsets", "delete"], "name the group, or give --all-groups and the shards"),
@@ -53,7 +56,7 @@ def test_a_plan_is_taken_as_a_whole_or_not_at_all() -> None:
 
 
 COMMANDS: list[tuple[str, ...]] = [
-    *((group, command) for group in ("groups", "offsets") for command in cli.commands[group].commands),  # type: ignore[attr-defined]
+    *((str(group.name), command) for group in (groups, offsets) for command in group.commands),
     ("import",),
     ("export",),
 ]

@@ -11,7 +11,8 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from adapter.config import AdapterConfig, Section, is_loopback, load, parse, split_address
+from adapter.addresses import is_loopback, split_address
+from adapter.config import AdapterConfig, Section, load, parse
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
 

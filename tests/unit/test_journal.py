@@ -127,7 +127,7 @@ async def test_an_admins_changes_are_told_with_what_stood_before(tmp_path: Path)
         await core.resets.reset(Wanted(G, ()), Reset(To.OFFSET, 2), execute=False)
         await core.resets.reset(Wanted(G, ()), Reset(To.CURRENT), execute=True)
         assert journal.told() == []
-        await core.resets.reset(Wanted(G, ["a", "b"]), Reset(To.OFFSET, 2), execute=True)
+        await core.resets.reset(Wanted(G, ["a", "b"]), Reset(To.OFFSET, 2, create=True), execute=True)
         assert journal.told() == [("reset", "a", (1, 9), (ERA, 2), True), ("reset", "b", None, (ERA, 2), True)]
         await core.resets.clone(Wanted(G, ["a"]), GroupKey("default", "h"), execute=True)
         assert journal.told() == [("clone", "a", None, (ERA, 2), True)]

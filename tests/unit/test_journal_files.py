@@ -1,6 +1,8 @@
 """The journal's directory: what is where, when, for how long; and who else may be there."""
 
 import errno
+import os
+import stat
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -257,3 +259,26 @@ def test_rows_outlive_a_directory_that_was_removed_under_them(tmp_path: Path) ->
     files.append(batch_of([2], 1), NOW_MS)
     files.finish()
     assert offsets_in(path) == [1, 2]
+
+
+@pytest.mark.parametrize(("root", "directories", "file"), [(0o700, 0o700, 0o600), (0o750, 0o750, 0o640), (0o2750, 0o2750, 0o640)])
+def test_finished_segments_are_for_the_group_that_an_operator_made_the_directory_for(
+    tmp_path: Path, root: int, directories: int, file: int
+) -> None:
+    """Spark may run as another user; what is still open is the adapter's alone. The umask decides nothing."""
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    journal.chmod(root)
+    mask = os.umask(0o077)
+    try:
+        written(journal, [1]).finish()
+    finally:
+        os.umask(mask)
+    (segment,) = segments(journal)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (journal, segment.parent.parent, segment.parent, segment)] == [
+        root,
+        directories,
+        directories,
+        file,
+    ]
+    assert stat.S_IMODE((journal / ".open").stat().st_mode) & 0o077 == 0

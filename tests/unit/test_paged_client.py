@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -19,7 +19,8 @@ from adapter.testing import free_port
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record
 
-Request, Reply = meta_pb.BatchGetOffsetDataRequest, meta_pb.BatchGetOffsetDataReply
+Request: TypeAlias = meta_pb.BatchGetOffsetDataRequest
+Reply: TypeAlias = meta_pb.BatchGetOffsetDataReply
 G = GroupKey("default", "g")
 
 

@@ -91,7 +91,7 @@ def test_a_reset_that_needs_bounds_names_the_shard_without(to: To) -> None:
 def test_what_starts_from_an_offset_needs_one(to: To, standing: Mapping[OffsetKey, OffsetRecord]) -> None:
     """Absent is not 0, and neither is deleted."""
     with pytest.raises(InvalidInputError, match="default/g/a: has no offset"):
-        _to(Reset(to, 1), standing)
+        _to(Reset(to, 1, create=True), standing)
 
 
 def test_to_current_changes_nothing_that_is_within_the_bounds() -> None:
@@ -120,7 +120,7 @@ def test_a_reset_keeps_the_labels_and_not_the_metadata() -> None:
 
 def test_a_reset_of_a_shard_without_offset_gives_it_one_above_any_first_commit() -> None:
     """Which another adapter may not have flushed yet."""
-    (change,) = plan_reset(Reset(To.OFFSET, 20), [A], Known({}))
+    (change,) = plan_reset(Reset(To.OFFSET, 20, create=True), [A], Known({}))
     assert change.before is None
     assert change.after is not None
     assert change.after.epoch == ERA
@@ -154,3 +154,10 @@ def test_a_group_that_just_committed_is_warned_of() -> None:
     (change,) = plan_reset(Reset(To.OFFSET, 20), [A], Known(STANDING))
     assert "0.5 s ago: stop its consumers" in active_warning([change], 507)
     assert not active_warning([change], 100_000)
+
+
+def test_a_time_that_a_former_change_gave_is_no_commit() -> None:
+    """Nobody has to stop consumers because of an operator's own reset."""
+    (change,) = plan_reset(Reset(To.OFFSET, 20), [A], Known(STANDING))
+    assert not active_warning([change], 507, {7})
+    assert active_warning([change], 507, {6})

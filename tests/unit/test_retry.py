@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapter import retry
+from adapter import pauses, retry
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError
 from adapter.retry import retrying
 from tests.model.loop import VirtualLoop
@@ -72,7 +72,7 @@ def test_seeded_jitter_gives_the_same_times() -> None:
     """The model test is deterministic by it."""
     runs = []
     for _ in range(2):
-        retry.jitter.seed(7)
+        pauses.jitter.seed(7)
         runs.append(attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=8.0), 100.0))
     assert runs[0] == runs[1]
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -144,3 +145,18 @@ def test_each_compression_that_a_broker_can_have_is_read(compression: str, tmp_p
     options.set_compression_type(getattr(DBCompressionType, compression)())
     rows = {f"T{number}@g".encode(): V1_VALUE for number in range(200)}
     assert len(read_all(made(tmp_path / "store", rows, (), options))[0]) == 200
+
+
+@pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.log", "*.sst"])
+def test_a_link_in_a_store_is_refused_by_its_name(pattern: str, tmp_path: Path) -> None:
+    """Who may write there must not choose which of the importer's files are read. The store itself may be named by a link."""
+    rows = {f"T{number}@g".encode(): V1_VALUE for number in range(20)}
+    store = made(tmp_path / "store", rows, layouts.FAMILIES)
+    (tmp_path / "named").symlink_to(store)
+    assert len(read_all(tmp_path / "named")) == len(read_all(store)) > 0
+    file = max(store.glob(pattern))
+    elsewhere = file.rename(tmp_path / "elsewhere")
+    file.symlink_to(elsewhere)
+    why = re.escape(f"its file {file.name} is a symbolic link to {elsewhere}, which is not followed")
+    with pytest.raises(NotReadableError, match=why):
+        read_all(store)

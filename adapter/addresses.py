@@ -1,0 +1,26 @@
+"""Addresses as the settings and the command write them, and where the processes listen unless they are told otherwise."""
+
+import ipaddress
+
+MAX_PORT = 65_535
+
+ADAPTER_LISTEN = "127.0.0.1:9520"
+ADAPTER_SOCKET = "data/adapter.sock"
+META_LISTEN = "127.0.0.1:9530"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port` or `[v6]:port`. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > MAX_PORT:
+        raise ValueError(f"{address!r} is not host:port with a port from 0 to {MAX_PORT}")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """True when only this machine can reach `address`."""
+    host, _ = split_address(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

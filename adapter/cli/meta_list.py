@@ -1,0 +1,27 @@
+"""`offset-adapter list --meta`: what a Meta Service holds, of whichever kind it is."""
+
+from adapter.cli.table import Rows
+from adapter.cli.tools import Target
+from adapter.config import MetaSection
+from adapter.errors import InvalidInputError
+from adapter.meta_client import GrpcMetaClient
+from adapter.requests import DEFAULT_PAGE
+from adapter.rpc import offsets_pb
+from adapter.views import shard_offset
+
+
+async def list_meta(target: Target, cluster: str, namespace: str, group: str, listed: Rows[offsets_pb.ShardOffset]) -> None:
+    """List the offsets of a cluster. Raises InvalidInputError, MetaUnavailableError that names the address."""
+    try:
+        section = MetaSection(cluster=cluster, endpoints=(target.address,), tls=target.tls)
+    except ValueError as error:
+        raise InvalidInputError(f"--meta or --cluster: {error}") from error
+    async with GrpcMetaClient.open(section) as client:
+        with listed as rows:
+            token = b""
+            while True:
+                page, token = await client.list_page(namespace, group, DEFAULT_PAGE, token)
+                for key, record in page:
+                    rows.add(shard_offset(key, record, dirty=False))
+                if not token:
+                    return

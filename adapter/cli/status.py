@@ -1,0 +1,40 @@
+"""An adapter's status as a person reads it."""
+
+from collections.abc import Iterator
+
+from adapter.cli.tools import counted, when
+from adapter.rpc import offsets_pb
+
+
+def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
+    """What is to be known of an adapter, and how it is."""
+    state = offsets_pb.StatusReply.State.Name(reply.state).lower()
+    yield "state", f"{state}: {reply.reason}" if reply.reason else state
+    yield "version, up for", f"{reply.version}, {reply.uptime_seconds:,.0f} s"
+    yield "mode", ", ".join([reply.mode, *reply.policies])
+    yield "local store", f"{reply.cache_path}, about {counted(reply.stored_keys, 'key')}"
+    yield "commits, save calls", f"{reply.commits:,}, {reply.save_calls:,}"
+    dirty = counted(reply.dirty_keys, "key")
+    yield "dirty", f"{dirty}, oldest {reply.oldest_dirty_seconds:.1f} s, refused {reply.refused_keys:,}"
+    yield "wal_sync", f"{reply.wal_sync}: {reply.at_risk}; now {counted(reply.unsynced_writes, 'write')}"
+    yield "Meta Service", f"{reply.meta_endpoint} ({'answers' if reply.meta_available else 'does not answer'})"
+    flush = f"{when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
+    yield "last flush", f"{flush}; {reply.last_flush_error}" if reply.last_flush_error else flush
+    recovery = reply.recovery
+    counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
+    yield "recovery", f"{'done' if recovery.done else 'not done'} in {recovery.seconds:.1f} s: {counts}"
+    if reply.HasField("journal"):
+        yield "journal", _journal_text(reply.journal)
+    if reply.HasField("loss"):
+        writes = counted(reply.loss.writes, "acknowledged write")
+        yield "LOSS", f"up to {writes} were missing, found {when(reply.loss.found_at_ms)}"
+
+
+def _journal_text(journal: offsets_pb.JournalStatus) -> str:
+    size = f"{counted(journal.segments, 'segment')} of {journal.bytes / 2**20:,.1f} MiB"
+    text = f"{journal.path}, {counted(journal.rows, 'row')} since the start, {size}"
+    if journal.deleted_segments:
+        text += f", {journal.deleted_segments:,} old ones deleted"
+    if journal.dropped_rows:
+        text += f", {counted(journal.dropped_rows, 'row')} dropped"
+    return f"{text}; {journal.last_error}" if journal.last_error else text

@@ -1,0 +1,170 @@
+"""Rows on standard output, as they come: columns for a person at a terminal, tabs for a script, JSON where it is asked for.
+
+Nothing is ever cut, and nothing that somebody else wrote moves a cursor or begins a line.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeVar
+
+Side = Literal["left", "right"]
+LEFT: Final = "left"
+RIGHT: Final = "right"
+
+PAGE = 500  # rows by which a terminal's columns get their widths; wider cells that come later push their row to the right
+GAP = "  "
+_RAW_BYTES = range(0xDC80, 0xDD00)  # what is no UTF-8, as errors="surrogateescape" has it
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+R = TypeVar("R")
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class Rows(Protocol[R_contra]):
+    """What rows are given to, one after the other; the output is complete when this is left."""
+
+    count: int
+
+    def __enter__(self) -> Self: ...  # noqa: D105
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...  # noqa: D105
+    def add(self, row: R_contra, /) -> None:
+        """The next row."""
+
+
+class Table(Generic[R]):
+    """Below their columns; `cells` says what of a row stands in them.
+
+    At a terminal the first page is held back for the widths, and an empty table is not shown. Else a line of names, then a line
+    for each row, with a tab between cells.
+    """
+
+    def __init__(self, columns: Mapping[str, Side], cells: Callable[[R], Sequence[str]]) -> None:
+        self.count = 0
+        self._columns = columns
+        self._cells = cells
+        self._page: list[list[str]] = []
+        self._widths: list[int] | None = None
+        self._terminal = sys.stdout.isatty()
+
+    def __enter__(self) -> Self:
+        """Ready for rows."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Print what waits, also when not all rows have come: those are true."""
+        if kind is None and not self.count and not self._terminal:
+            self._tabbed([*self._columns])
+        self._print_page()
+
+    def end_part(self) -> None:
+        """At a terminal, what comes next has a head and widths of its own."""
+        self._print_page()
+        self._widths = None
+
+    def add(self, row: R, /) -> None:
+        """The next row."""
+        cells = [visible(cell) for cell in self._cells(row)]
+        if self._terminal:
+            self._aligned(cells)
+        else:
+            if not self.count:
+                self._tabbed([*self._columns])
+            self._tabbed(cells)
+        self.count += 1
+
+    @staticmethod
+    def _tabbed(cells: list[str]) -> None:
+        sys.stdout.write("\t".join(cells) + "\n")
+
+    def _aligned(self, cells: list[str]) -> None:
+        if self._widths is None:
+            self._page.append(cells)
+            if len(self._page) == PAGE:
+                self._print_page()
+        else:
+            placed = zip(cells, self._widths, self._columns.values(), strict=True)
+            sys.stdout.write(GAP.join(_padded(*cell) for cell in placed).rstrip() + "\n")
+
+    def _print_page(self) -> None:
+        if self._page:
+            page, self._page = [[*self._columns], *self._page], []
+            self._widths = [max(map(_width, column)) for column in zip(*page, strict=True)]
+            for cells in page:
+                self._aligned(cells)
+
+
+class JsonRows(Generic[R]):
+    """An array of JSON, a line for each row; `values` makes an object of one. Left by an error, it is no valid JSON."""
+
+    def __init__(self, values: Callable[[R], Mapping[str, Any]]) -> None:
+        self.count = 0
+        self._values = values
+
+    def __enter__(self) -> Self:
+        """Ready for rows."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Its end."""
+        if kind is None:
+            sys.stdout.write("\n]\n" if self.count else "[]\n")
+
+    def add(self, row: R, /) -> None:
+        """The next row."""
+        sys.stdout.write((",\n" if self.count else "[\n") + json_text(self._values(row)))
+        self.count += 1
+
+
+def print_table(columns: Mapping[str, Side], rows: Iterable[Sequence[str]]) -> None:
+    """A table of which all rows are there."""
+    table: Table[Sequence[str]] = Table(columns, lambda row: row)
+    with table:
+        for row in rows:
+            table.add(row)
+
+
+def print_json(value: Any) -> None:  # noqa: ANN401 - anything json takes
+    """One value, over several lines."""
+    print(_harmless_json(json.dumps(value, indent=2, ensure_ascii=False)))  # noqa: T201 - what the command is for
+
+
+def json_text(value: Any) -> str:  # noqa: ANN401 - anything json takes
+    """One value in one line."""
+    return _harmless_json(json.dumps(value, ensure_ascii=False))
+
+
+def visible(text: str) -> str:
+    """A text from outside, on one line: what a terminal would obey or hide is shown by its number, as Python writes it."""
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+
+
+def _escape(letter: str) -> str:
+    code = ord(letter)
+    if code in _RAW_BYTES:
+        return f"\\x{code - 0xDC00:02x}"
+    return _SHORT.get(letter) or (
+        f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"  # noqa: PLR2004
+    )
+
+
+def _harmless_json(text: str) -> str:
+    """The same JSON. Line ends are of its own making: within a string they are escaped already."""
+    if text.isprintable() or text.replace("\n", "").isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
+
+
+def _padded(cell: str, width: int, side: Side) -> str:
+    blanks = " " * (width - _width(cell))
+    return blanks + cell if side == RIGHT else cell + blanks
+
+
+def _width(cell: str) -> int:
+    """How many columns of a terminal it takes."""
+    if cell.isascii():
+        return len(cell)
+    from rich.cells import cell_len  # noqa: PLC0415 - 10 ms, for names that are not ASCII
+
+    return cell_len(cell)

@@ -1,0 +1,61 @@
+"""What a command imports before it does anything: a probe runs it again and again."""
+
+import subprocess
+import sys
+
+import pytest
+
+from adapter.cli.main import COMMANDS, META_COMMANDS
+
+# Each takes from 10 to 100 ms of CPU: together they were three quarters of a health check.
+HEAVY = ("pydantic", "rocksdict", "rich", "structlog", "prometheus_client", "uvloop", "anyio", "tenacity", "hpack", "sqlite3")
+GRPC = ("grpc", "asyncio", "google.protobuf")
+NOWHERE = ("--address", "127.0.0.1:1")
+
+
+def imported(*arguments: str) -> set[str]:
+    """The modules of a command that has run."""
+    code = "import sys; from adapter.__main__ import main\ntry: main()\nexcept SystemExit: pass\nprint('\\n', *sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, timeout=60)
+    return {*ran.stdout.splitlines()[-1].split()}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("health",),
+        ("get", "g"),
+        ("commit", "g", "s", "1"),
+        ("status",),
+        ("list",),
+        ("groups", "list"),
+        ("meta", "kv", "list"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_calls_imports_grpc_and_nothing_of_the_processes(command: tuple[str, ...]) -> None:
+    """No store, no settings, no drawing of tables."""
+    found = imported(*command, *NOWHERE)
+    heavy = {*HEAVY, "adapter.config", "adapter.core", "adapter.cache", "adapter.rpc.etcd_pb2", "adapter.rpc.meta_service_pb2"}
+    assert "grpc" in found
+    assert found & heavy == set()
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_imports_no_command(option: str) -> None:
+    """Not even gRPC."""
+    found = imported(option)
+    assert found & {*HEAVY, *GRPC} == set()
+    assert {name for name in found if name.startswith("adapter.cli.")} == {
+        "adapter.cli.main",
+        "adapter.cli.lazy",
+        "adapter.cli.table",
+    }
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *META_COMMANDS])
+def test_help_says_of_a_command_what_its_own_help_begins_with(name: str) -> None:
+    """It is written twice, so that a list imports nothing."""
+    lazy = {**COMMANDS, **META_COMMANDS}[name]
+    assert lazy.load().get_short_help_str(limit=1_000) == lazy.help
+    assert lazy.load().name == name

@@ -1,0 +1,137 @@
+"""Rows on standard output: whole, in order, as they come, and with nothing in them that a terminal obeys."""
+
+import json
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.cli.table import LEFT, PAGE, RIGHT, JsonRows, Side, Table, json_text, print_json, print_table, visible
+
+COLUMNS: dict[str, Side] = {"group": LEFT, "offset": RIGHT, "note": LEFT}
+LONG = "a-group-of-which-only-the-end-differs-" * 10
+
+
+class Terminal(StringIO):
+    """Standard output as a person has it."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+KINDS = pytest.mark.parametrize("kind", [Terminal, StringIO], ids=["terminal", "pipe"])
+
+
+def standard_output(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> StringIO:
+    """Standard output of either kind, on a terminal of 80 columns."""
+    made = kind()
+    monkeypatch.setattr("sys.stdout", made)
+    monkeypatch.setenv("COLUMNS", "80")
+    return made
+
+
+@KINDS
+def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> None:
+    """Two groups that differ in their last letter look different, on any terminal and in a pipe."""
+    output = standard_output(monkeypatch, kind)
+    print_table(COLUMNS, [(LONG + "a", "1", "m" * 4_096), (LONG + "b", "2", "")])
+    lines = output.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[1].split() == [LONG + "a", "1", "m" * 4_096]
+    assert lines[2].split() == [LONG + "b", "2"]
+
+
+def test_a_pipe_gets_tabs_below_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when there are no rows: a script reads the names once and for all."""
+    monkeypatch.setattr("sys.stdout", made := StringIO())
+    print_table(COLUMNS, [("g", "1", ""), ("a b", "2", "x")])
+    assert made.getvalue() == "group\toffset\tnote\ng\t1\t\na b\t2\tx\n"
+    monkeypatch.setattr("sys.stdout", made := StringIO())
+    print_table(COLUMNS, [])
+    assert made.getvalue() == "group\toffset\tnote\n"
+
+
+def test_a_terminal_gets_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers to the right; a letter that takes two places counts as two; nothing at all for no rows."""
+    monkeypatch.setattr("sys.stdout", made := Terminal())
+    print_table(COLUMNS, [("g", "1", "x"), ("\u6d88\u8d39", "1000", "y")])
+    assert made.getvalue().splitlines() == ["group  offset  note", "g           1  x", "\u6d88\u8d39     1000  y"]
+    monkeypatch.setattr("sys.stdout", made := Terminal())
+    print_table(COLUMNS, [])
+    assert made.getvalue() == ""
+
+
+@KINDS
+def test_rows_are_out_before_the_last_has_come(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> None:
+    """A pipe has each at once, a terminal after the first page; memory does not grow with them."""
+    output = standard_output(monkeypatch, kind)
+    table: Table[list[str]] = Table(COLUMNS, list)
+    with table:
+        for number in range(3 * PAGE):
+            table.add([f"g{number}", str(number), ""])
+            lines = output.getvalue().count("\n")
+            assert lines >= (number - PAGE if isinstance(output, Terminal) else number)
+    assert output.getvalue().count("\n") == 3 * PAGE + 1
+    assert table.count == 3 * PAGE
+
+
+@KINDS
+def test_a_cell_behind_the_first_page_may_be_wider(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> None:
+    """It is whole all the same."""
+    output = standard_output(monkeypatch, kind)
+    print_table(COLUMNS, [*([("g", "1", "x")] * PAGE), (LONG, "10000000", "last")])
+    assert output.getvalue().splitlines()[-1].split() == [LONG, "10000000", "last"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("two\nlines\tand\r", "two\\nlines\\tand\\r"),
+        ("\x9b2J", "\\u009b2J"),
+        ("a\u202eb\u200b", "a\\u202eb\\u200b"),
+        ("\U000e0041", "\\U000e0041"),
+        (b"\xff\xfea".decode(errors="surrogateescape"), "\\xff\\xfea"),
+        ("\u6d88\u8d39 back\\slash", "\u6d88\u8d39 back\\slash"),
+    ],
+)
+@KINDS
+def test_what_a_terminal_would_obey_or_hide_is_shown_by_its_number(
+    monkeypatch: pytest.MonkeyPatch, kind: type[StringIO], text: str, shown: str
+) -> None:
+    """Escape sequences, line ends, what turns the order of letters, what has no width."""
+    output = standard_output(monkeypatch, kind)
+    assert visible(text) == shown
+    print_table(COLUMNS, [("g", "1", text)])
+    assert shown in output.getvalue()
+    assert len(output.getvalue().splitlines()) == 2
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.booleans(), max_size=3), max_size=5))
+def test_json_is_what_was_given_and_harmless(rows: list[dict[str, object]]) -> None:
+    """For any text: a terminal obeys control characters in JSON too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.stdout", made := StringIO())
+        listed: JsonRows[dict[str, object]] = JsonRows(dict)
+        with listed:
+            for row in rows:
+                listed.add(row)
+        print_json(rows)
+    for text in (made.getvalue(), json_text(rows)):
+        assert text.replace("\n", "").isprintable()
+    first, end = json.JSONDecoder().raw_decode(made.getvalue())
+    assert first == rows == json.loads(made.getvalue()[end:]) == json.loads(json_text(rows))
+
+
+def test_json_that_an_error_ended_is_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a list must not look like a whole one."""
+    monkeypatch.setattr("sys.stdout", made := StringIO())
+    rows: JsonRows[dict[str, int]] = JsonRows(dict)
+    with pytest.raises(KeyError), rows:  # noqa: PT012
+        rows.add({"a": 1})
+        raise KeyError
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(made.getvalue())
