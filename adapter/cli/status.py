@@ -22,7 +22,8 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     yield "last flush", f"{flush}; {reply.last_flush_error}" if reply.last_flush_error else flush
     recovery = reply.recovery
     counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
-    yield "recovery", f"{'done' if recovery.done else 'not done'} in {recovery.seconds:.1f} s: {counts}"
+    done = "done" if recovery.done else f"not done (of {counted(recovery.of, 'key')})"
+    yield "recovery", f"{done} in {recovery.seconds:.1f} s: {counts}"
     if reply.HasField("journal"):
         yield "journal", _journal_text(reply.journal)
     if reply.HasField("loss"):

@@ -192,3 +192,15 @@ async def test_a_deleted_offset_is_not_in_the_reply_but_on_the_page() -> None:
     (group,) = (await group_reads.batch(engine, CLUSTER, request([("g", [])]))).groups
     assert [(item.shard_name, item.tombstone) for item in group.offsets] == [("a", True), ("b", False)]
     assert OffsetRecord(1, 1) in [found for _, found in await engine.get(CLUSTER, [key("b")])]
+
+
+async def test_groups_that_are_read_together_are_complete() -> None:
+    """While they are small; a large one among them goes on by itself."""
+    engine = MemoryEngine(lambda: 1)
+    asked: list[Asked] = [(f"none{at}", []) for at in range(40)] + [("large0", []), ("large1", []), ("few", []), ("large2", [])]
+    expected = []
+    for group, size in (("large0", 400), ("large1", 500), ("few", 3), ("large2", 400)):
+        expected += await fill(engine, [f"s{at:03}" for at in range(size)], group)
+    pages = await all_pages(engine, asked, 1_000)
+    assert rows_of(asked, pages) == expected
+    assert len(pages) == 2

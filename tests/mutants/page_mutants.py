@@ -12,13 +12,12 @@ PAGE_MUTANTS = (
         ("contract/test_group_pages.py::test_pages_of_a_group_have_each_row_once_and_in_order",),
     ),
     Mutant(
-        "page-token-names-a-row-too-far",
+        "rest-of-a-group-left-out",
         "metaservice/group_reads.py",
-        "(number + 1 < len(entries) or page.more):\n                        return place, key.shard\n",
-        "(number + 1 < len(entries) or page.more):\n"
-        "                        return place, entries[min(number + 1, len(entries) - 1)][0].shard\n",
-        "a shard between two pages of a group is not read",
-        ("contract/test_group_pages.py::test_any_request_is_answered_by_its_pages_as_by_one",),
+        "            if page.more and entries:\n",
+        "            if page.more and not entries:\n",
+        "of a group that is read together with others only the first rows are read",
+        ("contract/test_group_pages.py::test_groups_that_are_read_together_are_complete",),
     ),
     Mutant(
         "page-of-names-ends-without-a-token",
