@@ -1,21 +1,26 @@
 # The adapter and the Meta Service in one image: `docker run IMAGE serve` (default) or `docker run IMAGE meta`.
 # With the journal (some 240 MB more): docker build --build-arg LOCK=requirements-journal.lock .
-FROM debian:bookworm-slim AS build
+# The base by its digest, which is what bookworm-20260824-slim was; docs/reference.md says how to look and how to take a newer one.
+ARG BASE=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
+FROM ${BASE} AS build
 ARG LOCK=requirements.lock
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/offset-adapter
 WORKDIR /src
-COPY requirements.lock requirements-journal.lock ./
+COPY requirements.lock requirements-journal.lock requirements-build.lock ./
 RUN /opt/offset-adapter/bin/pip install --no-cache-dir --require-hashes -r "$LOCK"
+# What builds the package stays out of the image, and is locked as well: without isolation pip fetches nothing by itself.
+RUN python3 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY adapter adapter
 COPY pyspark_offsets pyspark_offsets
 COPY pyspark_offset_journal pyspark_offset_journal
-RUN /opt/offset-adapter/bin/pip install --no-cache-dir --no-deps . \
+RUN /opt/build/bin/pip wheel --no-cache-dir --no-index --no-build-isolation --no-deps --wheel-dir /wheels . \
+ && /opt/offset-adapter/bin/pip install --no-cache-dir --no-index --no-deps /wheels/*.whl \
  && rm -rf /opt/offset-adapter/lib/python3*/site-packages/pip* /opt/offset-adapter/lib/python3*/site-packages/setuptools* \
  && find /opt/offset-adapter -name __pycache__ -prune -exec rm -rf {} +
 
-FROM debian:bookworm-slim
+FROM ${BASE}
 RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/* \
  && useradd --uid 10001 --home-dir /var/lib/offset-adapter --create-home offset-adapter
 COPY --from=build /opt/offset-adapter /opt/offset-adapter

@@ -92,6 +92,7 @@ bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, 
 lock: ## Resolve the dependencies again (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements.lock
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements.lock -o requirements-dev.lock
+	uv pip compile --group build --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-dev.lock -o requirements-build.lock
 	uv pip compile pyproject.toml --group dev --extra journal --extra spark --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-dev.lock -o requirements-spark.lock
 	uv pip compile pyproject.toml --extra journal --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-spark.lock -o requirements-journal.lock
 	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra spark --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-spark.lock -o requirements-bench.lock

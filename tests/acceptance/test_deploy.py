@@ -5,6 +5,7 @@ It is read as text: nothing else here needs YAML. There is no Docker and no Kube
 
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,3 +94,54 @@ def test_every_endpoint_is_a_part_of_the_manifests() -> None:
         assert cluster in named
         assert [split_address(endpoint)[0] for endpoint in members.endpoints] == [f"{cluster}-{n}.{cluster}" for n in range(3)]
     assert {split_address(endpoint)[0] for endpoint in adapter(KUBERNETES).meta.endpoints} <= named
+
+
+def test_everything_that_pip_installs_into_the_image_has_a_hash() -> None:
+    """Also what builds the package: the locked version that pyproject.toml names, and pip may fetch nothing beside."""
+    image = (ROOT / "Dockerfile").read_text()
+    for install in re.findall(r"pip (?:install|wheel) [^\n&]*", image):
+        assert "--require-hashes" in install or ("--no-index" in install and "--no-deps" in install), install
+    assert "--no-build-isolation" in image
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (builder,) = project["build-system"]["requires"]
+    assert project["dependency-groups"]["build"] == [builder]
+    lock = (ROOT / "requirements-build.lock").read_text()
+    assert f"{builder} \\\n    --hash=sha256:" in lock
+    locked = {*re.findall(r"^\S+==\S+", lock, re.MULTILINE)}
+    assert locked <= {*re.findall(r"^\S+==\S+", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE)}
+    for name in re.findall(r"requirements[a-z-]*\.lock", image):
+        assert f"!{name}" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_the_base_of_the_image_is_named_by_its_digest() -> None:
+    """A tag is another image tomorrow."""
+    image = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^ARG BASE=\S+@sha256:[0-9a-f]{64}$", image, re.MULTILINE)
+    assert {*re.findall(r"^FROM (\S+)", image, re.MULTILINE)} == {"${BASE}"}
+
+
+def test_every_service_of_the_compose_file_writes_only_to_volumes_and_has_no_privilege() -> None:
+    """All of them come from these two."""
+    text = COMPOSE.read_text()
+    hardened = re.search(r"^x-hardened: &hardened\n((?:  .*\n)+)", text, re.MULTILINE)
+    assert hardened
+    for line in ("read_only: true", "tmpfs: [/tmp]", "cap_drop: [ALL]", 'security_opt: ["no-new-privileges:true"]'):
+        assert line in hardened[1]
+    for anchor in ("etcd", "adapter-image"):
+        assert f": &{anchor}\n  <<: *hardened\n" in text
+    for anchor in ("front", "adapter"):
+        assert f": &{anchor}\n  <<: *adapter-image\n" in text
+    services = text.split("\nservices:")[1].split("\nvolumes:")[0]
+    bodies = re.findall(r"^  [a-z0-9-]+:(.*\n(?:    .*\n)*)", services, re.MULTILINE)
+    assert len(bodies) == 11
+    assert all(re.search(r"\*(etcd|front|adapter)$", body, re.MULTILINE) for body in bodies)
+
+
+def test_every_container_of_the_manifests_writes_only_to_volumes_and_has_no_privilege() -> None:
+    """Of each pod none is left out."""
+    hardened = "securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}"
+    for path in KUBERNETES.glob("*.yaml"):
+        text = path.read_text()
+        containers = len(re.findall(r"^          image: ", text, re.MULTILINE))
+        assert text.count(f"\n          {hardened}\n") == containers, path.name
+        assert text.count("runAsNonRoot: true") == (1 if containers else 0)
