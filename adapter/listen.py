@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import cast
 
+import anyio
 import grpc
 import grpc.aio
 import structlog
@@ -133,7 +134,10 @@ async def listening(
         log.info("server.listening", addresses=made.addresses, tls=section.tls is not None, front=front)
         yield made
     finally:
-        await made.stop(None)
+        # Also when this is cancelled: a handler would go on over a store that is being closed, and gRPC's threads would write the
+        # next call into memory that has gone with the event loop.
+        with anyio.CancelScope(shield=True):
+            await made.stop(None)
         if unix_path and f"unix:{unix_path}" in made.addresses:
             unix_path.unlink(missing_ok=True)
 

@@ -1,5 +1,6 @@
 """What both stores share of RocksDB: options, opening with clear errors, and the table foreign error -> ours."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ WRITE_BUFFER_BYTES = 16 * 2**20  # one memtable; also the order of what an open 
 WRITE_BUFFERS = 6  # a write that has to wait for a memtable does so with the GIL held: give it room
 BLOCK_CACHE_BYTES = 64 * 2**20
 MAX_WAL_BYTES = 128 * 2**20
+CLOSE_TRIES, CLOSE_PAUSE_S = 1_000, 0.01
 LOG_FILES = 3  # RocksDB's own LOG, kept for support
 
 # Integer properties for the metrics: RocksDB's name -> ours.
@@ -96,6 +98,23 @@ def guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - wha
         return call(*arguments)
     except Exception as error:
         raise translate(error) from error
+
+
+def close(db: Rdict) -> None:
+    """Close a store, or one column family of it, and wait for the calls of other threads that use it. Blocks.
+
+    Raises what RocksDB says of the last flush; it is closed nevertheless.
+    """
+    for _ in range(CLOSE_TRIES):
+        try:
+            guarded(db.close)
+        except StorageFailedError as error:
+            if not isinstance(error.__cause__, RuntimeError) or "borrowed" not in str(error):  # rocksdict's word for in use
+                raise
+        else:
+            return
+        time.sleep(CLOSE_PAUSE_S)
+    raise StorageFailedError("the store could not be closed: a call that uses it does not end")
 
 
 def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -4,7 +4,8 @@ A save is one WriteBatch, synced before the reply; concurrent saves share the sy
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Self, cast
@@ -18,7 +19,7 @@ from rocksdict import Rdict, WriteBatch
 from adapter import rocks
 from adapter.codec import decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.combine import Combiner
-from adapter.errors import StorageFailedError, StoreDamagedError
+from adapter.errors import AdapterError, StorageFailedError, StoreDamagedError
 from adapter.metaservice.bulk import Cuts, Merge
 from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
@@ -233,22 +234,27 @@ class RocksDbEngine:
             await self._syncs.submit(None)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """RocksDB's own numbers for the metrics. Thread-safe."""
-        return {
-            f"rocksdb_{ours}": (f"RocksDB: {ours}.", float(self._data.property_int_value(theirs) or 0))
-            for theirs, ours in rocks.PROPERTIES.items()
-        }
+        """RocksDB's own numbers for the metrics; none once it is closed. Thread-safe."""
+        try:
+            return {
+                f"rocksdb_{ours}": (f"RocksDB: {ours}.", float(rocks.guarded(self._data.property_int_value, theirs) or 0))
+                for theirs, ours in rocks.PROPERTIES.items()
+            }
+        except StorageFailedError:
+            return {}
 
     def close(self) -> None:
-        """Sync, unless a sync has failed, and close. Blocks."""
-        try:
-            if not self._failure:
-                rocks.guarded(self._db.flush_wal, True)
-        finally:
-            del self._handle, self._meta_handle  # they hold the database, and so the lock
-            self._data.close()
-            self._meta.close()
-            self._db.close()
+        """Sync, unless a sync has failed, and close. Blocks. Never raises: the next open tells what there is."""
+        steps: list[Callable[[], None]] = [] if self._failure else [partial(rocks.guarded, self._db.flush_wal, True)]
+        del self._handle, self._meta_handle  # they hold the database, and so the lock
+        # Each of them, whatever becomes of the others: what is left open would go on while the process ends.
+        steps += [partial(rocks.close, part) for part in (self._data, self._meta, self._db)]
+        for step in steps:
+            try:
+                step()
+            except AdapterError as error:
+                if not self._failure:  # else it has been told
+                    log.error("engine.close", error=str(error))
 
     async def _drop(self, keys: Sequence[bytes], before_ms: int) -> int:
         async with self._saving:
