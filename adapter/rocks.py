@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from rocksdict import BlockBasedOptions, Cache, Options, Rdict, ReadOptions
 
+from adapter import descriptors
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 
 R = TypeVar("R")
@@ -51,6 +52,7 @@ def options(*, create: bool = True) -> Options:
     made.set_max_total_wal_size(MAX_WAL_BYTES)
     made.set_keep_log_file_num(LOG_FILES)
     made.set_max_background_jobs(2)
+    made.set_max_open_files(descriptors.store_tables())
     table = BlockBasedOptions()
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
     table.set_bloom_filter(10, False)

@@ -37,6 +37,13 @@ class Situation:
         self.state = state
         self.reason = reason
 
+    def ready(self) -> tuple[bool, str]:
+        """For `/readyz`: whether commits are taken, also while the Meta Service is away; and the state, with its reason."""
+        name = offsets_pb.StatusReply.State.Name(self.state).lower()
+        return self.state in {offsets_pb.StatusReply.SERVING, offsets_pb.StatusReply.DEGRADED}, ": ".join(
+            filter(None, [name, self.reason])
+        )
+
     def status(self) -> offsets_pb.StatusReply:
         """Everything a person asks first."""
         config = self.config
