@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from adapter.bounds import Bounds
+from adapter.channels import close_channels
 from adapter.clocks import wall_ms
 from adapter.config import BrokerLogSection
 from adapter.errors import BrokerLogError
@@ -87,8 +88,11 @@ class GrpcBrokerLog:
     @asynccontextmanager
     async def open(cls, section: BrokerLogSection) -> AsyncIterator["GrpcBrokerLog"]:
         """A client over a new channel. Connects on first use."""
-        async with grpc.aio.insecure_channel(section.address, _CHANNEL_OPTIONS) as channel:
+        channel = grpc.aio.insecure_channel(section.address, _CHANNEL_OPTIONS)
+        try:
             yield cls(section, channel)
+        finally:
+            await close_channels([channel])
 
     async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:
         """See `BrokerLog.bounds`."""

@@ -261,7 +261,7 @@ class OffsetCache:
         return await self._disk.apart(work)
 
     def rocksdb_properties(self) -> dict[str, int]:
-        """RocksDB's own numbers, by our names. Thread-safe."""
+        """RocksDB's own numbers, by our names. Thread-safe. Raises StorageFailedError once it is closed."""
         return self._disk.properties()
 
     def close(self) -> None:

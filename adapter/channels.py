@@ -1,9 +1,10 @@
 """Channels to a gRPC server, with TLS or without. A bad file is named before anything is sent."""
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import anyio
 import grpc
 import grpc.aio
 
@@ -23,6 +24,13 @@ def open_channel(address: str, tls: "ClientTls | None", options: Options, *, nam
     if tls is None or address.startswith("unix:"):
         return grpc.aio.insecure_channel(address, [*options, _ITS_OWN])
     return grpc.aio.secure_channel(address, credentials(tls, name), [*options, _ITS_OWN])
+
+
+async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
+    """Close them, also when the caller is being cancelled: gRPC's threads write answers into memory that is gone without it."""
+    with anyio.CancelScope(shield=True):
+        for channel in channels:
+            await channel.close()
 
 
 def credentials(tls: "ClientTls", name: str) -> grpc.ChannelCredentials:

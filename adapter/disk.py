@@ -95,7 +95,7 @@ class Disk(Protocol):
         """True when an open would find the space that it takes."""
 
     def properties(self) -> dict[str, int]:
-        """The store's own numbers, by our names. Thread-safe."""
+        """The store's own numbers, by our names. Thread-safe. Raises StorageFailedError once it is closed."""
 
     def close(self) -> None:
         """Close without a sync. Raises what closing the store raises."""
@@ -215,9 +215,9 @@ class RocksDisk:
 
     def properties(self) -> dict[str, int]:
         """See `Disk`."""
-        return {ours: self._db.property_int_value(theirs) or 0 for theirs, ours in rocks.PROPERTIES.items()}
+        return {ours: rocks.guarded(self._db.property_int_value, theirs) or 0 for theirs, ours in rocks.PROPERTIES.items()}
 
     def close(self) -> None:
         """See `Disk`."""
         self._watermark.close()
-        rocks.guarded(self._db.close)
+        rocks.close(self._db)

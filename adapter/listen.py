@@ -6,10 +6,11 @@ import socket
 import ssl
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
+import anyio
 import grpc
 import grpc.aio
 import structlog
@@ -20,6 +21,7 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
+from adapter import descriptors
 from adapter.addresses import split_address
 from adapter.config import Front, ServerSection, ServerTls
 from adapter.errors import ConfigError, ListenError
@@ -43,6 +45,9 @@ OPTIONS = (
     # Well below what clients keep alive by: who asks too often is thrown out.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 )
+
+
+CONNECTIONS_MAX = "grpc.max_allowed_incoming_connections"  # beyond, one is closed as soon as it is there
 
 
 class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
@@ -97,15 +102,17 @@ async def listening(
     front: Front = "grpcio",
     together: Mapping[str, Take] | None = None,
     options: Sequence[tuple[str, int]] = (),
+    refused: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
-    The lean front serves what needs no TLS, and lets methods take their requests `together`.
+    The lean front serves what needs no TLS, and lets methods take their requests `together`. `refused` is called for each
+    connection that it refuses for want of files; grpcio's server refuses them without a word.
     """
     health = _Health()
     unix_path = Path(section.unix_socket) if section.unix_socket else None
-    lean = LeanServer() if front == "lean" else None
-    general = grpc.aio.server(options=[*OPTIONS, *options]) if section.tls or not lean else None
+    lean = LeanServer(refused) if front == "lean" else None
+    general = _general(section, options) if section.tls or not lean else None
     servers: list[Server] = [server for server in (general, lean) if server]
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
     for server in servers:
@@ -134,9 +141,24 @@ async def listening(
         log.info("server.listening", addresses=made.addresses, tls=section.tls is not None, front=front)
         yield made
     finally:
-        await made.stop(None)
+        # Also when this is cancelled: a handler would go on over a store that is being closed, and gRPC's threads would write the
+        # next call into memory that has gone with the event loop.
+        with anyio.CancelScope(shield=True):
+            await made.stop(None)
         if unix_path and f"unix:{unix_path}" in made.addresses:
             unix_path.unlink(missing_ok=True)
+
+
+def _general(section: ServerSection, options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
+    return grpc.aio.server(options=[*OPTIONS, *options, (CONNECTIONS_MAX, _connections_of_each(section))])
+
+
+def _connections_of_each(section: ServerSection) -> int:
+    """How many connections each address of grpcio's server may have: it counts them by address."""
+    with suppress(OSError):
+        found = socket.getaddrinfo(split_address(section.listen)[0], None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return max(descriptors.connections() // (len(found) + bool(section.unix_socket)), 1)
+    return max(descriptors.connections() // 2, 1)
 
 
 async def _serve_tcp(server: LeanServer, section: ServerSection) -> str:

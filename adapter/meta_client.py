@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from adapter.channels import open_channel
+from adapter.channels import close_channels, open_channel
 from adapter.config import MetaSection
 from adapter.endpoints import Endpoints, OtherKindError
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
@@ -121,8 +121,7 @@ class GrpcMetaClient:
         try:
             yield cls(section, channels)
         finally:
-            for channel in channels.values():
-                await channel.close()
+            await close_channels(channels.values())
 
     @property
     def available(self) -> bool:

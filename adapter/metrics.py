@@ -1,4 +1,4 @@
-"""Prometheus metrics, served over HTTP from a thread of their own. Names follow Prometheus' conventions: base units, `_total`."""
+"""Prometheus metrics; `metrics_http` serves them. Names follow Prometheus' conventions: base units, `_total`."""
 
 import time
 from bisect import bisect_left
@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from adapter.addresses import split_address
-from adapter.config import MetricsSection
-from adapter.errors import ListenError
 from adapter.model import Status
 
 _LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
@@ -41,6 +38,7 @@ class AdapterMetrics:
         self.reopened = self._counter("cache_reopened", "Times that the local store failed and was opened again.")
         self.expired_groups = self._counter("expired_groups", "Groups that were taken away: nobody committed to them any more.")
         self.expired_keys = self._counter("expired_keys", "Offsets that these groups had.")
+        self.refused_connections = self._counter("refused_connections", "Connections refused: the files left are the store's.")
         self.swept = self._gauge("expiry_sweep_timestamp_seconds", "When the last look for old groups ended (Unix time).")
         self.save_call_count = 0
         self.committed = self._commits.add
@@ -178,24 +176,3 @@ class CountersCollector(Collector):
         """What `read` gives: name -> (help, value)."""
         for name, (text, value) in self._read().items():
             yield CounterMetricFamily(f"{self._prefix}_{name}", text, value=value)
-
-
-@contextmanager
-def serving(section: MetricsSection, registry: CollectorRegistry) -> Iterator[None]:
-    """Serve `/metrics` over HTTP meanwhile, unless the section says nowhere. Raises ListenError."""
-    if not section.listen:
-        yield
-        return
-    host, port = split_address(section.listen)
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        raise ListenError(
-            f"metrics.listen = {section.listen!r}: {error.strerror}: choose another port or stop what uses it"
-        ) from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -1,6 +1,6 @@
-"""What makes a coroutine a well-behaved process: two signals and exit codes.
+"""What makes a coroutine a well-behaved process: signals, exit codes, and as many open files as it may have.
 
-The first SIGTERM or SIGINT asks for an orderly stop, the second ends the process at once.
+The first SIGTERM or SIGINT asks for an orderly stop, the second ends the process at once. SIGHUP is noted, and nothing else.
 """
 
 import gc
@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import structlog
 
+from adapter import descriptors
 from adapter.errors import AdapterError, leaves
 
 log = structlog.get_logger(__name__)
@@ -35,6 +36,12 @@ async def on_signals(stop: Callable[[], None]) -> None:
             stop()
 
 
+def _ignored(number: int, _: object) -> None:
+    log.warning(
+        "process.signal_ignored", signal=signal.Signals(number).name, help="settings are read at the start: restart the process"
+    )
+
+
 def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
     """Run `main` and return its exit code; an error that was raised on purpose is logged, not traced."""
 
@@ -46,6 +53,9 @@ def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
                 log.error("process.failed", error=str(error), kind=type(error).__name__)
         return EXIT_FAILED
 
+    descriptors.raise_limit()
+    # Its default is to end the process, without a drain: a terminal was closed, or somebody wants the settings to be read again.
+    signal.signal(signal.SIGHUP, _ignored)
     # A full collection takes 50 ms and more once a flush of many keys has filled the memory with objects, and every commit waits
     # for it. What is made here goes by its reference count; cycles are few, and may wait for the 10 millionth new object.
     gc.freeze()

@@ -3,12 +3,14 @@
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rocksdict import BlockBasedOptions, Cache, Options, Rdict, ReadOptions
 
+from adapter import descriptors
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.files import sync_directory
 
@@ -18,6 +20,7 @@ WRITE_BUFFER_BYTES = 16 * 2**20  # one memtable; also the order of what an open 
 WRITE_BUFFERS = 6  # a write that has to wait for a memtable does so with the GIL held: give it room
 BLOCK_CACHE_BYTES = 64 * 2**20
 MAX_WAL_BYTES = 128 * 2**20
+CLOSE_TRIES, CLOSE_PAUSE_S = 1_000, 0.01
 LOG_FILES = 3  # RocksDB's own LOG, kept for support
 
 # Integer properties for the metrics: RocksDB's name -> ours.
@@ -53,6 +56,7 @@ def options(*, create: bool = True) -> Options:
     made.set_max_total_wal_size(MAX_WAL_BYTES)
     made.set_keep_log_file_num(LOG_FILES)
     made.set_max_background_jobs(2)
+    made.set_max_open_files(descriptors.store_tables())
     table = BlockBasedOptions()
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
     table.set_bloom_filter(10, False)
@@ -150,6 +154,23 @@ def guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - wha
         return call(*arguments)
     except Exception as error:
         raise translate(error) from error
+
+
+def close(db: Rdict) -> None:
+    """Close a store, or one column family of it, and wait for the calls of other threads that use it. Blocks.
+
+    Raises what RocksDB says of the last flush; it is closed nevertheless.
+    """
+    for _ in range(CLOSE_TRIES):
+        try:
+            guarded(db.close)
+        except StorageFailedError as error:
+            if not isinstance(error.__cause__, RuntimeError) or "borrowed" not in str(error):  # rocksdict's word for in use
+                raise
+        else:
+            return
+        time.sleep(CLOSE_PAUSE_S)
+    raise StorageFailedError("the store could not be closed: a call that uses it does not end")
 
 
 def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -10,7 +10,7 @@ import anyio
 import grpc.aio
 import structlog
 
-from adapter import metrics as metrics_http
+from adapter import descriptors, metrics_http
 from adapter.access import Access
 from adapter.admin import OffsetAdmin
 from adapter.broker_log import BrokerLog
@@ -225,10 +225,19 @@ class Sidecar:
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.situation.gauges))
         self._metrics.registry.register(CountersCollector("offset_adapter", self.situation.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
-        with metrics_http.serving(self._config.metrics, self._metrics.registry):
+        self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
+        with metrics_http.serving(self._config.metrics, self._metrics.registry, self.situation.ready):
             section = self._config.server
             together = {"/offsets.v1.OffsetStore/CommitOffsets": self.store.take}
-            listener = listening(section, SERVICES, add, front=section.front, together=together, options=options)
+            listener = listening(
+                section,
+                SERVICES,
+                add,
+                front=section.front,
+                together=together,
+                options=options,
+                refused=self._metrics.refused_connections.inc,
+            )
             async with listener as server:
                 self.addresses = list(server.addresses)
                 yield server

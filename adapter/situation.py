@@ -1,10 +1,12 @@
 """Where the sidecar is between start and stop: what Status and the metrics read."""
 
+import contextlib
 import time
 
 from adapter import __version__
 from adapter.config import AdapterConfig
 from adapter.core import Core
+from adapter.errors import StorageFailedError
 from adapter.journal import NO_JOURNAL, Journal
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
@@ -34,6 +36,13 @@ class Situation:
         """Note a new state."""
         self.state = state
         self.reason = reason
+
+    def ready(self) -> tuple[bool, str]:
+        """For `/readyz`: whether commits are taken, also while the Meta Service is away; and the state, with its reason."""
+        name = offsets_pb.StatusReply.State.Name(self.state).lower()
+        return self.state in {offsets_pb.StatusReply.SERVING, offsets_pb.StatusReply.DEGRADED}, ": ".join(
+            filter(None, [name, self.reason])
+        )
 
     def status(self) -> offsets_pb.StatusReply:
         """Everything a person asks first."""
@@ -115,8 +124,10 @@ class Situation:
             "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.cache.unsynced_writes)),
             "cache_lost_writes": ("Acknowledged writes found missing at an open, at most.", float(loss.writes if loss else 0)),
         }
-        properties = core.cache.rocksdb_properties()
-        return values | {f"rocksdb_{name}": (f"RocksDB: {name}.", float(value)) for name, value in properties.items()}
+        with contextlib.suppress(StorageFailedError):  # it is being closed meanwhile
+            for name, value in core.cache.rocksdb_properties().items():
+                values[f"rocksdb_{name}"] = (f"RocksDB: {name}.", float(value))
+        return values
 
 
 def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:

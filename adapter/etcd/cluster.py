@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from adapter.channels import open_channel
+from adapter.channels import close_channels, open_channel
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError
 from adapter.etcd.elections import Elections
 from adapter.etcd.errors import translate, wants_token
@@ -97,8 +97,7 @@ class EtcdCluster:
         try:
             yield cls(name, channels, section.timeout_ms / 1000, user)
         finally:
-            for channel in channels.values():
-                await channel.close()
+            await close_channels(channels.values())
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
         """A transaction. See `call` for errors."""

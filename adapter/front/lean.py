@@ -6,16 +6,20 @@ Everything of one turn of the event loop is answered together: what was read is 
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
 import grpc
+import structlog
 
+from adapter import descriptors
 from adapter.front.calls import Call, Method, Take
 from adapter.front.connection import Connection
 from adapter.front.frames import Code
 from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
+
+log = structlog.get_logger(__name__)
 
 BACKLOG = 1_024
 READ_MAX = 65_536  # bytes of a peer, about; who sends more in one turn of the event loop waits for the next
@@ -27,6 +31,8 @@ QUIET_S = 60.0  # without a byte; then the peer is asked whether it is there, an
 ANSWER_S = 20.0  # to say so
 
 IDLE_LOOK_S = 0.005  # between two looks whether calls are still open, at a stop
+
+TELL_S = 10.0  # between two lines that connections are refused
 
 STOPPED = "the server has stopped"
 
@@ -54,6 +60,9 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
+        if descriptors.is_reserved(transport.get_extra_info("socket").fileno()):
+            self._server.refuse(self._transport)
+            return
         self._transport.set_write_buffer_limits(OUT_MAX)
         if self.name == "tcp":
             host, port, *_ = transport.get_extra_info("peername") or ("", 0)
@@ -218,13 +227,26 @@ class Peer(asyncio.Protocol):
 class LeanServer:
     """A gRPC server for plaintext TCP and Unix sockets. Servicers are added to it as to grpc.aio's server."""
 
-    def __init__(self) -> None:
+    def __init__(self, refused: Callable[[], None] = lambda: None) -> None:
+        self._refused = refused
+        self._told = -TELL_S
         self.methods: dict[str, Method] = {}
         self.peers: set[Peer] = set()
         self._turns: deque[Peer] = deque()
         self._listening: list[asyncio.AbstractServer] = []
         self._watching: asyncio.TimerHandle | None = None
         self._watched = 0.0
+
+    def refuse(self, transport: asyncio.Transport) -> None:
+        """Close a connection at once: its file is one of those that are kept for the store."""
+        transport.abort()
+        self._refused()
+        now = asyncio.get_running_loop().time()
+        if now - self._told > TELL_S:
+            self._told = now
+            log.warning(
+                "connections.refused", open=len(self.peers), limit=descriptors.limit(), help="raise the limit of open files"
+            )
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """What generated code calls first; the same methods follow."""

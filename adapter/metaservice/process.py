@@ -1,12 +1,13 @@
 """The Meta Service process: open the stores, serve, forget old tombstones, stop."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import anyio
 import grpc.aio
 import structlog
 
-from adapter import metrics as metrics_http
+from adapter import descriptors, metrics_http
 from adapter.clocks import wall_ms
 from adapter.errors import DiskFullError, MetaUnavailableError, RefusedError
 from adapter.listen import GrpcServer, listening
@@ -16,8 +17,8 @@ from adapter.metaservice.limits import Limits
 from adapter.metaservice.metadata_service import SERVICE as METADATA_SERVICE
 from adapter.metaservice.metadata_service import MetadataMetrics, MetadataService
 from adapter.metaservice.service import MetaService
-from adapter.metaservice.stores import Stores, opened
-from adapter.metrics import MetaMetrics
+from adapter.metaservice.stores import PREFIX, Stores, opened
+from adapter.metrics import GaugesCollector, MetaMetrics
 from adapter.process import Until
 from adapter.rpc import meta_grpc, metadata_grpc
 
@@ -30,6 +31,14 @@ MAX_REQUEST_BYTES = 64 * 2**20  # whatever `flush.max_batch_bytes` an adapter is
 OPTIONS = (("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.max_send_message_length", MAX_REQUEST_BYTES))
 
 
+@dataclass
+class Readiness:
+    """What `/readyz` says."""
+
+    ready: bool = False
+    text: str = "starting: the stores are not open yet"
+
+
 async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], None] = lambda _: None) -> int:
     """Serve until asked to stop; `ready` gets the addresses. Returns the exit code.
 
@@ -37,15 +46,18 @@ async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], Non
     """
     stopped = anyio.Event()
     metrics = MetaMetrics()
+    metrics.registry.register(GaugesCollector(PREFIX, descriptors.gauges))
+    state = Readiness()
     async with opened(config, metrics.registry) as stores:
         services, add = _services(config, stores, metrics)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stores.run, name="stores")
             tasks.start_soon(until, stopped.set, name="signals")
-            with metrics_http.serving(config.metrics, metrics.registry):
+            with metrics_http.serving(config.metrics, metrics.registry, lambda: (state.ready, state.text)):
                 async with listening(config.server, services, add, options=OPTIONS) as server:
-                    tasks.start_soon(_begin, server, stores, config, metrics, ready, name="begin")
+                    tasks.start_soon(_begin, server, stores, config, metrics, ready, state, name="begin")
                     await stopped.wait()
+                    state.ready, state.text = False, "stopping"
                     await server.set_serving(serving=False)
                     await server.stop(config.stop.grace_ms / 1000)
             tasks.cancel_scope.cancel()
@@ -73,11 +85,17 @@ def _services(
 
 
 async def _begin(
-    server: GrpcServer, stores: Stores, config: MetaConfig, metrics: MetaMetrics, ready: Callable[[list[str]], None]
+    server: GrpcServer,
+    stores: Stores,
+    config: MetaConfig,
+    metrics: MetaMetrics,
+    ready: Callable[[list[str]], None],
+    state: Readiness,
 ) -> None:
     """Serve once the stores can; then look for old tombstones for as long as this process lives."""
     await stores.open()
     await server.set_serving(serving=True)
+    state.ready, state.text = True, "serving"
     ready(list(server.addresses))
     if stores.offsets:
         await drop_tombstones(stores.offsets, config.tombstones, metrics)

@@ -7,7 +7,8 @@ the bookkeeping that tells a start whether anything is missing.
 import os
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Self, cast
@@ -22,7 +23,7 @@ from adapter import rocks
 from adapter.clocks import wall_ms
 from adapter.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
 from adapter.combine import Combiner
-from adapter.errors import StorageFailedError
+from adapter.errors import AdapterError, StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge
 from adapter.metaservice.engine import (
     Differing,
@@ -315,7 +316,7 @@ class RocksDbEngine:
             await self._syncs.submit(None)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """RocksDB's own numbers for the metrics. Thread-safe."""
+        """The store's own numbers for the metrics; without RocksDB's once it is closed. Thread-safe."""
         own = {
             "lost_writes": (
                 "Acknowledged writes that a repair found missing, about.",
@@ -323,27 +324,37 @@ class RocksDbEngine:
             ),
             "store_incarnation": ("The store's incarnation: a repair raises it.", float(self._state.incarnation)),
         }
-        return own | {
-            f"rocksdb_{ours}": (f"RocksDB: {ours}.", float(self._data.property_int_value(theirs) or 0))
-            for theirs, ours in rocks.PROPERTIES.items()
-        }
+        try:
+            return own | {
+                f"rocksdb_{ours}": (f"RocksDB: {ours}.", float(rocks.guarded(self._data.property_int_value, theirs) or 0))
+                for theirs, ours in rocks.PROPERTIES.items()
+            }
+        except StorageFailedError:
+            return own
 
     def close(self) -> None:
-        """Sync, unless a sync has failed, and close. Blocks."""
+        """Sync, unless a sync has failed, and close. Blocks. Never raises: the next open tells what there is."""
+        steps: list[Callable[[], None]] = [] if self._failure else [self._sync_at_end]
+        del self._handle, self._meta_handle  # they hold the database, and so the lock
+        # Each of them, whatever becomes of the others: what is left open would go on while the process ends.
+        steps += [partial(rocks.close, part) for part in (self._data, self._meta, self._db)]
+        for step in steps:
+            try:
+                step()
+            except AdapterError as error:
+                if not self._failure:  # else it has been told
+                    log.error("engine.close", error=str(error))
+        self._watermark.close()
+        os.close(self._lock)
+
+    def _sync_at_end(self) -> None:
+        """Sync the store, then bring the watermark to it."""
+        rocks.guarded(self._db.flush_wal, True)
         try:
-            if not self._failure:
-                rocks.guarded(self._db.flush_wal, True)
-                self._watermark.advance(self._state.seq)
-                self._watermark.sync()
+            self._watermark.advance(self._state.seq)
+            self._watermark.sync()
         except OSError as error:
             raise StorageFailedError(f"{self._path}: the watermark could not be synced: {error}") from error
-        finally:
-            del self._handle, self._meta_handle  # they hold the database, and so the lock
-            self._data.close()
-            self._meta.close()
-            self._db.close()
-            self._watermark.close()
-            os.close(self._lock)
 
     async def _drop(self, keys: Sequence[bytes], before_ms: int) -> int:
         async with self._saving:
