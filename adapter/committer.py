@@ -71,9 +71,10 @@ class Reconcile(NamedTuple):
 
 
 class Load(NamedTuple):
-    """All that the Meta Service holds of some groups, fetched when `forgets` keys had been forgotten.
+    """All that the Meta Service holds of some groups, fetched when there had been so many `forgets`.
 
-    Refused with ContendedError when more have been since: what was fetched may be older than what was flushed and forgotten.
+    Refused with ContendedError when keys of these groups have been forgotten since: what was fetched may be older than
+    what was flushed and forgotten.
     """
 
     groups: Collection[GroupKey]
@@ -268,12 +269,16 @@ class _Deciding:
         return raised
 
     def _load(self, change: Load) -> list[Standing]:
-        if change.forgets != self._loaded.forgets:
+        if change.forgets != self._loaded.forgets and self._has_forgotten(change):
             raise ContendedError("keys were removed while their groups were loaded")
         self._newly_loaded = change.groups
         return self._reconcile(
             [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in change.entries]
         )
+
+    def _has_forgotten(self, change: Load) -> bool:
+        groups = {*change.groups, *(key.group_key for key, _ in change.entries)}
+        return self._loaded.forgotten_since(groups, change.forgets)
 
     def _reconcile(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[Standing]:
         decided = []
@@ -305,8 +310,7 @@ class _Deciding:
             raise ContendedError(f"{'/'.join(busy)}: is still being committed")
         if not change.gone and any(self._has_come_back(group, change.keys) for group in change.members):
             raise ContendedError("the group has come back")
-        self._loaded.groups -= {key.group_key for key in change.keys}
-        self._loaded.forgets += 1
+        self._loaded.forget({key.group_key for key in change.keys})
         removed = [Standing(key, self._cache.get(key)) for key in change.keys]
         for key, record in removed:
             self._dirty.discard(key)

@@ -5,7 +5,10 @@ the Meta Service that holds it does not answer. A key leaves by `acknowledge`, d
 the Meta Service is known to hold as much.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
 
 from adapter.hot import Held
 from adapter.model import GroupKey, OffsetKey
@@ -134,6 +137,23 @@ class DirtyKeys:
         """True when the key's group is set aside, and it is dirty."""
         return key.group_key in self._aside and key in self
 
+    def of(self, group: GroupKey) -> list[AbstractSet[str]]:
+        """The dirty shards of a group, in one or more collections, of which nothing may be kept."""
+        return [part.groups[group].keys() for part in self._parts() if group in part.groups]
+
+    def any_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards (none named: of all) that is dirty. In one turn also of tens of thousands."""
+        return _any_of(self.of(group), shards)
+
+    def refused_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards whose last flush the Meta Service refused."""
+        held = self._refused.groups.get(group)
+        return _any_of([held.keys()], shards) if held else None
+
+    def aside_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards that is dirty, if the group is set aside."""
+        return self.any_of(group, shards) if group in self._aside else None
+
     def keys(self) -> set[OffsetKey]:
         """The dirty keys, of which a caller may keep this copy."""
         return {key for part in self._parts() for key in part}
@@ -151,11 +171,16 @@ class DirtyKeys:
         if not (self._in_flight or self._refused or self._away):
             return len(self._waiting)
         # Also called from the metrics thread: `list` copies while no other thread runs.
-        shards: dict[GroupKey, set[str]] = {}
-        for part in self._parts():
-            for group, held in list(part.groups.items()):
-                shards.setdefault(group, set()).update(held)
-        return sum(map(len, shards.values()))
+        groups = [list(part.groups.items()) for part in self._parts()]
+        times = Counter(group for part in groups for group, _ in part)
+        shared: dict[GroupKey, set[str]] = {}
+        alone = 0
+        for group, held in chain.from_iterable(groups):
+            if times[group] == 1:
+                alone += len(held)
+            else:
+                shared.setdefault(group, set()).update(held)
+        return alone + sum(map(len, shared.values()))
 
     @property
     def waiting(self) -> int:
@@ -195,3 +220,9 @@ class DirtyKeys:
             place = self._away if group in self._aside else self._waiting
             newer = place.groups.get(group, {})
             place.add(group, {**held, **newer}, part.since)
+
+
+def _any_of(found: Sequence[AbstractSet[str]], shards: Sequence[str]) -> str | None:
+    if not shards:
+        return next((shard for some in found for shard in some), None)
+    return next((next(shard for shard in shards if shard in some) for some in found if not some.isdisjoint(shards)), None)

@@ -37,7 +37,7 @@ class MetaUnavailableError(TransientError):
 
 
 class OverloadedError(TransientError):
-    """Too much is under way in this Meta Service. Nothing of the request was done."""
+    """Too much is under way in this process. Nothing of the request was done."""
 
 
 class BrokerLogError(TransientError):
@@ -62,6 +62,10 @@ class ContendedError(TransientError):
 
 class InvalidInputError(PermanentError):
     """A request breaks a rule; the text names the field and the entry."""
+
+
+class TooLargeError(PermanentError):
+    """The answer would be larger than one may be; the text says how to ask for less at a time."""
 
 
 class FencedError(PermanentError):

@@ -1,7 +1,11 @@
 """Where a commit goes: in which epoch it stands, and whether its member may still commit. Pure; never writes."""
 
+from collections.abc import Collection
+
 from adapter.errors import FencedError, NotReadyError
 from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
+
+MAX_FORGOTTEN = 10_000  # groups
 
 
 class LoadedGroups:
@@ -14,6 +18,22 @@ class LoadedGroups:
     def __init__(self) -> None:
         self.groups: set[GroupKey] = set()
         self.forgets = 0
+        # Which of the forgets was the last of a group. Of groups that are not here it was `_floor` or an earlier one.
+        self._last: dict[GroupKey, int] = {}
+        self._floor = 0
+
+    def forget(self, groups: Collection[GroupKey]) -> None:
+        """Keys of these groups are removed here."""
+        self.forgets += 1
+        self.groups.difference_update(groups)
+        self._last.update(dict.fromkeys(groups, self.forgets))
+        if len(self._last) > MAX_FORGOTTEN:
+            self._last.clear()
+            self._floor = self.forgets
+
+    def forgotten_since(self, groups: Collection[GroupKey], forgets: int) -> bool:
+        """True when keys of one of these groups may have been removed since there had been so many `forgets`."""
+        return self._floor > forgets or any(self._last.get(group, 0) > forgets for group in groups)
 
     def epoch_of_absent(self, key: OffsetKey) -> int:
         """The epoch of the first commit of a key that is not local."""

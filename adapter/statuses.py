@@ -32,6 +32,7 @@ TABLE: dict[type[AdapterError], grpc.StatusCode] = {
     errors.BrokerLogError: grpc.StatusCode.UNAVAILABLE,
     errors.NotReadyError: grpc.StatusCode.UNAVAILABLE,
     errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.TooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DiskFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.StorageFailedError: grpc.StatusCode.UNAVAILABLE,
     errors.StoreDamagedError: grpc.StatusCode.DATA_LOSS,

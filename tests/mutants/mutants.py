@@ -101,8 +101,8 @@ MUTANTS = (
     Mutant(
         "load-from-before-a-forget",
         "committer.py",
-        "        if change.forgets != self._loaded.forgets:\n",
-        "        if change.forgets > self._loaded.forgets:\n",
+        "        if change.forgets != self._loaded.forgets and self._has_forgotten(change):\n",
+        "        if change.forgets > self._loaded.forgets and self._has_forgotten(change):\n",
         "a load that was under way during a hand-over brings back what it has forgotten",
         ("unit/test_committer.py::test_a_load_that_was_fetched_before_a_forget_is_refused",),
     ),
