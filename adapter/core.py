@@ -93,9 +93,9 @@ async def running_core(
     loader = GroupLoader(cache, committer, meta)
     write_through = WriteThrough(committer, cache, meta, metrics, journal)
     flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks, journal)
-    groups = Groups(cache, dirty)
-    commits = Router(config, loader, committer, write_through)
     large = LargeCalls()
+    groups = Groups(cache, dirty, large)
+    commits = Router(config, loader, committer, write_through)
     reader = OffsetReader(cache, loader, large)
     broadcasts = Broadcasts(config.expiry, cache, groups, loader, reader, commits, clocks.now_ms)
     expiry = Expiry(

@@ -14,14 +14,16 @@ from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.commit import CommitPolicy
 from adapter.committer import Commit, Committer, Forget, Reconcile
-from adapter.errors import AdapterError, ContendedError, InvalidInputError, TransientError, UnknownBoundsError
+from adapter.errors import AdapterError, ContendedError, InvalidInputError, TooLargeError, TransientError, UnknownBoundsError
 from adapter.flusher import Flusher
 from adapter.journal import NO_JOURNAL, Journal, Moved
+from adapter.large import MAX_CHANGES, SLICE_ROWS
 from adapter.meta_client import MetaClient, failure_of
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
 from adapter.plans import Change, Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
 from adapter.reads import GroupLoader, Wanted
+from adapter.wire import in_slices, others
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
@@ -36,7 +38,7 @@ class Outcome(NamedTuple):
     executed: bool
 
 
-Plan = Callable[[Mapping[OffsetKey, OffsetRecord], int], list[Change]]
+Plan = Callable[[Sequence[OffsetKey], Mapping[OffsetKey, OffsetRecord], int], list[Change]]
 
 
 class Resets:
@@ -76,28 +78,27 @@ class Resets:
         """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
         group = wanted.group
         await self._loader.load_patiently(group)
-        shards = [key.shard for key in self._keys(wanted)]
+        keys = wanted.keys or await self._all(group, _is_live)
+        shards = [key.shard for key in keys]
         if not shards:
             raise InvalidInputError(f"group: {'/'.join(group)} has no offsets; name the shards that shall get one")
         bounds, warnings = await self._bounds(group.namespace, shards, reset)
         by_time: Mapping[str, int | None] = {}
         if reset.to is To.TIMESTAMP:
             by_time = await self._broker_log.offsets_for_time(group.namespace, shards, reset.value)
-        keys = [OffsetKey(*group, shard) for shard in shards]
 
-        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
 
-        return await self._change("reset", group, plan, warnings, execute=execute)
+        return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute)
 
     async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
         """Delete shards of a group; none named: all of it, and its generation."""
 
-        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            keys = wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_delete(keys, Known(standing, now_ms=now_ms))
 
-        outcome = await self._change("delete", wanted.group, plan, [], execute=execute)
+        outcome = await self._change("delete", wanted, plan, [], execute=execute)
         if execute and not wanted.shards:
             await self._committer.submit(Forget((), [wanted.group], gone=True))
         return outcome
@@ -105,14 +106,20 @@ class Resets:
     async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:
         """Delete shards of every group that has an offset of one: for shards that were made anew."""
         named: dict[GroupKey, list[str]] = {}
-        token = b""
+        wanted, count, token = frozenset(shards), 0, b""
         # What only this adapter knows has to be there as well.
         await self._flusher.flush_all()
         while True:
             page, token = await self._meta.list_page(namespace, "", LIST_PAGE, token)
             for key, _ in page:
-                if key.shard in shards:
+                if key.shard in wanted:
                     named.setdefault(key.group_key, []).append(key.shard)
+                    count += 1
+            if count > MAX_CHANGES:
+                raise TooLargeError(
+                    f"shards: more than {MAX_CHANGES:,} offsets would be deleted, which is what one call may change; name fewer "
+                    "shards in each of several calls, or the group"
+                )
             if not token:
                 break
         changes: list[Change] = []
@@ -132,24 +139,26 @@ class Resets:
         if target == wanted.group:
             raise InvalidInputError(f"to_group: {target.group!r} is the group to clone from")
         await self._loader.load_patiently(wanted.group)
-        sources = {key: record for key, record in self._standing(wanted.group).items() if record.live}
-        missing = [shard for shard in wanted.shards if OffsetKey(*wanted.group, shard) not in sources]
+        chosen = wanted.keys or await self._all(wanted.group, _is_live)
+        found = await self._standing(chosen)
+        sources = {key: record for key, record in found.items() if record.live}
+        missing = [key.shard for key in chosen if key not in sources]
         if missing or not sources:
             what = f"has no offset of {_some(missing)}" if missing else "has no offsets"
             raise InvalidInputError(f"from_group: {'/'.join(wanted.group)} {what}; nothing was cloned")
-        chosen = wanted.keys or list(sources)
-        keys = {source: OffsetKey(*target, source.shard) for source in chosen}
+        source_of = {OffsetKey(*target, source.shard): source for source in chosen}
 
-        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_clone(sources, keys, Known(standing, now_ms=now_ms))
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+            return plan_clone(sources, {source_of[key]: key for key in keys}, Known(standing, now_ms=now_ms))
 
-        return await self._change("clone", target, plan, [], execute=execute)
+        return await self._change("clone", Wanted(target, [key.shard for key in chosen]), plan, [], execute=execute)
 
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
         """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
         commit = commit._replace(entries=commit.offered(), columns=())
         await self._loader.load_patiently(*dict.fromkeys(key.group_key for key, _ in commit.entries))
-        before = {key: self._cache.get(key) for key, _ in commit.entries}
+        found = await self._standing([key for key, _ in commit.entries])
+        before = {key: found.get(key) for key, _ in commit.entries}
         after = {key: decide(offered, before[key], commit.mode) for key, offered in commit.entries}
         if execute:
             # Most of what is imported once more stands already.
@@ -169,19 +178,25 @@ class Resets:
             self._journal.moved("import", _moved(changes))
         return Outcome(changes, [], execute)
 
-    async def _change(self, kind: str, group: GroupKey, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
+    async def _change(self, kind: str, wanted: Wanted, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
         """Load, plan and, under the flusher's lock, write, adopt and read back."""
         now_ms = self._now_ms()
         if not execute:
-            await self._loader.load_patiently(group)
-            changes = plan(self._standing(group), now_ms)
+            changes = await self._planned(wanted, plan, now_ms)
         else:
             async with self._flusher.paused():
-                await self._loader.load_patiently(group)
-                changes = plan(self._standing(group), now_ms)
-                await self._execute(kind, group, changes)
+                changes = await self._planned(wanted, plan, now_ms)
+                await self._execute(kind, wanted.group, changes)
         active = active_warning(changes, now_ms)
         return Outcome(changes, [*warnings, *([active] if active else [])], execute)
+
+    async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int) -> list[Change]:
+        """What is to be done, shard by shard (none named: of all that are not deleted)."""
+        await self._loader.load_patiently(wanted.group)
+        changes: list[Change] = []
+        async for keys in in_slices(wanted.keys or await self._all(wanted.group, _is_not_deleted)):
+            changes += plan(keys, self._stands(keys), now_ms)
+        return changes
 
     async def _execute(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
         moved = _moved(changes)
@@ -235,11 +250,29 @@ class Resets:
                 "at the same time; look at it and try again"
             )
 
-    def _standing(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
-        return {stored.key: stored.record for stored in self._cache.scan(group_prefix(group))}
+    def _stands(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+        return {key: record for key in keys if (record := self._cache.get(key))}
 
-    def _keys(self, wanted: Wanted) -> list[OffsetKey]:
-        return wanted.keys or [key for key, record in self._standing(wanted.group).items() if record.live]
+    async def _standing(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+        found: dict[OffsetKey, OffsetRecord] = {}
+        async for some in in_slices(keys):
+            found |= self._stands(some)
+        return found
+
+    async def _all(self, group: GroupKey, chosen: Callable[[OffsetRecord], bool]) -> list[OffsetKey]:
+        """The keys of a group whose records are `chosen`. Raises TooLargeError when they are more than one call may change."""
+        keys: list[OffsetKey] = []
+        after: OffsetKey | None = None
+        while page := self._cache.first(SLICE_ROWS, prefix=group_prefix(group), after=after):
+            keys += [key for key, record, _ in page if chosen(record)]
+            if len(keys) > MAX_CHANGES:
+                raise TooLargeError(
+                    f"shards: {'/'.join(group)} has more than {MAX_CHANGES:,} offsets, which is what one call may change: "
+                    "name the shards in several calls; ListOffsets has them in pages"
+                )
+            after = page[-1].key
+            await others()
+        return keys
 
     async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
         """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""
@@ -271,6 +304,14 @@ class Resets:
             oldest = min(bounds.seen_at_ms for bounds in found.values())
             warnings.append(f"bounds as commits told them, up to {(self._now_ms() - oldest) / 1000:.0f} s ago")
         return found, warnings
+
+
+def _is_live(record: OffsetRecord) -> bool:
+    return record.live
+
+
+def _is_not_deleted(record: OffsetRecord) -> bool:
+    return not is_deleted(record)
 
 
 def _moved(changes: Sequence[Change]) -> list[Moved]:

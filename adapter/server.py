@@ -33,9 +33,7 @@ Reply = offsets_pb.StreamCommitsReply
 ENDED = "the adapter is stopping; send again what was not answered"
 MAX_PIPELINED = 256  # unanswered requests of one stream; beyond that its reading stops, and with it the sender
 MAX_PIPELINED_BYTES = 4 * 2**20  # of those that wait for something, and of answers that are not taken; the same
-SMALL = (
-    100  # offsets and groups of a commit that takes no turn of its own: its few ms are no more than a read of the socket brings
-)
+SMALL = 100  # offsets and groups of a commit that takes no turn of its own: one takes a millisecond or two
 MAX_LARGE_BYTES = 32 * 2**20  # of large commits that wait for their turn
 OFFSET_BYTES = 400  # of memory that an offset of a commit takes, beside its bytes in the request
 
@@ -124,7 +122,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self, request: offsets_pb.ReadBroadcastRequest, context: Context
     ) -> offsets_pb.ReadBroadcastReply:
         broadcasts = self._core().broadcasts
-        return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(parse_read_broadcast(request)))
+        return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(await parse_read_broadcast(request)))
 
     def end_streams(self) -> None:
         """Read nothing more from streams, open no new one; what was read is still answered (invariant 8)."""
