@@ -41,6 +41,7 @@ from benchmarks import (
     plot,
     rates,
     recovery,
+    worst_requests,
 )
 from benchmarks.peers import run as peers
 from benchmarks.report import Result, show, store, stored
@@ -60,6 +61,7 @@ ALL: dict[str, Benchmark] = {
     "wal_sync": fast_path_sync.run,
     "front": front.run,
     "during_flush": during_flush.run,
+    "worst_requests": worst_requests.run,
     "journal": journal.run,
     "meta_bulk": meta_bulk.run,
     "offset_files": offset_files.run,

@@ -31,6 +31,7 @@ class Scale:
     batch_sizes: tuple[int, ...]
     dirty_keys: int  # that one flush sends while commits are timed
     dirty_flushes: int
+    worst_keys: int  # stored, most of them in one group
 
 
 DEFAULT = Scale(
@@ -54,6 +55,7 @@ DEFAULT = Scale(
     batch_sizes=(16, 128, 1_024),
     dirty_keys=100_000,
     dirty_flushes=6,
+    worst_keys=1_000_000,
 )
 
 FULL = replace(
@@ -87,6 +89,7 @@ SHORT = Scale(
     batch_sizes=(1_024,),
     dirty_keys=2_000,
     dirty_flushes=1,
+    worst_keys=2_000,
 )
 
 
