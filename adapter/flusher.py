@@ -30,6 +30,7 @@ from adapter.wire import SLICE, in_slices, others
 
 log = structlog.get_logger(__name__)
 
+MAX_SAVED = 25_000  # entries of a save; a Meta Service takes 50,000
 ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
 
 Batch = Mapping[GroupKey, Mapping[str, Held]]
@@ -262,7 +263,7 @@ async def _chunks(batch: Batch, max_bytes: int) -> AsyncIterator[list[SaveEntry]
         for shard, (fields, _, _) in zip(shards, held, strict=True):
             entry = SaveEntry(OffsetKey(namespace, name, shard), OffsetRecord(*fields))
             cost = fixed + _entry_bytes(shard, fields)
-            if chunk and size + cost > max_bytes:
+            if chunk and (size + cost > max_bytes or len(chunk) >= MAX_SAVED):
                 yield chunk
                 chunk, size = [], 0
             chunk.append(entry)

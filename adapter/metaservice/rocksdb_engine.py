@@ -84,8 +84,8 @@ class RocksDbEngine:
         async with self._saving:
             for at in range(0, len(entries), SLICE):
                 outcomes += self._decide(cluster, entries[at : at + SLICE], staged)
-                await anyio.lowlevel.checkpoint()
-            self._write(staged)
+                await others()
+            await self._write(staged)
         # Even when nothing was written: what stands may come from a save that is not synced yet.
         await self._syncs.submit(None)
         return outcomes
@@ -109,34 +109,40 @@ class RocksDbEngine:
 
     async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         """A scan of the group's prefix."""
-        found = self._get_group(cluster, namespace, group)
+        found = await self._get_group(cluster, namespace, group)
         await self.settle()
         return found
 
-    def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+    async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster, namespace, group)
-        return [_entry(key, value) for key, value in rocks.scan(self._data, prefix, prefix_end(prefix))]
+        rows = rocks.scan(self._data, prefix, prefix_end(prefix))
+        found: list[tuple[OffsetKey, OffsetRecord]] = []
+        while some := [_entry(key, value) for key, value in islice(rows, SLICE)]:
+            found += some
+            if len(some) == SLICE:
+                await others()
+        return found
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Tombstones in one WriteBatch, synced."""
         async with self._saving:
             wanted = [OffsetKey(namespace, group, shard) for shard in shards]
-            standing = await self._get(cluster, wanted) if shards else self._get_group(cluster, namespace, group)
+            standing = await self._get(cluster, wanted) if shards else await self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
             prefix = pack_names(cluster)
             buried = {key: deleted(record, now_ms) for key, record in standing if not is_deleted(record)}
-            self._write({prefix + pack_names(*key): record for key, record in buried.items()})
+            await self._write({prefix + pack_names(*key): record for key, record in buried.items()})
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
         """Read, decide and write under the lock; synced."""
         async with self._saving:
-            live = [(key, record) for key, record in self._get_group(cluster, namespace, group) if record.live]
+            live = [(key, record) for key, record in await self._get_group(cluster, namespace, group) if record.live]
             newest_ms = max((record.committed_at_ms for _, record in live), default=0)
             if newest_ms >= before_ms:
                 return Expiry(0, newest_ms)
             prefix = pack_names(cluster)
-            self._write({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
+            await self._write({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
         await self._syncs.submit(None)
         return Expiry(len(live))
 
@@ -158,9 +164,13 @@ class RocksDbEngine:
         """A bounded scan."""
         prefix = pack_names(cluster, *names)
         start = after + b"\0" if after else prefix
-        rows = list(islice(rocks.scan(self._data, start, prefix_end(prefix)), size))
+        rows = rocks.scan(self._data, start, prefix_end(prefix))
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(entries)))]:
+            entries += some
+            await others()
         await self.settle()
-        return Page([_entry(key, value) for key, value in rows], rows[-1][0] if len(rows) == size else b"")
+        return Page(entries, pack_names(cluster, *entries[-1][0]) if len(entries) == size else b"")
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
         """A bounded scan, in slices. Ends before `size` when its records are large."""
@@ -281,8 +291,14 @@ class RocksDbEngine:
         value: bytes | None = rocks.guarded(self._data.get, key)
         return None if value is None else decode_record(value)
 
-    def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
-        self._put({key: encode_record(record) for key, record in staged.items()})
+    async def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
+        """One WriteBatch. Encoded in slices; nobody else writes under the lock meanwhile."""
+        changes: dict[bytes, bytes] = {}
+        for at, (key, record) in enumerate(staged.items(), start=1):
+            changes[key] = encode_record(record)
+            if at % SLICE == 0:
+                await others()
+        self._put(changes)
 
     def _put(self, changes: Mapping[bytes, bytes]) -> None:
         self._check()
