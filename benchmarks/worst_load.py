@@ -23,6 +23,7 @@ META = "meta.service.common.MetaServiceService"
 HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 MIB = 2**20
 FULL = 4 * MIB - 1024  # bytes of a message
+OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 COMMIT = 5_000  # offsets of a commit, which is as many as are taken
 
 Shard = offsets_pb.ShardCommit
@@ -72,9 +73,8 @@ def _columns(count: int) -> offsets_pb.CommitOffsetsRequest:
 
 
 def _members() -> offsets_pb.CommitOffsetsRequest:
-    groups = [
-        Group(group=f"m{at}", generation=at, member_id="m", shards=[Shard(shard="s", offset=1)]) for at in range(COMMIT // 2)
-    ]
+    shards = [Shard(shard="s", offset=1)]
+    groups = [Group(group=f"m{at}", generation=at, member_id="m", shards=shards) for at in range(COMMIT // 2)]
     return offsets_pb.CommitOffsetsRequest(groups=groups)
 
 
@@ -91,6 +91,10 @@ def _import() -> offsets_pb.ImportOffsetsRequest:
 def _broadcast() -> offsets_pb.CommitBroadcastRequest:
     rows = [Shard(shard=shard, offset=1) for shard in _shards(COMMIT)]
     return offsets_pb.CommitBroadcastRequest(group="broadcast", client_id="c", shards=rows)
+
+
+def _names(count: int) -> list[str]:
+    return [f"{at:x}" for at in range(count)]
 
 
 P = offsets_pb
@@ -115,7 +119,7 @@ ADAPTER: dict[str, Worst] = {
     "read, names of 4 MiB": Worst(
         STORE,
         "ReadOffsets",
-        lambda: P.ReadOffsetsRequest(**_wanted(P.GroupShards(group=BIG, shards=[f"{at:x}" for at in range(500_000)]))),
+        lambda: P.ReadOffsetsRequest(**_wanted(P.GroupShards(group=BIG, shards=_names(500_000)))),
     ),
     "read, 40,000 groups": Worst(
         STORE,
@@ -169,7 +173,7 @@ META_SERVICE: dict[str, Worst] = {
     "delete 2,000,000 names": Worst(
         META,
         "DeleteOffsetData",
-        lambda: M.DeleteOffsetDataRequest(group="no", shard_names=[f"{at:x}" for at in range(2_000_000)]),
+        lambda: M.DeleteOffsetDataRequest(group="no", shard_names=_names(2_000_000)),
     ),
 }
 ALL = {**ADAPTER, **{f"meta: {name}": worst for name, worst in META_SERVICE.items()}}
@@ -192,7 +196,7 @@ def attack(address: str, worst: Worst, times: int, timeout_s: float) -> Counter[
                         one.cancel()
                 found["OK"] += 1
             except grpc.RpcError as error:
-                found[error.code().name] += 1  # type: ignore[attr-defined]  # every error of a call has it
+                found[error.code().name] += 1
     return found
 
 
