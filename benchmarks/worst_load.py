@@ -159,8 +159,8 @@ def _saved(count: int) -> meta_pb.SaveOffsetDataRequest:
 
 M = meta_pb
 META_SERVICE: dict[str, Worst] = {
-    "save, 100,000": Worst(META, "SaveOffsetData", lambda: _saved(100_000)),
-    "save, 16 MiB": Worst(META, "SaveOffsetData", lambda: _saved(1_500_000)),
+    "save, 50,000": Worst(META, "SaveOffsetData", lambda: _saved(50_000)),
+    "save, 500,000": Worst(META, "SaveOffsetData", lambda: _saved(500_000)),
     "merge, 1,000,000": Worst(
         META, "MergeOffsetData", lambda: M.MergeOffsetDataRequest(keys=[b"\1n\1g\1s"] * 1_000_000, records=[b""] * 1_000_000)
     ),
@@ -170,10 +170,10 @@ META_SERVICE: dict[str, Worst] = {
     "expire a group": Worst(
         META, "ExpireOffsetData", lambda: M.ExpireOffsetDataRequest(namespace="default", group=BIG, before_ms=1, now_ms=2)
     ),
-    "delete 2,000,000 names": Worst(
+    "delete 500,000 names": Worst(
         META,
         "DeleteOffsetData",
-        lambda: M.DeleteOffsetDataRequest(group="no", shard_names=_names(2_000_000)),
+        lambda: M.DeleteOffsetDataRequest(group="no", shard_names=_names(500_000)),
     ),
 }
 ALL = {**ADAPTER, **{f"meta: {name}": worst for name, worst in META_SERVICE.items()}}
