@@ -8,7 +8,7 @@ import hmac
 import inspect
 import os
 import pwd
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import wraps
 from typing import Any, Protocol, TypeVar, overload
@@ -20,10 +20,12 @@ from adapter import logs
 from adapter.client import USER_KEY
 from adapter.config import AdapterConfig
 from adapter.errors import AccessDeniedError, AdapterError, UnauthenticatedError
+from adapter.plans import Change
 from adapter.rpc import offsets_pb
 from adapter.secret_files import read_token
 from adapter.statuses import Context, status_of, trailing_of
 from adapter.views import change_row
+from adapter.wire import others
 
 log = structlog.get_logger(__name__)
 audit = logs.audit()
@@ -77,16 +79,16 @@ class Access:
             yield call
         except AdapterError as error:
             call.attempted(error)
-            call.write(status_of(error).name, str(error))
+            await call.write(status_of(error).name, str(error))
             await context.abort(status_of(error), str(error), trailing_of(error))
         except Exception as error:
             log.exception("rpc.failed", method=method)
-            call.write("UNKNOWN", type(error).__name__)
+            await call.write("UNKNOWN", type(error).__name__)
             raise
         except BaseException:  # the client has gone, or the adapter stops
-            call.write("CANCELLED")
+            call.write_at_once("CANCELLED")
             raise
-        call.write("OK")
+        await call.write("OK")
 
     def _check_token(self, context: Context) -> None:
         scheme, _, shown = _metadata(context, "authorization").partition(" ")
@@ -101,8 +103,8 @@ class Call:
 
     def __init__(self, method: str, request: Message, context: Context) -> None:
         self.who = "unknown"
-        self._rows: list[dict[str, Any]] = []
-        self._rows_are = "rows"
+        self._rows: Sequence[offsets_pb.ChangeReply.Row] = ()
+        self._attempted: Sequence[Change] = ()
         self._fields: dict[str, Any] = {
             "claimed": harmless(_metadata(context, USER_KEY), CLAIM_MAX),
             "peer": context.peer(),
@@ -115,22 +117,36 @@ class Call:
     def note(self, reply: object) -> None:
         """Keep what a change did; a dry run does nothing."""
         if isinstance(reply, offsets_pb.ChangeReply) and not self._fields.get("dry_run"):
-            self._rows = [_row(row) for row in reply.rows]
+            self._rows = reply.rows
 
     def attempted(self, error: AdapterError) -> None:
         """Keep what a change that failed half way had set out to do: each shard stands at `before` or `after`."""
-        self._rows = [_row(change_row(change)) for change in error.attempted]
-        self._rows_are = "attempted"
+        self._attempted = error.attempted
 
-    def write(self, outcome: str, reason: str = "") -> None:
-        """Write the event; in parts when there are many rows."""
+    async def write(self, outcome: str, reason: str = "") -> None:
+        """Write the event; in parts when there are many rows, with turns for others in between."""
+        for part in self._events(outcome, reason):
+            audit.info("admin.call", **part)
+            if "part" in part:
+                await others()
+
+    def write_at_once(self, outcome: str) -> None:
+        """The same for a call that is cancelled, and awaits nothing more."""
+        for part in self._events(outcome):
+            audit.info("admin.call", **part)
+
+    def _events(self, outcome: str, reason: str = "") -> Iterator[dict[str, Any]]:
         fields = {"who": self.who, **self._fields, "outcome": outcome}
         if reason:
             fields["reason"] = harmless(reason, 2 * TEXT_MAX)
-        parts = list(_parts(self._rows))
-        for at, rows in enumerate(parts, start=1):
-            more = {"part": f"{at} of {len(parts)}"} if len(parts) > 1 else {}
-            audit.info("admin.call", **fields, **more, **({self._rows_are: rows} if rows else {}))
+        count = len(self._rows) or len(self._attempted)
+        for at in range(0, max(count, 1), ROWS_MAX):
+            more: dict[str, Any] = {"part": f"{at // ROWS_MAX + 1} of {-(-count // ROWS_MAX)}"} if count > ROWS_MAX else {}
+            if rows := self._rows[at : at + ROWS_MAX]:
+                more["rows"] = [_row(row) for row in rows]
+            elif changes := self._attempted[at : at + ROWS_MAX]:
+                more["attempted"] = [_row(change_row(change)) for change in changes]
+            yield fields | more
 
 
 class _Guarded(Protocol):
@@ -217,9 +233,3 @@ def _row(row: offsets_pb.ChangeReply.Row) -> dict[str, Any]:
 def _position(position: offsets_pb.Position) -> dict[str, Any]:
     where: dict[str, Any] = {"epoch": position.epoch, "offset": position.offset}
     return {**where, "deleted": True} if position.deleted else where
-
-
-def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """At least one, which may be empty."""
-    for at in range(0, max(len(rows), 1), ROWS_MAX):
-        yield rows[at : at + ROWS_MAX]

@@ -5,14 +5,14 @@ No rule of its own about offsets: changes are planned and made by `resets`.
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
-from itertools import islice
 
 from adapter.access import Access, audited
 from adapter.bounds import Bounds, ShardKey
 from adapter.codec import decode_key, encode_key, pack_names
-from adapter.commit_requests import parse_groups
+from adapter.commit_requests import parse_in_slices, size_of
 from adapter.core import Core
-from adapter.errors import AdapterError, InvalidInputError, TooLargeError
+from adapter.errors import AdapterError, InvalidInputError, OverloadedError, TooLargeError
+from adapter.large import MAX_BYTES, SLICE_ROWS
 from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.reads import LOAD_GROUPS, Wanted
 from adapter.requests import (
@@ -29,8 +29,12 @@ from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.situation import Situation
 from adapter.statuses import Context
 from adapter.views import change_reply, describe_row, shard_offset
+from adapter.wire import in_slices, others
 
-MAX_DESCRIBED = 100_000  # shards of a group: its answer is one message
+MAX_DESCRIBED = 20_000  # shards of a group
+MAX_SNAPSHOTS = 8  # that are read at the same time
+PAGE_SPARE = 2**16  # of the bytes of a page, for a slice without live offsets: a walk over tombstones ends, too
+
 
 Describe = offsets_pb.DescribeGroupReply
 
@@ -58,18 +62,27 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         token = parse_page_token(request.page_token, prefix, len(OffsetKey._fields))
         after = decode_key(token) if token else None
         size = request.page_size or DEFAULT_PAGE
-        page = list(islice(core.cache.scan(prefix, after), size))
-        return offsets_pb.ListOffsetsReply(
-            offsets=[shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live],
-            next_page_token=encode_key(page[-1].key) if len(page) == size else b"",
-        )
+        reply = offsets_pb.ListOffsetsReply()
+        room = MAX_BYTES
+        async with core.large.one():
+            while size > 0 and room > 0:
+                page = core.cache.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
+                rows = [shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live]
+                reply.offsets.extend(rows)
+                if len(page) < min(size, SLICE_ROWS):
+                    return reply
+                size -= len(page)
+                room -= sum(map(offsets_pb.ShardOffset.ByteSize, rows)) + PAGE_SPARE * (not rows)
+                after = page[-1].key
+                await others()
+        reply.next_page_token = encode_key(after) if after else b""
+        return reply
 
     @audited
     async def ListGroups(self, request: offsets_pb.ListGroupsRequest, context: Context) -> offsets_pb.ListGroupsReply:  # noqa: D102
         core = self._core()
         prefix = pack_names(*parse_page(request.namespace, "", request.page_size))
-        token = parse_page_token(request.page_token, prefix, len(GroupKey._fields))
-        page = await core.groups.page(prefix, token, request.page_size or DEFAULT_PAGE)
+        page = await core.groups.page(prefix, request.page_token, request.page_size or DEFAULT_PAGE)
         rows = [
             offsets_pb.ListGroupsReply.Group(
                 namespace=row.group.namespace,
@@ -93,68 +106,95 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         reply = Describe(mode=self._situation.config.mode_of(*group), member_id=member.member_id if member else "")
         if member:
             reply.generation = member.generation
-        wanted = Wanted(group, parse_shards(request.shards))
-        local = dict(core.reader.local(wanted))
-        remote: dict[OffsetKey, OffsetRecord] = {}
-        try:
-            # Asked, not merged: to look at something changes nothing.
-            remote = await _remote(core, wanted)
-        except AdapterError as error:
-            reply.remote_error = str(error)
-        keys = sorted(local.keys() | remote.keys())
-        bounds = await self._bounds(core, group, [key.shard for key in keys], reply)
-        reply.shards.extend(
-            describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), dirty=key in core.dirty) for key in keys
-        )
+        wanted = Wanted(group, await parse_shards(request.shards))
+        async with core.admin_calls.one():
+            local: dict[OffsetKey, OffsetRecord] = {}
+            for rows in core.reader.slices([wanted]):
+                local.update(rows)
+                _check_described(group, len(local))
+                await others()
+            remote: dict[OffsetKey, OffsetRecord] = {}
+            try:
+                # Asked, not merged: to look at something changes nothing.
+                remote = await _remote(core, wanted)
+            except TooLargeError:
+                raise
+            except AdapterError as error:
+                reply.remote_error = str(error)
+            keys = sorted(local.keys() | remote.keys())
+            bounds = await self._bounds(core, group, [key.shard for key in keys], reply)
+            async for some in in_slices(keys):
+                reply.shards.extend(
+                    describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), dirty=key in core.dirty)
+                    for key in some
+                )
         return reply
 
     @audited
     async def ResetOffsets(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
-        wanted, reset = parse_reset(request)
-        return change_reply(await self._core().resets.reset(wanted, reset, execute=request.execute))
+        core = self._core()
+        wanted, reset = await parse_reset(request)
+        async with core.admin_calls.one():
+            return await change_reply(await core.resets.reset(wanted, reset, execute=request.execute))
 
     @audited
     async def DeleteOffsets(self, request: offsets_pb.DeleteOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
-        resets = self._core().resets
-        if request.group:
-            group = parse_group(request.namespace, request.group)
-            wanted = Wanted(group, parse_shards(request.shards), parse_topics(request.topics))
-            return change_reply(await resets.delete(wanted, execute=request.execute))
-        if request.topics:
+        core = self._core()
+        shards, topics = (
+            await parse_shards(request.shards, required=not request.group and not request.topics),
+            parse_topics(request.topics),
+        )
+        if topics and not request.group:
             raise InvalidInputError("topics: need a group; of every group only named shards are deleted")
-        namespace, shards = parse_group(request.namespace, "every group").namespace, parse_shards(request.shards, required=True)
-        return change_reply(await resets.delete_everywhere(namespace, shards, execute=request.execute))
+        async with core.admin_calls.one():
+            if request.group:
+                wanted = Wanted(parse_group(request.namespace, request.group), shards, topics)
+                return await change_reply(await core.resets.delete(wanted, execute=request.execute))
+            namespace = parse_group(request.namespace, "every group").namespace
+            return await change_reply(await core.resets.delete_everywhere(namespace, shards, execute=request.execute))
 
     @audited
     async def CloneGroup(self, request: offsets_pb.CloneGroupRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        core = self._core()
         source = parse_group(request.namespace, request.from_group, "from_group")
         target = parse_group(request.namespace, request.to_group, "to_group")
-        wanted = Wanted(source, parse_shards(request.shards), parse_topics(request.topics))
-        return change_reply(await self._core().resets.clone(wanted, target, execute=request.execute))
+        wanted = Wanted(source, await parse_shards(request.shards), parse_topics(request.topics))
+        async with core.admin_calls.one():
+            return await change_reply(await core.resets.clone(wanted, target, execute=request.execute))
 
     @audited
     async def ExportOffsets(  # noqa: D102
         self, request: offsets_pb.ExportOffsetsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.ExportOffsetsReply]:
         core = self._core()
-        chosen = parse_wanted(request.groups) if request.groups else None
+        chosen = await parse_wanted(request.groups) if request.groups else None
         async for some in _in_pieces(_named(chosen) if chosen else _all(core)):
             await core.loader.load_patiently(*some)
-            found = (entry for wanted in some for entry in core.reader.local(wanted))
-            while page := list(islice(found, DEFAULT_PAGE)):
-                live = [shard_offset(key, record, dirty=key in core.dirty) for key, record in page if record.live]
-                yield offsets_pb.ExportOffsetsReply(offsets=live)
+            slices = core.reader.slices(some)
+            while True:
+                async with core.large.one():
+                    entries = next(slices, None)
+                if entries is None:
+                    break
+                live = [shard_offset(key, record, dirty=key in core.dirty) for key, record in entries if record.live]
+                if live:
+                    yield offsets_pb.ExportOffsetsReply(offsets=live)
 
     @audited
     async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
-        commit = parse_groups(request.groups, CommitMode.INCREASE_ONLY).commit
-        return change_reply(await self._core().resets.merge(commit, execute=request.execute))
+        core = self._core()
+        size_of(request.groups)
+        async with core.admin_calls.one():
+            commit = (await parse_in_slices(request.groups, CommitMode.INCREASE_ONLY.value)).commit
+            return await change_reply(await core.resets.merge(commit, execute=request.execute))
 
     @audited
     async def SnapshotOffsets(  # noqa: D102
         self, request: offsets_pb.SnapshotOffsetsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.SnapshotOffsetsReply]:
         core = self._core()
+        if len(core.cache.snapshots) >= MAX_SNAPSHOTS:
+            raise OverloadedError(f"{MAX_SNAPSHOTS} snapshots are being read already; come back when one is", retry_after_s=1.0)
         with core.cache.snapshot() as snapshot:
             yield offsets_pb.SnapshotOffsetsReply(
                 head=offsets_pb.SnapshotOffsetsReply.Head(
@@ -188,10 +228,17 @@ async def _remote(core: Core, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
     while left:
         page = await core.meta.groups_page(left, after)
         found.update(page.entries)
-        if len(found) > MAX_DESCRIBED:
-            raise TooLargeError(f"{'/'.join(wanted.group)}: has more than {MAX_DESCRIBED:,} offsets; name shards")
+        _check_described(wanted.group, len(found))
         left, after = list(page.left), page.after
     return found
+
+
+def _check_described(group: GroupKey, shards: int) -> None:
+    if shards > MAX_DESCRIBED:
+        raise TooLargeError(
+            f"group: {'/'.join(group)} has more than {MAX_DESCRIBED:,} shards, which is what one answer may have: name shards, "
+            "or use ListOffsets, which has pages, or ExportOffsets"
+        )
 
 
 async def _all(core: Core) -> AsyncIterator[Wanted]:

@@ -73,12 +73,12 @@ def parse_commit_broadcast(request: offsets_pb.CommitBroadcastRequest) -> offset
     return offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(**inner._asdict(), shards=request.shards)])
 
 
-def parse_read_broadcast(request: offsets_pb.ReadBroadcastRequest) -> Wish:
+async def parse_read_broadcast(request: offsets_pb.ReadBroadcastRequest) -> Wish:
     """What is wished for. Raises InvalidInputError."""
     group = _checked_group(request.namespace, request.group)
     if request.client_id:
         _checked_client(group, request.client_id)
-    return Wish(group, request.client_id, parse_shards(request.shards))
+    return Wish(group, request.client_id, await parse_shards(request.shards))
 
 
 def group_of_client(group: GroupKey, client_id: str) -> GroupKey:

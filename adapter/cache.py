@@ -232,6 +232,11 @@ class OffsetCache:
         for key, value in self._disk.scan(start, prefix_end(prefix)):
             yield Stored(*decode_stored(key, value))
 
+    def first(self, count: int, *, prefix: bytes = b"", after: OffsetKey | None = None) -> list[Stored]:
+        """The first `count` records of such a scan; for a slice, on the event loop. Raises StorageFailedError as well."""
+        self.check()  # the store may have failed, and be closed, since the slice before
+        return list(islice(self.scan(prefix, after), count))
+
     async def page(self, count: int, *, prefix: bytes = b"", after: OffsetKey | None = None) -> list[Stored]:
         """The first `count` records of such a scan, read away from the event loop."""
         return await self.apart(lambda: list(islice(self.scan(prefix, after), count)))

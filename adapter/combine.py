@@ -21,9 +21,19 @@ class Combiner(Generic[T, R]):
     An AdapterError raised by `perform` goes to every caller of that call. Any other exception ends `run`, and so the process.
     """
 
-    def __init__(self, perform: Callable[[Sequence[T]], Awaitable[Sequence[R | AdapterError]]], *, max_items: int) -> None:
+    def __init__(
+        self,
+        perform: Callable[[Sequence[T]], Awaitable[Sequence[R | AdapterError]]],
+        *,
+        max_items: int,
+        weight: Callable[[T], int] | None = None,
+        max_weight: int = 0,
+    ) -> None:
+        """A call takes at most `max_items`, and if they have a `weight` no more behind those that weigh `max_weight` together."""
         self._perform = perform
         self._max_items = max_items
+        self._weight = weight
+        self._max_weight = max_weight
         self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
         self._arrived = asyncio.Event()
         self._ended = False
@@ -52,7 +62,7 @@ class Combiner(Generic[T, R]):
             self._waiting.clear()
 
     async def _call_once(self) -> None:
-        taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_items))]
+        taken = self._take()
         if not self._waiting:
             self._arrived.clear()
         try:
@@ -66,6 +76,17 @@ class Combiner(Generic[T, R]):
             raise
         for (_, future), result in zip(taken, results, strict=True):
             _settle(future, result)
+
+    def _take(self) -> list[tuple[T, asyncio.Future[R]]]:
+        waiting, weight = self._waiting, self._weight
+        if weight is None:
+            return [waiting.popleft() for _ in range(min(len(waiting), self._max_items))]
+        taken: list[tuple[T, asyncio.Future[R]]] = []
+        left = self._max_weight
+        while waiting and left > 0 and len(taken) < self._max_items:
+            taken.append(waiting.popleft())
+            left -= weight(taken[-1][0])
+        return taken
 
     @staticmethod
     def _abandon(taken: Iterable[tuple[T, asyncio.Future[R]]]) -> None:

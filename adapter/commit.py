@@ -14,13 +14,17 @@ from adapter.committer import Commit, Committer, Reconcile, Standing
 from adapter.config import AdapterConfig
 from adapter.errors import AdapterError
 from adapter.journal import NO_JOURNAL, Journal, Moved
+from adapter.large import Room
 from adapter.meta_client import MetaClient, failure_of
 from adapter.metrics import AdapterMetrics
 from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, resolve
 from adapter.placing import goes_back, place
 from adapter.reads import GroupLoader
+from adapter.wire import SLICE, in_slices, others
 
 MAX_CALLERS = 1_024  # that share one save
+MAX_SHARED = 5_000  # offsets of one save, unless one caller alone has more: each goes into one message
+MAX_WAITING_BYTES = 64 * 2**20  # of commits that wait for the Meta Service
 
 
 class CommitPolicy(Protocol):
@@ -57,7 +61,9 @@ class WriteThrough:
         self._meta = meta
         self._metrics = metrics
         self._journal = journal
-        self._combiner: Combiner[Commit, list[Standing]] = Combiner(self._save, max_items=MAX_CALLERS)
+        self._combiner: Combiner[Commit, list[Standing]] = Combiner(
+            self._save, max_items=MAX_CALLERS, weight=_size, max_weight=MAX_SHARED
+        )
         self.run = self._combiner.run
 
     async def commit(self, commit: Commit) -> list[Standing]:
@@ -73,7 +79,14 @@ class WriteThrough:
 
     async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
         offers: dict[OffsetKey, OffsetRecord] = {}
-        planned = [self._plan(commit, offers) for commit in commits]
+        planned = []
+        done = 0
+        for commit in commits:
+            planned.append(self._plan(commit, offers))
+            done += commit.size
+            if done >= SLICE:
+                await others()
+                done = 0
         if not offers:
             return planned
         entries = [SaveEntry(key, record) for key, record in offers.items()]
@@ -83,7 +96,8 @@ class WriteThrough:
         self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
         acknowledged = [(key, outcome.standing) for key, outcome in by_key.items() if outcome.status.acknowledged]
-        await self._committer.submit(Reconcile(acknowledged))
+        async for some in in_slices(acknowledged):
+            await self._committer.submit(Reconcile(some))
         return [plan if isinstance(plan, AdapterError) else _answer(plan, by_key) for plan in planned]
 
     def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:
@@ -118,6 +132,8 @@ class Router:
     """Sends each group's commits to the policy that the configuration names for it."""
 
     def __init__(self, config: AdapterConfig, loader: GroupLoader, committer: Committer, write_through: CommitPolicy) -> None:
+        # For commits that wait for the Meta Service. Who takes it is the server: it can stop reading.
+        self.room = Room("commits that are written through", MAX_WAITING_BYTES)
         self._loader = loader
         self._committer = committer
         self._write_back = WriteBack(committer)
@@ -154,6 +170,10 @@ class Router:
             if part.entries or part.columns:
                 standing += await policy.commit(part)
         return standing
+
+
+def _size(commit: Commit) -> int:
+    return commit.size
 
 
 def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) -> list[Standing] | AdapterError:

@@ -3,7 +3,7 @@
 What is only an offset becomes columns, in whichever form it came.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,8 +24,13 @@ from adapter.model import (
     check_topic,
 )
 from adapter.rpc import offsets_pb
+from adapter.wire import others
 
 MAX_GOOD_NAMES = 200_000
+MAX_OFFSETS = 5_000  # of a commit, which takes up to 25 us for each in the worst case: an OVERWRITE with metadata
+MAX_GROUPS = 2_500  # of a commit: one with a generation takes up to 40 us
+SLICE_OFFSETS = 100  # that are checked in one turn, when there are more: each takes up to 20 us
+COLUMNS_PER_SHARD = 10  # entries of columns that are checked in the time of one shard
 
 _good_names: set[str] = set()  # to check many names at once
 
@@ -40,11 +45,7 @@ class ParsedCommit(NamedTuple):
 
 def parse_commit(request: offsets_pb.CommitOffsetsRequest, now_ms: int | None = None) -> ParsedCommit:
     """A commit that came at `now_ms` (Unix time; now, when not given). Raises InvalidInputError."""
-    try:
-        mode = CommitMode(request.mode)
-    except ValueError:
-        raise InvalidInputError(f"mode: {request.mode} is unknown; 0 is INCREASE_ONLY, 1 is OVERWRITE") from None
-    return parse_groups(request.groups, mode, now_ms)
+    return parse_groups(request.groups, _mode(request.mode), now_ms)
 
 
 def parse_groups(groups: Iterable[offsets_pb.GroupCommits], mode: CommitMode, now_ms: int | None = None) -> ParsedCommit:
@@ -53,6 +54,41 @@ def parse_groups(groups: Iterable[offsets_pb.GroupCommits], mode: CommitMode, no
     for at, group in enumerate(groups):
         parsing.add(group, f"groups[{at}]")
     return parsing.finish(mode)
+
+
+def size_of(groups: Sequence[offsets_pb.GroupCommits]) -> int:
+    """How many offsets and groups there are in a commit. Raises InvalidInputError when one request may not have so many.
+
+    It is decided and written as a whole, in one turn of the event loop.
+    """
+    if len(groups) > MAX_GROUPS:
+        raise InvalidInputError(f"groups: are {len(groups)}, over {MAX_GROUPS}; send several requests")
+    size = len(groups)
+    for group in groups:
+        size += len(group.shards) + max(len(group.shard_names), len(group.offsets), len(group.epochs))
+    if size - len(groups) > MAX_OFFSETS:
+        raise InvalidInputError(f"groups: have {size - len(groups)} offsets, over {MAX_OFFSETS}; send several requests")
+    return size
+
+
+async def parse_in_slices(groups: Sequence[offsets_pb.GroupCommits], mode: int, now_ms: int | None = None) -> ParsedCommit:
+    """What `parse_commit` says of a large commit; others have their turns meanwhile. Raises InvalidInputError."""
+    parsing = _Parsing(wall_ms() if now_ms is None else now_ms)
+    done = 0
+    for at, group in enumerate(groups):
+        for count in parsing.add_in_steps(group, f"groups[{at}]"):
+            done += count
+            if done >= SLICE_OFFSETS:
+                await others()
+                done = 0
+    return parsing.finish(_mode(mode))
+
+
+def _mode(mode: int) -> CommitMode:
+    try:
+        return CommitMode(mode)
+    except ValueError:
+        raise InvalidInputError(f"mode: {mode} is unknown; 0 is INCREASE_ONLY, 1 is OVERWRITE") from None
 
 
 @dataclass(slots=True)
@@ -77,6 +113,21 @@ class _Parsing:
         self._bounds: dict[ShardKey, Bounds] = {}
 
     def add(self, group: offsets_pb.GroupCommits, where: str) -> None:
+        """Add a group."""
+        name, known = self._begin(group, where)
+        for index, item in enumerate(group.shards):
+            self._shard(item, name, known, f"{where}.shards[{index}]")
+
+    def add_in_steps(self, group: offsets_pb.GroupCommits, where: str) -> Iterator[int]:
+        """The same in steps. Each says how much it did, in shards."""
+        name, known = self._begin(group, where)
+        yield 1 + len(group.shard_names) // COLUMNS_PER_SHARD
+        for index, item in enumerate(group.shards):
+            self._shard(item, name, known, f"{where}.shards[{index}]")
+            yield 1
+
+    def _begin(self, group: offsets_pb.GroupCommits, where: str) -> tuple[GroupKey, _Group]:
+        """All of a group but its shards."""
         name = GroupKey(group.namespace or DEFAULT_NAMESPACE, group.group)
         check_good(name, (f"{where}.namespace", f"{where}.group"))
         self._order.append(name)
@@ -84,8 +135,7 @@ class _Parsing:
         self._member(group, name, where)
         if group.shard_names or group.offsets or group.epochs:
             self._columns(group, name, known, where)
-        for index, item in enumerate(group.shards):
-            self._shard(item, name, known, f"{where}.shards[{index}]")
+        return name, known
 
     def finish(self, mode: CommitMode) -> ParsedCommit:
         columns = [

@@ -23,6 +23,7 @@ from adapter.expiry import Expiry
 from adapter.flusher import Flusher
 from adapter.groups import Groups
 from adapter.journal import NO_JOURNAL, Journal
+from adapter.large import LargeCalls
 from adapter.lone import LoneCommits
 from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
@@ -53,6 +54,8 @@ class Core:
     ownership: Ownership
     recovery: Recovery
     expiry: Expiry
+    large: LargeCalls
+    admin_calls: LargeCalls
     clocks: Clocks
     tasks: anyio.abc.TaskGroup
 
@@ -90,9 +93,10 @@ async def running_core(
     loader = GroupLoader(cache, committer, meta)
     write_through = WriteThrough(committer, cache, meta, metrics, journal)
     flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks, journal)
-    groups = Groups(cache, dirty)
+    large = LargeCalls()
+    groups = Groups(cache, dirty, large)
     commits = Router(config, loader, committer, write_through)
-    reader = OffsetReader(cache, loader)
+    reader = OffsetReader(cache, loader, large)
     broadcasts = Broadcasts(config.expiry, cache, groups, loader, reader, commits, clocks.now_ms)
     expiry = Expiry(
         config.expiry, cache, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
@@ -122,11 +126,13 @@ async def running_core(
                 ),
                 reader=reader,
                 flusher=flusher,
-                ownership=Ownership(cache, dirty, committer, flusher),
+                ownership=Ownership(cache, dirty, committer, flusher, large),
                 recovery=Recovery(
                     cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic
                 ),
                 expiry=expiry,
+                large=large,
+                admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),
                 clocks=clocks,
                 tasks=tasks,
             )

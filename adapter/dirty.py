@@ -5,7 +5,8 @@ the Meta Service that holds it does not answer. A key leaves by `acknowledge`, d
 the Meta Service is known to hold as much.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from adapter.hot import Held
 from adapter.model import GroupKey, OffsetKey
@@ -152,6 +153,23 @@ class DirtyKeys:
         """True when the key's group is set aside, and it is dirty."""
         return bool(self._aside) and key.group_key in self._aside and key in self
 
+    def of(self, group: GroupKey) -> list[AbstractSet[str]]:
+        """The dirty shards of a group, in one or more collections, of which nothing may be kept."""
+        return [part.groups[group].keys() for part in self._parts() if group in part.groups]
+
+    def any_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards (none named: of all) that is dirty. In one turn also of tens of thousands."""
+        return _any_of(self.of(group), shards)
+
+    def refused_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards whose last flush the Meta Service refused."""
+        held = self._refused.groups.get(group)
+        return _any_of([held.keys()], shards) if held else None
+
+    def aside_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards that is dirty, if the group is set aside."""
+        return self.any_of(group, shards) if group in self._aside else None
+
     def keys(self) -> set[OffsetKey]:
         """The dirty keys, of which a caller may keep this copy."""
         return {key for part in self._parts() for key in part}
@@ -222,3 +240,9 @@ class DirtyKeys:
         newer, self._waiting = self._waiting, part
         for group, held in newer.groups.items():
             part.add(group, held, newer.since)
+
+
+def _any_of(found: Sequence[AbstractSet[str]], shards: Sequence[str]) -> str | None:
+    if not shards:
+        return next((shard for some in found for shard in some), None)
+    return next((next(shard for shard in shards if shard in some) for some in found if not some.isdisjoint(shards)), None)

@@ -41,7 +41,7 @@ class TimedOutError(MetaUnavailableError):
 
 
 class OverloadedError(TransientError):
-    """Too much is under way in this Meta Service. Nothing of the request was done."""
+    """Too much is under way in this process. Nothing of the request was done."""
 
 
 class BrokerLogError(TransientError):

@@ -36,6 +36,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 Server = grpc.aio.Server | LeanServer
 
+SERVICE_NAME_MAX = 255
 UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
 
 OPTIONS = (
@@ -58,6 +59,9 @@ class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
         self._watching: set[asyncio.Task[None]] = set()
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        if len(request.service) > SERVICE_NAME_MAX:
+            # It would be held for as long as somebody watches.
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"service: is over {SERVICE_NAME_MAX} characters long")
         watching = asyncio.create_task(super().Watch(request, context), name="health.watch")
         self._watching.add(watching)
         try:

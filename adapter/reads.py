@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from itertools import repeat
-from typing import NamedTuple
+from itertools import islice, repeat
+from typing import NamedTuple, TypeVar
 
 import anyio
 import structlog
@@ -12,19 +12,23 @@ from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.combine import Combiner
 from adapter.committer import Columns, Commit, Committer, Load
-from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError
+from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError, TooLargeError
+from adapter.large import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
 from adapter.meta_client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.retry import retrying
-from adapter.wire import in_slices
+from adapter.wire import in_slices, others
 
 __all__ = ["LOAD_GROUPS", "LOAD_LIMIT_S", "GroupLoader", "OffsetReader", "ReadMode", "Wanted"]
+
+R = TypeVar("R")
 
 log = structlog.get_logger(__name__)
 
 LOAD_GROUPS = 256  # groups fetched by one call
 LOAD_KEYS = 2_000  # named ones that are loaded at once
 SLOW_PAGES = 4  # tries of a page in the middle of a load, each for half as much
+GROUP_ROWS = 5  # that looking for a group takes as long as
 # After which a load that meets removals again and again is given up: one that a commit waits for, and any other.
 LOAD_LIMIT_S, LARGE_LIMIT_S = 1.0, 30.0
 
@@ -256,9 +260,10 @@ def _in_parts(wanted: Wanted) -> Iterator[Wanted]:
 class OffsetReader:
     """Answers reads in the three modes."""
 
-    def __init__(self, cache: OffsetCache, loader: GroupLoader) -> None:
+    def __init__(self, cache: OffsetCache, loader: GroupLoader, large: LargeCalls) -> None:
         self._cache = cache
         self._loader = loader
+        self._large = large
         self.recovered = False
 
     async def read(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -266,14 +271,45 @@ class OffsetReader:
 
         Raises MetaUnavailableError or NotReadyError when the Meta Service had to be asked and could not: unknown is not absent.
         """
-        asked = [part for part in wanted if self._must_ask(part, mode)]
+        await self.ask(wanted, mode)
+        return [entry for rows in self.slices(wanted) for entry in rows if entry[1].live]
+
+    async def ask(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
+        """Bring from the Meta Service what a read in this mode must not miss. Raises what `read` does."""
+        asked = [part for part in wanted if await self._must_ask(part, mode)]
         if asked:
             if not self.recovered:
                 raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
             await self._loader.load_wanted(asked)
-        return [(key, record) for part in wanted for key, record in self.local(part) if record.live]
 
-    def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:
+    async def answer(
+        self, wanted: Sequence[Wanted], make: Callable[[OffsetKey, OffsetRecord], R], size: Callable[[R], int]
+    ) -> list[R]:
+        """A row of each live offset that is here, in the order asked for; `size` gives the bytes of one in an answer.
+
+        Raises TooLargeError, and OverloadedError when too many ask for much at the same time.
+        """
+        slices = self.slices(wanted)
+        rows = [make(key, record) for key, record in next(slices, ()) if record.live]
+        more = next(slices, None)
+        if more is None:
+            return rows
+        async with self._large.one():
+            left = MAX_BYTES - sum(map(size, rows))
+            while more is not None:
+                made = [make(key, record) for key, record in more if record.live]
+                rows += made
+                left -= sum(map(size, made))
+                if len(rows) > MAX_ROWS or left < 0:
+                    raise TooLargeError(
+                        f"groups: have more than the {MAX_ROWS:,} offsets or {MAX_BYTES:,} bytes of one answer: name some of the "
+                        "shards in each of several calls, or use ListOffsets, which has pages"
+                    )
+                await others()
+                more = next(slices, None)
+        return rows
+
+    async def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:
         if mode is ReadMode.STORE:
             return True
         if mode is ReadMode.MEMORY and self._cache.loss is None:
@@ -281,12 +317,36 @@ class OffsetReader:
         # After a loss even MEMORY asks for what is absent: it may be absent because it was lost.
         if not wanted.shards:
             return not self._loader.is_loaded(wanted.group)
-        return any(self._cache.get(key) is None for key in wanted.keys)
+        for at in range(0, len(wanted.shards), SLICE_ROWS):
+            if at:
+                await others()
+            if any(self._cache.get(OffsetKey(*wanted.group, shard)) is None for shard in wanted.shards[at : at + SLICE_ROWS]):
+                return True
+        return False
 
-    def local(self, wanted: Wanted) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
-        """What is here, tombstones included."""
-        if wanted.shards:
-            found: Iterable[tuple[OffsetKey, OffsetRecord | None]] = ((key, self._cache.get(key)) for key in wanted.keys)
-            yield from ((key, record) for key, record in found if record is not None)
-        else:
-            yield from ((key, record) for key, record, _ in self._cache.scan(group_prefix(wanted.group)))
+    def slices(self, wanted: Iterable[Wanted]) -> Iterator[list[tuple[OffsetKey, OffsetRecord]]]:
+        """What is here, tombstones included, in slices, each of which is read when it is asked for and takes about a millisecond.
+
+        Between two of them anything may happen, also to the store.
+        """
+        rows: list[tuple[OffsetKey, OffsetRecord]] = []
+        room = SLICE_ROWS
+        for part in wanted:
+            names, after, done = iter(part.shards), None, False
+            while not done:
+                if part.shards:
+                    keys = [OffsetKey(*part.group, shard) for shard in islice(names, room)]
+                    rows += [(key, record) for key in keys if (record := self._cache.get(key)) is not None]
+                    looked_at = len(keys)
+                else:
+                    page = self._cache.first(room, prefix=group_prefix(part.group), after=after)
+                    rows += [(key, record) for key, record, _ in page]
+                    looked_at = len(page)
+                    after = page[-1].key if page else None
+                done = looked_at < room
+                room -= looked_at + GROUP_ROWS
+                if room <= 0:
+                    yield rows
+                    rows, room = [], SLICE_ROWS
+        if rows:
+            yield rows

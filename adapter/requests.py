@@ -5,11 +5,15 @@ from collections.abc import Sequence
 
 from adapter.codec import unpack_names
 from adapter.errors import InvalidInputError, StoreDamagedError
+from adapter.large import MAX_CHANGES, MAX_NAMED
 from adapter.model import DEFAULT_NAMESPACE, GroupKey, ReadMode, check_name
 from adapter.plans import Reset, To
 from adapter.reads import Wanted
 from adapter.rpc import offsets_pb
+from adapter.wire import others
 
+MAX_TOPICS = 1_000  # of a reset, delete or clone
+NAMES_SLICE = 500  # names that are checked before others have their turns
 MAX_PAGE = 10_000
 DEFAULT_PAGE = 1_000
 MAX_SCAN_PAGE = 20_000
@@ -25,19 +29,44 @@ def parse_read_mode(mode: int) -> ReadMode:
         raise InvalidInputError(f"mode: {mode} is unknown; 0 is MEMORY_FIRST_THEN_STORE, 1 is MEMORY, 2 is STORE") from None
 
 
-def parse_wanted(groups: Sequence[offsets_pb.GroupShards]) -> list[Wanted]:
-    """Groups and shards. Raises InvalidInputError."""
+async def parse_wanted(groups: Sequence[offsets_pb.GroupShards]) -> list[Wanted]:
+    """Groups and shards, each group and each of its shards once, in the order in which they are named first.
+
+    A group that is named without shards, and again with some, is wanted as a whole. Raises InvalidInputError.
+    """
     if not groups:
         raise InvalidInputError("groups: is empty; at least one group is needed")
-    wanted = []
+    if len(groups) > MAX_NAMED:
+        raise InvalidInputError(f"groups: are {len(groups)}, over {MAX_NAMED}; ask in several calls")
+    found: dict[GroupKey, dict[str, None] | None] = {}
+    named = 0
     for at, item in enumerate(groups):
+        if at and at % NAMES_SLICE == 0:
+            await others()
+        named += 1 + len(item.shards)
+        if named > MAX_NAMED:
+            raise InvalidInputError(f"groups[{at}].shards: over {MAX_NAMED} groups and shards are named; ask in several calls")
         where = f"groups[{at}]"
         group = GroupKey(
             check_name(item.namespace or DEFAULT_NAMESPACE, f"{where}.namespace"), check_name(item.group, f"{where}.group")
         )
-        shards = [check_name(shard, f"{where}.shards[{index}]") for index, shard in enumerate(item.shards)]
-        wanted.append(Wanted(group, shards))
-    return wanted
+        shards = await parse_names(item.shards, f"{where}.shards")
+        known = found.setdefault(group, {} if shards else None)
+        if not shards:
+            found[group] = None
+        elif known is not None:
+            known.update(shards)
+    return [Wanted(group, list(shards or ())) for group, shards in found.items()]
+
+
+async def parse_names(names: Sequence[str], field: str) -> dict[str, None]:
+    """Names, each once, in slices. Raises InvalidInputError."""
+    found: dict[str, None] = {}
+    for at, name in enumerate(names):
+        if at and at % NAMES_SLICE == 0:
+            await others()
+        found[check_name(name, f"{field}[{at}]")] = None
+    return found
 
 
 def parse_page(namespace: str, group: str, page_size: int, max_page: int = MAX_PAGE) -> tuple[str, ...]:
@@ -78,27 +107,30 @@ def parse_group(namespace: str, group: str, field: str = "group") -> GroupKey:
     return GroupKey(check_name(namespace or DEFAULT_NAMESPACE, "namespace"), check_name(group, field))
 
 
-def parse_shards(shards: Sequence[str], field: str = "shards", *, required: bool = False) -> list[str]:
+async def parse_shards(shards: Sequence[str], field: str = "shards", *, required: bool = False) -> list[str]:
     """Names of shards, none twice. Raises InvalidInputError."""
     if required and not shards:
         raise InvalidInputError(f"{field}: is empty; name the shards, or a group")
-    for at, shard in enumerate(shards):
-        check_name(shard, f"{field}[{at}]")
-    twice = next((shard for shard, times in Counter(shards).items() if times > 1), None)
-    if twice:
+    if len(shards) > MAX_CHANGES:
+        raise InvalidInputError(f"{field}: are {len(shards)}, over {MAX_CHANGES}; send several requests")
+    found = await parse_names(shards, field)
+    if len(found) < len(shards):
+        twice = next(shard for shard, times in Counter(shards).items() if times > 1)
         raise InvalidInputError(f"{field}: {twice} is named twice")
-    return list(shards)
+    return list(found)
 
 
 def parse_topics(topics: Sequence[str]) -> list[str]:
     """Names of topics. Raises InvalidInputError."""
+    if len(topics) > MAX_TOPICS:
+        raise InvalidInputError(f"topics: are {len(topics)}, over {MAX_TOPICS}; send several requests")
     return [check_name(topic, f"topics[{at}]") for at, topic in enumerate(topics)]
 
 
-def parse_reset(request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
+async def parse_reset(request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
     """A reset. Raises InvalidInputError."""
     group = parse_group(request.namespace, request.group)
-    shards, topics = parse_shards(request.shards), parse_topics(request.topics)
+    shards, topics = await parse_shards(request.shards), parse_topics(request.topics)
     kind = request.WhichOneof("to")
     if kind is None:
         raise InvalidInputError(f"to: is missing; give one of {', '.join(to.value for to in To)}")
@@ -106,18 +138,20 @@ def parse_reset(request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]
     if to is To.TARGETS:
         if shards or topics:
             raise InvalidInputError("shards, topics: must be empty beside to_targets, which names the shards")
-        return _parse_targets(group, request)
+        return await _parse_targets(group, request)
     value: int = getattr(request, kind)
     if value is False:
         raise InvalidInputError(f"{kind}: is false; leave it out, or set it to true")
     return Wanted(group, shards, topics), Reset(to, 0 if value is True else value, create=request.create)
 
 
-def _parse_targets(group: GroupKey, request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
+async def _parse_targets(group: GroupKey, request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
     targets = request.to_targets.targets
+    if len(targets) > MAX_CHANGES:
+        raise InvalidInputError(f"to_targets.targets: are {len(targets)}, over {MAX_CHANGES}; send several requests")
     for at, target in enumerate(targets):
         if not target.HasField("offset"):
             raise InvalidInputError(f"to_targets.targets[{at}].offset is missing; absent does not mean 0")
-    shards = parse_shards([target.shard for target in targets], "to_targets.targets", required=True)
+    shards = await parse_shards([target.shard for target in targets], "to_targets.targets", required=True)
     to = {target.shard: target.offset for target in targets}
     return Wanted(group, shards), Reset(To.TARGETS, targets=to, create=request.create)

@@ -16,9 +16,10 @@ from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.commit import CommitPolicy
 from adapter.committer import Commit, Committer, Forget, Reconcile
-from adapter.errors import AdapterError, ContendedError, InvalidInputError, TransientError, UnknownBoundsError
+from adapter.errors import AdapterError, ContendedError, InvalidInputError, TooLargeError, TransientError, UnknownBoundsError
 from adapter.flusher import Flusher
 from adapter.journal import NO_JOURNAL, Journal, Moved
+from adapter.large import MAX_CHANGES, SLICE_ROWS
 from adapter.meta_client import MetaClient, failure_of
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
@@ -40,11 +41,10 @@ from adapter.plans import (
 from adapter.queues import is_of_topic, queue_of
 from adapter.reads import GroupLoader, Wanted
 from adapter.retry import retrying
-from adapter.wire import in_slices
+from adapter.wire import in_slices, others
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
-MAX_CHANGES = 100_000  # of one reset, delete or clone: its answer is one message of about 100 bytes for each
 KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
 
 
@@ -64,7 +64,7 @@ class OwnTime(NamedTuple):
     noted_ms: int
 
 
-Plan = Callable[[Mapping[OffsetKey, OffsetRecord], int], list[Change]]
+Plan = Callable[[Sequence[OffsetKey], Mapping[OffsetKey, OffsetRecord], int], list[Change]]
 
 
 class Resets:
@@ -107,20 +107,20 @@ class Resets:
         standing = await self._known(wanted)
         wanted = _with_topics(wanted, standing)
         shards = list(wanted.shards) or [key.shard for key, record in standing.items() if record.live]
+        keys = [OffsetKey(*group, shard) for shard in shards]
         if not shards:
             raise InvalidInputError(
                 f"group: {'/'.join(group)} has no offsets; `groups list` shows the groups that have; to give it some, name the "
                 "shards, and create (--create)"
             )
         # Before the broker is asked for the bounds of what is not there. The plan looks again, at what stands then.
-        check_there(reset, [OffsetKey(*group, shard) for shard in shards], standing)
+        check_there(reset, keys, standing)
         bounds, warnings = await self._bounds(group.namespace, shards, reset)
         by_time: Mapping[str, int | None] = {}
         if reset.to is To.TIMESTAMP:
             by_time = await self._broker_log.offsets_for_time(group.namespace, shards, reset.value)
-        keys = [OffsetKey(*group, shard) for shard in shards]
 
-        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
 
         return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute)
@@ -130,8 +130,7 @@ class Resets:
         if wanted.topics:
             wanted = _with_topics(wanted, await self._known(wanted))
 
-        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            keys = wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_delete(keys, Known(standing, now_ms=now_ms))
 
         outcome = await self._change("delete", wanted, plan, [], execute=execute)
@@ -142,14 +141,20 @@ class Resets:
     async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:
         """Delete shards of every group that has an offset of one: for shards that were made anew."""
         named: dict[GroupKey, list[str]] = {}
-        token = b""
+        wanted, count, token = frozenset(shards), 0, b""
         # What only this adapter knows has to be there as well.
         await self._flusher.flush_all()
         while True:
             page, token = await self._meta.list_page(namespace, "", LIST_PAGE, token)
             for key, _ in page:
-                if key.shard in shards:
+                if key.shard in wanted:
                     named.setdefault(key.group_key, []).append(key.shard)
+                    count += 1
+            if count > MAX_CHANGES:
+                raise TooLargeError(
+                    f"shards: more than {MAX_CHANGES:,} offsets would be deleted, which is what one call may change; name fewer "
+                    "shards in each of several calls, or the group"
+                )
             if not token:
                 break
         changes: list[Change] = []
@@ -176,10 +181,10 @@ class Resets:
             what = no_offset_of(missing, sources) if missing else f"{'/'.join(wanted.group)} has no offsets"
             raise InvalidInputError(f"from_group: {what}; nothing was cloned")
         chosen = wanted.keys or list(sources)
-        keys = {source: OffsetKey(*target, source.shard) for source in chosen}
+        source_of = {OffsetKey(*target, source.shard): source for source in chosen}
 
-        def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_clone(sources, keys, Known(standing, now_ms=now_ms))
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+            return plan_clone(sources, {source_of[key]: key for key in keys}, Known(standing, now_ms=now_ms))
 
         return await self._change("clone", Wanted(target, [key.shard for key in chosen]), plan, [], execute=execute)
 
@@ -192,7 +197,8 @@ class Resets:
                 for group, named in groupby(commit.entries, lambda at: at[0].group_key)
             )
         )
-        before = {key: self._cache.get(key) for key, _ in commit.entries}
+        found = await self._standing([key for key, _ in commit.entries])
+        before = {key: found.get(key) for key, _ in commit.entries}
         after = {key: decide(offered, before[key], commit.mode) for key, offered in commit.entries}
         if execute:
             # Most of what is imported once more stands already.
@@ -217,15 +223,23 @@ class Resets:
         """Load, plan and, under the flusher's lock, write, adopt and read back."""
         now_ms = self._now_ms()
         if not execute:
-            changes = plan(await self._known(wanted), now_ms)
+            changes = await self._planned(wanted, plan, now_ms)
         else:
             async with self._flusher.paused():
-                changes = plan(await self._known(wanted), now_ms)
+                changes = await self._planned(wanted, plan, now_ms)
                 await self._execute(kind, wanted.group, changes)
         active = active_warning(changes, now_ms, self._own_ms(wanted.group, now_ms))
         if execute:
             self._note_own(changes, now_ms)
         return Outcome(changes, [*warnings, *([active] if active else [])], execute)
+
+    async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int) -> list[Change]:
+        """What is to be done, shard by shard (none named: of all that are not deleted)."""
+        standing = await self._known(wanted)
+        changes: list[Change] = []
+        async for keys in in_slices(wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]):
+            changes += plan(keys, standing, now_ms)
+        return changes
 
     async def _execute(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
         moved = _moved(changes)
@@ -282,7 +296,7 @@ class Resets:
     async def _known(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
         """What stands under the keys, loaded from the Meta Service first.
 
-        Raises ContendedError when some are removed all the time, InvalidInputError for more than MAX_CHANGES of them.
+        Raises ContendedError when some are removed all the time, TooLargeError for a group of more than MAX_CHANGES.
         """
         attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=KNOW_LIMIT_S, on=ContendedError)
         return await attempts(self._known_once, wanted)
@@ -290,10 +304,6 @@ class Resets:
     async def _known_once(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
         loaded = self._committer.loaded
         forgets = loaded.forgets
-        if len(wanted.shards) > MAX_CHANGES:
-            raise InvalidInputError(
-                f"shards: are {len(wanted.shards):,}, over {MAX_CHANGES:,}; name less in each of several calls"
-            )
         if wanted.topics:
             wanted = Wanted(wanted.group, ())
         await self._loader.load_patiently(wanted)
@@ -304,14 +314,16 @@ class Resets:
             if not all(key in standing and standing[key].live for key in wanted.keys):
                 standing = await self._some_others(wanted.group) | standing
         else:
-            page = await self._cache.page(LIST_PAGE, prefix=group_prefix(wanted.group))
-            while page:
+            after: OffsetKey | None = None
+            while page := self._cache.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after):
                 standing.update((stored.key, stored.record) for stored in page)
                 if len(standing) > MAX_CHANGES:
-                    raise InvalidInputError(
-                        f"group: {'/'.join(wanted.group)} has over {MAX_CHANGES:,} offsets, the most of one change; name shards"
+                    raise TooLargeError(
+                        f"shards: {'/'.join(wanted.group)} has more than {MAX_CHANGES:,} offsets, which is what one call may "
+                        "change: name the shards in several calls; ListOffsets has them in pages"
                     )
-                page = await self._cache.page(LIST_PAGE, prefix=group_prefix(wanted.group), after=page[-1].key)
+                after = page[-1].key
+                await others()
         if loaded.forgotten_since([wanted.group], forgets):
             raise ContendedError(f"{'/'.join(wanted.group)}: shards were removed here meanwhile; try again")
         return standing
@@ -319,7 +331,7 @@ class Resets:
     async def _some_others(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
         """Records of a group, here and in the Meta Service: who names a shard that has no offset is told which ones have."""
         there = await self._meta.groups_page([group])
-        here = await self._cache.page(LOOKED_AT, prefix=group_prefix(group))
+        here = self._cache.first(SLICE_ROWS, prefix=group_prefix(group))
         return dict(there.entries) | {stored.key: stored.record for stored in here}
 
     def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:
@@ -332,6 +344,15 @@ class Resets:
         while self._own and now_ms - self._own[0].noted_ms >= ACTIVE_MS:
             self._own.popleft()
         return {own.committed_at_ms for own in self._own if own.group == group}
+
+    def _stands(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+        return {key: record for key in keys if (record := self._cache.get(key))}
+
+    async def _standing(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+        found: dict[OffsetKey, OffsetRecord] = {}
+        async for some in in_slices(keys):
+            found |= self._stands(some)
+        return found
 
     async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
         """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""

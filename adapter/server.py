@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import NamedTuple, TypeGuard
 
 import grpc
@@ -11,11 +12,13 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from adapter.broadcast import parse_commit_broadcast, parse_read_broadcast
-from adapter.commit_requests import ParsedCommit, parse_commit
+from adapter.commit_requests import ParsedCommit, parse_commit, parse_in_slices, size_of
 from adapter.committer import Standing
 from adapter.core import Core
 from adapter.errors import AdapterError
+from adapter.large import LargeCalls
 from adapter.metrics import AdapterMetrics
+from adapter.model import OffsetKey, OffsetRecord
 from adapter.requests import parse_read_mode, parse_wanted
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.statuses import Context, answering, status_of
@@ -29,6 +32,10 @@ Reply = offsets_pb.StreamCommitsReply
 
 ENDED = "the adapter is stopping; send again what was not answered"
 MAX_PIPELINED = 256  # unanswered requests of one stream; beyond that its reading stops, and with it the sender
+MAX_PIPELINED_BYTES = 4 * 2**20  # of those that wait for something, and of answers that are not taken; the same
+SMALL = 100  # offsets and groups of a commit that takes no turn of its own: one takes a millisecond or two
+MAX_LARGE_BYTES = 32 * 2**20  # of large commits that wait for their turn
+OFFSET_BYTES = 400  # of memory that an offset of a commit takes, beside its bytes in the request
 
 
 class OffsetStore(offsets_grpc.OffsetStoreServicer):
@@ -40,6 +47,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._readers: set[asyncio.Task[None]] = set()
         self._ending = False
         self.turn = Turn(core, metrics, self._count)
+        self._large = LargeCalls("bytes of large commits", at_once=1, max_waiting=MAX_LARGE_BYTES)
 
     @answering
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
@@ -73,21 +81,28 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     async def ReadOffsets(self, request: offsets_pb.ReadOffsetsRequest, context: Context) -> offsets_pb.ReadOffsetsReply:  # noqa: D102
         core = self._core()
         mode = parse_read_mode(request.mode)
-        found = await core.reader.read(parse_wanted(request.groups), mode)
-        return offsets_pb.ReadOffsetsReply(offsets=[shard_offset(key, record, dirty=key in core.dirty) for key, record in found])
+        wanted = await parse_wanted(request.groups)
+        await core.reader.ask(wanted, mode)
+
+        def row(key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
+            return shard_offset(key, record, dirty=key in core.dirty)
+
+        return offsets_pb.ReadOffsetsReply(offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize))
 
     @answering
     async def PersistOffsets(  # noqa: D102
         self, request: offsets_pb.PersistOffsetsRequest, context: Context
     ) -> offsets_pb.PersistOffsetsReply:
-        await self._core().ownership.persist(parse_wanted(request.groups))
+        core = self._core()
+        await core.ownership.persist(await parse_wanted(request.groups))
         return offsets_pb.PersistOffsetsReply()
 
     @answering
     async def RemoveOffsets(  # noqa: D102
         self, request: offsets_pb.RemoveOffsetsRequest, context: Context
     ) -> offsets_pb.RemoveOffsetsReply:
-        removed = await self._core().ownership.remove(parse_wanted(request.groups))
+        core = self._core()
+        removed = await core.ownership.remove(await parse_wanted(request.groups))
         return offsets_pb.RemoveOffsetsReply(removed=removed)
 
     @answering
@@ -107,7 +122,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self, request: offsets_pb.ReadBroadcastRequest, context: Context
     ) -> offsets_pb.ReadBroadcastReply:
         broadcasts = self._core().broadcasts
-        return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(parse_read_broadcast(request)))
+        return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(await parse_read_broadcast(request)))
 
     def end_streams(self) -> None:
         """Read nothing more from streams, open no new one; what was read is still answered (invariant 8)."""
@@ -127,12 +142,26 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
     async def _commit(self, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply:
         if self.commit_lone(request):
             return offsets_pb.CommitOffsetsReply()
-        begun = self.begin(request)
-        rows = self.finish_at_once(begun)
+        async with self.turn_of(request):
+            begun = await self.begin(request)
+            rows = self.finish_at_once(begun)
         if rows is None:
             await self.prepare(begun)
-            rows = await self.finish(begun)
+            with self._room_for(begun, request):
+                rows = await self.finish(begun)
         return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=begun.written_through())
+
+    def turn_of(self, request: offsets_pb.CommitOffsetsRequest, *, patient: bool = False) -> AbstractAsyncContextManager[None]:
+        """Large commits are checked, and mostly made durable, one at a time: each may hold the event loop for 0.1 s.
+
+        Raises InvalidInputError for one that is too large, OverloadedError when too many wait, unless `patient`.
+        """
+        try:
+            size = size_of(request.groups)
+        except AdapterError as error:
+            self._count(error)
+            raise
+        return nullcontext() if size <= SMALL else self._large.one(request.ByteSize(), patient=patient)
 
     def commit_lone(self, request: offsets_pb.CommitOffsetsRequest) -> bool:
         """Make what most requests are durable, see `lone`; False for any other, which then begins."""
@@ -147,12 +176,15 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._metrics.committed(1, 0, time.perf_counter() - started)
         return True
 
-    def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
-        """Check a commit."""
+    async def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
+        """Check a commit; a large one inside `turn_of` it."""
         started = time.perf_counter()
         try:
             core = self._core()
-            return _Begun(core, parse_commit(request, core.clocks.now_ms()), started)
+            now_ms = core.clocks.now_ms()
+            if len(request.groups) + sum(len(group.shards) for group in request.groups) <= SMALL:
+                return _Begun(core, parse_commit(request, now_ms), started)
+            return _Begun(core, await parse_in_slices(request.groups, request.mode, now_ms), started)
         except AdapterError as error:
             self._count(error)
             raise
@@ -178,6 +210,22 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
             self._count(error)
             raise
 
+    @contextmanager
+    def _room_for(self, begun: "_Begun", request: offsets_pb.CommitOffsetsRequest) -> Iterator[None]:
+        """Room for what waits for the Meta Service. Raises OverloadedError when there is none."""
+        size = memory_of(begun, request) if begun.writes_through else 0
+        room = begun.core.commits.room
+        try:
+            if size:
+                room.take(size)
+        except AdapterError as error:
+            self._count(error)
+            raise
+        try:
+            yield
+        finally:
+            room.give_back(size)
+
     def _finished(self, begun: "_Begun", standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
         core, (commit, bounds, _), started = begun
         rows = superseded_rows(commit, standing) if standing else []
@@ -197,10 +245,20 @@ class _Begun(NamedTuple):
     parsed: ParsedCommit
     started: float
 
+    @property
+    def writes_through(self) -> bool:
+        """True when a part of it waits for the Meta Service."""
+        return any(map(self.core.commits.writes_through, self.parsed.groups))
+
     def written_through(self) -> list[int]:
         """The places of the groups that waited for the Meta Service."""
         through = self.core.commits.writes_through
         return [at for at, group in enumerate(self.parsed.groups) if through(group)]
+
+
+def memory_of(begun: _Begun, request: offsets_pb.CommitOffsetsRequest) -> int:
+    """Bytes that a commit takes while it waits, about."""
+    return request.ByteSize() + OFFSET_BYTES * begun.parsed.commit.size
 
 
 class _Stream:
@@ -212,6 +270,7 @@ class _Stream:
         self._answers: deque[Reply | asyncio.Task[Reply]] = deque()
         self._running: set[asyncio.Task[Reply]] = set()
         self._unanswered = 0
+        self._bytes = 0  # of requests that wait for something, and of rows in replies that are not taken
         self._ended = False
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
@@ -222,7 +281,7 @@ class _Stream:
         async for request in requests:
             run = [request, *arrived(MAX_PIPELINED - self._unanswered - 1)] if arrived else [request]
             while run:
-                while self._unanswered >= MAX_PIPELINED:
+                while self._unanswered >= MAX_PIPELINED or self._bytes >= MAX_PIPELINED_BYTES:
                     self._room.clear()
                     await self._room.wait()
                 # A rewind means something only in its place, even when a part of what came before goes to the Meta Service first.
@@ -246,6 +305,7 @@ class _Stream:
             reply = await answer if isinstance(answer, asyncio.Task) else answer
             yield reply
             self._unanswered -= reply.covers
+            self._bytes -= _rows_size(reply)
             self._room.set()
 
     def _add(self, answer: "Reply | asyncio.Task[Reply]") -> None:
@@ -255,6 +315,7 @@ class _Stream:
             last.id = answer.id
             last.covers += answer.covers
         else:
+            self._bytes += _rows_size(answer) if isinstance(answer, Reply) else 0
             self._answers.append(answer)
             self._changed.set()
 
@@ -284,20 +345,35 @@ class _Stream:
             if self._store.commit_lone(request.commit):
                 self._add(Reply(id=request.id, covers=1))
                 return
-            begun = self._store.begin(request.commit)
-            rows = self._store.finish_at_once(begun)
-            if rows is None:
-                await self._store.prepare(begun)
+            async with self._store.turn_of(request.commit, patient=True):
+                begun = await self._store.begin(request.commit)
+                rows = self._store.finish_at_once(begun)
+                if rows is not None:
+                    # Here: what is committed is answered, even when the reader is ended behind this.
+                    self._add(Reply(id=request.id, superseded=rows, covers=1))
+                    return
+            await self._store.prepare(begun)
         except AdapterError as error:
             self._add(_refusal(request.id, error))
             return
-        if rows is not None:
-            self._add(Reply(id=request.id, superseded=rows, covers=1))
-            return
+        size = memory_of(begun, request.commit)
+        through = size if begun.writes_through else 0
+        if through:
+            await begun.core.commits.room.wait(through)
+        self._bytes += size
         task = asyncio.create_task(self._finish(request.id, begun), name="stream.commit")
         self._add(task)
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
+
+        def ended(task: asyncio.Task[Reply]) -> None:
+            self._running.discard(task)
+            begun.core.commits.room.give_back(through)
+            self._bytes -= size
+            self._room.set()
+            if not task.cancelled() and not task.exception():
+                self._bytes += _rows_size(task.result())
+
+        task.add_done_callback(ended)
         if _is_ordered(request):
             await asyncio.wait([task])
 
@@ -306,6 +382,10 @@ class _Stream:
             return Reply(id=number, superseded=await self._store.finish(begun), covers=1)
         except AdapterError as error:
             return _refusal(number, error)
+
+
+def _rows_size(reply: Reply) -> int:
+    return reply.ByteSize() if reply.superseded else 0
 
 
 def _is_ordered(request: Request) -> bool:

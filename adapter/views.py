@@ -9,6 +9,7 @@ from adapter.model import OffsetKey, OffsetRecord, epoch_warning, meet
 from adapter.plans import Change
 from adapter.resets import Outcome
 from adapter.rpc import offsets_pb
+from adapter.wire import in_slices
 
 
 def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
@@ -74,11 +75,12 @@ def describe_row(
     return row
 
 
-def change_reply(outcome: Outcome) -> offsets_pb.ChangeReply:
-    """What a change did, row by row."""
-    return offsets_pb.ChangeReply(
-        rows=[change_row(change) for change in outcome.changes], executed=outcome.executed, warnings=outcome.warnings
-    )
+async def change_reply(outcome: Outcome) -> offsets_pb.ChangeReply:
+    """What a change did, row by row; made in slices."""
+    reply = offsets_pb.ChangeReply(executed=outcome.executed, warnings=outcome.warnings)
+    async for changes in in_slices(outcome.changes):
+        reply.rows.extend(map(change_row, changes))
+    return reply
 
 
 def change_row(change: Change) -> offsets_pb.ChangeReply.Row:

@@ -43,6 +43,7 @@ from benchmarks import (
     rates,
     recovery,
     recovery_loss,
+    worst_requests,
 )
 from benchmarks.peers import run as peers
 from benchmarks.report import Result, show, store, stored
@@ -64,6 +65,7 @@ ALL: dict[str, Benchmark] = {
     "front": front.run,
     "during_flush": during_flush.run,
     "drain": drain.run,
+    "worst_requests": worst_requests.run,
     "journal": journal.run,
     "meta_bulk": meta_bulk.run,
     "offset_files": offset_files.run,

@@ -35,6 +35,7 @@ class Scale:
     dirty_keys: int  # that one flush sends while commits are timed
     dirty_flushes: int
     drain_keys: int  # that become dirty in an outage
+    worst_keys: int  # stored, most of them in one group
 
 
 DEFAULT = Scale(
@@ -62,6 +63,7 @@ DEFAULT = Scale(
     dirty_keys=100_000,
     dirty_flushes=6,
     drain_keys=1_000_000,
+    worst_keys=1_000_000,
 )
 
 FULL = replace(
@@ -99,6 +101,7 @@ SHORT = Scale(
     dirty_keys=2_000,
     dirty_flushes=1,
     drain_keys=10_000,
+    worst_keys=2_000,
 )
 
 

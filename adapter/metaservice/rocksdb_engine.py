@@ -50,7 +50,7 @@ from adapter.model import (
     StoreMark,
     expired,
 )
-from adapter.wire import others
+from adapter.wire import in_slices, others
 from adapter.writing import Loss
 
 log = structlog.get_logger(__name__)
@@ -119,8 +119,8 @@ class RocksDbEngine:
         async with self._saving:
             for at in range(0, len(entries), SLICE):
                 outcomes += self._decide(cluster, entries[at : at + SLICE], staged, standing)
-                await anyio.lowlevel.checkpoint()
-            self._put({key: encode_record(record) for key, record in staged.items()}, standing, cluster, reported)
+                await others()
+            self._put(await _encoded(staged), standing, cluster, reported)
         # Even when nothing was written: what stands may come from a save that is not synced yet.
         await self._syncs.submit(None)
         return outcomes
@@ -158,29 +158,35 @@ class RocksDbEngine:
         await self.settle()
         return GroupPage(entries, more=room <= 0 or len(entries) == size)
 
-    def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+    async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster, namespace, group)
-        return [_entry(key, value) for key, value in rocks.scan(self._data, prefix, prefix_end(prefix))]
+        rows = rocks.scan(self._data, prefix, prefix_end(prefix))
+        found: list[tuple[OffsetKey, OffsetRecord]] = []
+        while some := [_entry(key, value) for key, value in islice(rows, SLICE)]:
+            found += some
+            if len(some) == SLICE:
+                await others()
+        return found
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Tombstones in one WriteBatch, synced."""
         async with self._saving:
             wanted = [OffsetKey(namespace, group, shard) for shard in shards]
-            standing = await self._get(cluster, wanted) if shards else self._get_group(cluster, namespace, group)
+            standing = await self._get(cluster, wanted) if shards else await self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
             prefix = pack_names(cluster)
-            self._write({prefix + pack_names(*key): record for key, record in buried(standing, now_ms).items()})
+            await self._write({prefix + pack_names(*key): record for key, record in buried(standing, now_ms).items()})
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
         """Read, decide and write under the lock; synced."""
         async with self._saving:
-            live = [(key, record) for key, record in self._get_group(cluster, namespace, group) if record.live]
+            live = [(key, record) for key, record in await self._get_group(cluster, namespace, group) if record.live]
             newest_ms = max((record.committed_at_ms for _, record in live), default=0)
             if newest_ms >= before_ms:
                 return Expiry(0, newest_ms)
             prefix = pack_names(cluster)
-            self._write({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
+            await self._write({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
         await self._syncs.submit(None)
         return Expiry(len(live))
 
@@ -202,9 +208,13 @@ class RocksDbEngine:
         """A bounded scan."""
         prefix = pack_names(cluster, *names)
         start = after + b"\0" if after else prefix
-        rows = list(islice(rocks.scan(self._data, start, prefix_end(prefix)), size))
+        rows = rocks.scan(self._data, start, prefix_end(prefix))
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(entries)))]:
+            entries += some
+            await others()
         await self.settle()
-        return Page([_entry(key, value) for key, value in rows], rows[-1][0] if len(rows) == size else b"")
+        return Page(entries, pack_names(cluster, *entries[-1][0]) if len(entries) == size else b"")
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
         """A bounded scan, in slices. Ends before `size` when its records are large."""
@@ -394,10 +404,12 @@ class RocksDbEngine:
         value: bytes | None = rocks.guarded(self._data.get, key)
         return None if value is None else decode_record(value)
 
-    def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
-        keys = [*staged]
-        standing = dict(zip(keys, cast("list[bytes | None]", rocks.guarded(self._data.get, keys)), strict=True))
-        self._put({key: encode_record(record) for key, record in staged.items()}, standing)
+    async def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
+        """One WriteBatch, made in slices; nobody else writes offsets under the lock meanwhile."""
+        standing: dict[bytes, bytes | None] = {}
+        async for keys in in_slices([*staged]):
+            standing.update(zip(keys, cast("list[bytes | None]", rocks.guarded(self._data.get, keys)), strict=True))
+        self._put(await _encoded(staged), standing)
 
     def _put(
         self,
@@ -494,6 +506,13 @@ class RocksDbEngine:
     def _fail(self, reason: str) -> None:
         self._failure = self._failure or reason
         self.failed.set()
+
+
+async def _encoded(staged: Mapping[bytes, OffsetRecord]) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    async for some in in_slices([*staged.items()]):
+        found.update((key, encode_record(record)) for key, record in some)
+    return found
 
 
 def _is_old(value: bytes, before_ms: int) -> bool:

@@ -7,11 +7,13 @@ and one of them must not disturb the others (invariant 10). A bad request as a w
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 from adapter import __version__
 from adapter.clocks import wall_ms
 from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
+from adapter.large import MAX_BYTES, MAX_NAMED
 from adapter.metaservice import group_reads
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import Differing, Engine, counted
@@ -36,18 +38,20 @@ from adapter.requests import (
     DEFAULT_SCAN_PAGE,
     MAX_SCAN_PAGE,
     parse_listed,
+    parse_names,
     parse_page,
     parse_page_token,
     parse_parts,
 )
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.statuses import Context, answering
-from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save_entries
+from adapter.wire import SLICE, add_result, in_slices, namespace_of, others, reply_offset, save_entries
 
 DEFAULT_CLUSTER = "default"
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 NO_ROOM = "the answer has no room for what stands there"
 ANSWER_BYTES = 32 * 2**20  # of the records in an answer to a merge: all that an adapter takes in one message is 64 MiB
+MAX_SAVED = 50_000  # entries of a save: an adapter's have up to 20,000
 MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
 
@@ -65,23 +69,30 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     ) -> meta_pb.SaveOffsetDataReply:
         self._metrics.calls.labels("SaveOffsetData").inc()
         cluster, reported = _cluster(request.cluster_name), _reported(request)
-        with self._limits.offsets.admit(sum(len(group.offsets) for group in request.offsets)):
+        count = sum(len(group.offsets) for group in request.offsets)
+        if count > MAX_SAVED or len(request.offsets) > MAX_SAVED:
+            raise InvalidInputError(f"offsets: are {count}, over {MAX_SAVED}; send several requests")
+        with self._limits.offsets.admit(count):
             return await self._saved(cluster, request, reported)
 
     async def _saved(
         self, cluster: str, request: meta_pb.SaveOffsetDataRequest, reported: LocalStore | None
     ) -> meta_pb.SaveOffsetDataReply:
-        entries = list(save_entries(request, time.time_ns() // 1_000_000))
+        entries: list[SaveEntry] = []
+        made = save_entries(request, time.time_ns() // 1_000_000)
+        while some := list(islice(made, SLICE)):
+            entries += some
+            await others()
         with self._metrics.save_seconds.time():
             outcomes = await self._save(cluster, entries, reported)
         committed = all(outcome.status.acknowledged for outcome in outcomes)
         reply = meta_pb.SaveOffsetDataReply(committed=committed, marks=self._marks(), now_ms=wall_ms())
         async for entry_slice in in_slices(entries):
             at = len(reply.results)
-            made = outcomes[at : at + len(entry_slice)]
-            for entry, outcome in zip(entry_slice, made, strict=True):
+            found = outcomes[at : at + len(entry_slice)]
+            for entry, outcome in zip(entry_slice, found, strict=True):
                 add_result(reply, entry, outcome)
-            for status, count in Counter(outcome.status for outcome in made).items():
+            for status, count in Counter(outcome.status for outcome in found).items():
                 self._metrics.results[status].inc(count)
         return reply
 
@@ -97,7 +108,9 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     ) -> meta_pb.DeleteOffsetDataReply:
         self._metrics.calls.labels("DeleteOffsetData").inc()
         namespace, group = _group(request.namespace, request.tenant, request.group)
-        shards = [check_name(shard, f"shard_names[{at}]") for at, shard in enumerate(request.shard_names)]
+        if len(request.shard_names) > MAX_NAMED:
+            raise InvalidInputError(f"shard_names: are {len(request.shard_names)}, over {MAX_NAMED}; send several requests")
+        shards = list(await parse_names(request.shard_names, "shard_names"))
         await self._engine.delete(_cluster(request.cluster_name), namespace, group, shards)
         return meta_pb.DeleteOffsetDataReply()
 
@@ -130,9 +143,15 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         token = parse_page_token(request.page_token, pack_names(cluster, *names), 1 + len(OffsetKey._fields))
         page = await self._engine.list_page(cluster, names, request.page_size or DEFAULT_PAGE, token)
         reply = meta_pb.ListOffsetDataReply(next_page_token=page.after)
-        for key, record in page.entries:
-            if record.live:
-                reply.entries.add(group=key.group, offset=reply_offset(key, record))
+        room = MAX_BYTES
+        async for entries in in_slices(page.entries):
+            if room <= 0:
+                return reply
+            for key, record in entries:
+                if record.live:
+                    room -= reply.entries.add(group=key.group, offset=reply_offset(key, record)).ByteSize()
+            if room <= 0 and entries[-1] != page.entries[-1]:
+                reply.next_page_token = pack_names(cluster, *entries[-1][0])
         return reply
 
     @answering
@@ -207,7 +226,9 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         return [meta_pb.StoreMark(**mark._asdict()) for mark in self._engine.marks()]
 
     async def _save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None) -> list[SaveOutcome]:
-        problems = _problems(entries)
+        problems: list[str] = []
+        async for some in in_slices(entries):
+            problems += _problems(some, len(problems))
         good = [entry for entry, bad in zip(entries, problems, strict=True) if not bad]
         saved = iter(await self._engine.save(cluster, good, reported))
         return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
@@ -231,11 +252,11 @@ def _status(status: Status) -> meta_pb.SaveOffsetResult.Status.ValueType:
     return meta_pb.SaveOffsetResult.Status.ValueType(status.value)
 
 
-def _problems(entries: Sequence[SaveEntry]) -> list[str]:
-    """Why each cannot be saved; empty when it can. What most entries are is seen at once."""
+def _problems(entries: Sequence[SaveEntry], first: int) -> list[str]:
+    """Why each cannot be saved; empty when it can. What most entries are is seen at once. `first` is the place of the first."""
     group: tuple[str, str] | None = None
     found = []
-    for at, entry in enumerate(entries):
+    for at, entry in enumerate(entries, first):
         namespace, name, shard = entry.key
         if (namespace, name) != group:
             group = None if name_problem(namespace) or name_problem(name) else (namespace, name)

@@ -47,7 +47,7 @@ class World:
 
     async def _read(self, client: str, shards: tuple[str, ...]) -> list[offsets_pb.BroadcastOffset]:
         request = offsets_pb.ReadBroadcastRequest(group="g", client_id=client, shards=shards)
-        return await self.core.broadcasts.read(parse_read_broadcast(request))
+        return await self.core.broadcasts.read(await parse_read_broadcast(request))
 
     def kept(self) -> dict[str, tuple[int, str]]:
         """What is stored as the lowest here, and whose it was."""

@@ -175,7 +175,7 @@ async def test_a_mark_tells_only_of_what_is_synced(tmp_path: Path) -> None:
     """Also in the replies of others: what a power cut takes must not look like a loss."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     (before,) = engine.marks()
-    engine._write({pack_names(CLUSTER, *KEYS[0]): record(5)})
+    await engine._write({pack_names(CLUSTER, *KEYS[0]): record(5)})
     assert engine.marks() == [before]
     engine.close()
 
@@ -204,7 +204,7 @@ async def test_a_torn_end_of_the_log_that_nobody_was_told_of_is_no_damage(tmp_pa
     """Written and not synced when the machine went down: no reply has left."""
     async with running(tmp_path / "meta") as engine:
         await engine.save(CLUSTER, [SaveEntry(KEYS[0], record(5))])
-        engine._write({b"\1c" + b"\7default\1g\2s0": record(6)})
+        await engine._write({b"\1c" + b"\7default\1g\2s0": record(6)})
         shutil.copytree(tmp_path / "meta", tmp_path / "killed")
     (log,) = [file for file in (tmp_path / "killed" / "db").glob("*.log") if file.stat().st_size]
     log.write_bytes(log.read_bytes()[:-20])

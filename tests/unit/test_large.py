@@ -1,0 +1,388 @@
+"""Whatever a caller names or has stored: the event loop is held for a slice, answers are bounded, nothing is done twice.
+
+Counted are the records that the store gives in one turn of the event loop: what a clock would measure on a quiet machine.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from adapter.admin import MAX_DESCRIBED
+from adapter.cache import OffsetCache
+from adapter.commit_requests import MAX_GROUPS, MAX_OFFSETS, parse_commit, parse_in_slices, size_of
+from adapter.committer import Load
+from adapter.core import Core
+from adapter.errors import ContendedError, InvalidInputError, OverloadedError, TooLargeError
+from adapter.large import MAX_NAMED, SLICE_ROWS, LargeCalls, Room
+from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.plans import Reset, To
+from adapter.reads import ReadMode, Wanted
+from adapter.requests import parse_wanted
+from adapter.rpc import offsets_pb
+from adapter.testing import FakeMeta
+from tests.unit.helpers import PATIENCE_S, commit_of, core_over, key, record, send
+
+GROUP = GroupKey("default", "g")
+ALL = [Wanted(GROUP, ())]
+KEYS = 2_000
+NAMED = [f"{at:04}" for at in range(KEYS)]
+Shards = offsets_pb.GroupShards
+
+
+class Turns:
+    """The most records that a cache gave in one turn of the event loop."""
+
+    def __init__(self, cache: OffsetCache, patch: pytest.MonkeyPatch) -> None:
+        self.most = self._now = 0
+        disk = cache._disk
+        get, scan = disk.get, disk.scan
+
+        def counted_get(found: bytes) -> bytes | None:
+            self._now += 1
+            return get(found)
+
+        def counted_scan(start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+            for row in scan(start, end):
+                self._now += 1
+                yield row
+
+        patch.setattr(disk, "get", counted_get)
+        patch.setattr(disk, "scan", counted_scan)
+        patch.setattr(cache._hot, "get", lambda _: None)
+
+    async def watch(self) -> None:
+        """Look once a turn."""
+        while True:
+            self.most = max(self.most, self._now)
+            self._now = 0
+            await asyncio.sleep(0)
+
+
+async def fill(core: Core, group: str = "g", count: int = KEYS) -> None:
+    """Store shards, and flush them."""
+    for at in range(0, count, 500):
+        await send(core, commit_of({key(shard, group): 5 for shard in NAMED[at : min(at + 500, count)]}))
+    await core.flusher.flush_all()
+
+
+async def read(core: Core) -> object:
+    """The whole group."""
+    return await core.reader.answer(ALL, lambda key, _: key, lambda _: 1)
+
+
+async def read_named(core: Core) -> object:
+    """All shards by name."""
+    return await core.reader.answer([Wanted(GROUP, NAMED)], lambda key, _: key, lambda _: 1)
+
+
+async def read_after_a_loss(core: Core) -> object:
+    """When absent may mean lost."""
+    await core.reader.ask([Wanted(GROUP, NAMED)], ReadMode.MEMORY_FIRST_THEN_STORE)
+    return None
+
+
+async def remove(core: Core) -> object:
+    """The whole group."""
+    return await core.ownership.remove(ALL)
+
+
+async def remove_named(core: Core) -> object:
+    """All shards by name."""
+    return await core.ownership.remove([Wanted(GROUP, NAMED)])
+
+
+async def list_groups(core: Core) -> object:
+    """A page."""
+    return await core.groups.page(b"", b"", 10)
+
+
+async def reset(core: Core) -> object:
+    """A dry run."""
+    return await core.resets.reset(ALL[0], Reset(To.OFFSET, 3), execute=False)
+
+
+async def delete(core: Core) -> object:
+    """A dry run."""
+    return await core.resets.delete(ALL[0], execute=False)
+
+
+async def clone(core: Core) -> object:
+    """A dry run."""
+    return await core.resets.clone(ALL[0], GroupKey("default", "h"), execute=False)
+
+
+CALLS: list[Callable[[Core], Awaitable[object]]] = [
+    read,
+    read_named,
+    read_after_a_loss,
+    remove,
+    remove_named,
+    list_groups,
+    reset,
+    delete,
+    clone,
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+async def test_no_turn_of_the_event_loop_reads_more_than_a_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Core], Awaitable[object]]
+) -> None:
+    """A removal reads each key three times: to find it, to forget it, and for the bookkeeping."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        core.reader.recovered = True
+        await fill(core)
+        meta.records.clear()  # a load adopts nothing, and so reads nothing
+        turns = Turns(core.cache, monkeypatch)
+        watching = asyncio.create_task(turns.watch())
+        await call(core)
+        watching.cancel()
+        assert SLICE_ROWS // 2 < turns.most <= 4 * SLICE_ROWS
+
+
+async def test_a_group_that_is_named_often_is_answered_once(tmp_path: Path) -> None:
+    """5,002 bytes brought 1,000,000 rows."""
+    groups = [Shards(group="g")] * 1_000
+    assert await parse_wanted(groups) == [Wanted(GROUP, [])]
+    named = [Shards(group="g", shards=["a", "b", "a"]), Shards(group="h"), Shards(group="g", shards=["c", "a"])]
+    assert await parse_wanted(named) == [Wanted(GROUP, ["a", "b", "c"]), Wanted(GroupKey("default", "h"), [])]
+    assert await parse_wanted([*named, Shards(group="g")]) == [Wanted(GROUP, []), Wanted(GroupKey("default", "h"), [])]
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await fill(core, count=20)
+        found = await core.reader.answer(await parse_wanted(groups), lambda key, _: key, lambda _: 1)
+        assert [each.shard for each in found] == NAMED[:20]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[Shards(group="g")] * (MAX_NAMED + 1), [Shards(group="g", shards=["s"] * (MAX_NAMED // 2))] * 3],
+    ids=["groups", "shards"],
+)
+async def test_more_names_than_one_request_may_have_are_refused(groups: Sequence[Shards]) -> None:
+    """With the number, and what to do."""
+    with pytest.raises(InvalidInputError, match=r"^groups.*over 50000.*; ask in several calls$"):
+        await parse_wanted(groups)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(400, 1), (5_000, 10_000)], ids=["rows", "bytes"])
+async def test_an_answer_that_would_be_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int
+) -> None:
+    """By rows and by bytes; half of them by name are answered."""
+    monkeypatch.setattr("adapter.reads.MAX_ROWS", rows)
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await fill(core, count=500)
+        with pytest.raises(TooLargeError, match="name some of the shards in each of several calls, or use ListOffsets"):
+            await core.reader.answer(ALL, lambda key, _: key, lambda _: size)
+        assert len(await core.reader.answer([Wanted(GROUP, NAMED[:300])], lambda key, _: key, lambda _: size)) == 300
+
+
+async def test_a_page_of_groups_ends_within_a_group_and_the_next_one_counts_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the pages are, each group is there once, with all of its shards, tombstones and dirty ones."""
+    monkeypatch.setattr("adapter.groups.MAX_VISITED", SLICE_ROWS)
+    async with core_over(tmp_path, FakeMeta()) as core:
+        for group, count in (("a", 1), ("b", 700), ("c", 2), ("d", SLICE_ROWS), ("e", 3)):
+            await fill(core, group, count)
+        await core.resets.delete(Wanted(GroupKey("default", "b"), NAMED[:10]), execute=True)
+        await send(core, commit_of({key(NAMED[at], "b"): 6 for at in range(200, 600)}))
+        for size in (1, 2, 100):
+            pages, token = [], b""
+            while True:
+                page = await core.groups.page(b"", token, size)
+                assert len(page.rows) <= size
+                pages += page.rows
+                token = page.after
+                if not token:
+                    break
+            assert [(row.group.group, row.shards, row.dirty, row.tombstones) for row in pages] == [
+                ("a", 1, 0, 0),
+                ("b", 690, 400, 10),
+                ("c", 2, 0, 0),
+                ("d", SLICE_ROWS, 0, 0),
+                ("e", 3, 0, 0),
+            ]
+
+
+@pytest.mark.parametrize("token", [b"\0", b"\0" + bytes(40), b"\0" * 34 + b"\1n\1g\1s\1x", b"\0" * 33 + b"\1n\1g\1s"])
+async def test_a_token_of_a_half_group_that_was_never_given_out_is_refused(tmp_path: Path, token: bytes) -> None:
+    """As any other; here of a list below another namespace."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        with pytest.raises(InvalidInputError, match="page_token: is not the next_page_token of a page of this list"):
+            await core.groups.page(b"\7default", token, 10)
+
+
+async def test_a_removal_in_slices_removes_all_and_leaves_what_is_committed_behind_it(tmp_path: Path) -> None:
+    """What is committed again after its slice was removed stays; the Meta Service has all (3)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await fill(core)
+        await send(core, commit_of({key(NAMED[-1]): 6}))
+        removing = asyncio.create_task(core.ownership.remove(ALL))
+        with anyio.fail_after(PATIENCE_S):
+            while core.cache.get(key(NAMED[0])):  # noqa: ASYNC110 - turn by turn
+                await asyncio.sleep(0)
+        await core.committer.submit(commit_of({key(NAMED[0]): 7}))  # without the load of the group, which brings all back
+        assert await removing == KEYS
+        assert core.cache.keys == 1
+        assert meta.records[key(NAMED[-1])] == record(6, committed_at_ms=meta.records[key(NAMED[-1])].committed_at_ms)
+        await core.flusher.flush_all()
+        assert meta.records[key(NAMED[0])].offset == 7
+
+
+async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: Path) -> None:
+    """Only of its own: what was fetched of that one may be from before."""
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await fill(core, count=3)
+        forgets = core.committer.loaded.forgets
+        await core.ownership.remove(ALL)
+        await core.committer.submit(Load([GroupKey("default", "other")], [], forgets))
+        with pytest.raises(ContendedError):
+            await core.committer.submit(Load([GROUP], [], forgets))
+        with pytest.raises(ContendedError):
+            await core.committer.submit(Load([], [(key(NAMED[0]), record(9))], forgets))
+
+
+async def test_of_groups_that_were_forgotten_long_ago_nobody_is_sure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which forgets were of which groups is remembered for so many; beyond, a load from before is refused."""
+    monkeypatch.setattr("adapter.placing.MAX_FORGOTTEN", 2)
+    async with core_over(tmp_path, FakeMeta()) as core:
+        loaded = core.committer.loaded
+        forgets = loaded.forgets
+        for group in ("a", "b", "c"):
+            loaded.forget([GroupKey("default", group)])
+        assert loaded.forgotten_since([GROUP], forgets)
+        assert not loaded.forgotten_since([GROUP], loaded.forgets)
+
+
+def commits(groups: Iterable[tuple[str, int]]) -> offsets_pb.CommitOffsetsRequest:
+    """A commit of so many shards of each group; half of them as columns."""
+    return offsets_pb.CommitOffsetsRequest(
+        groups=[
+            offsets_pb.GroupCommits(
+                group=group,
+                shards=[offsets_pb.ShardCommit(shard=f"s{at}", offset=at, metadata="m") for at in range(count // 2)],
+                shard_names=[f"c{at}" for at in range(count - count // 2)],
+                offsets=range(count - count // 2),
+            )
+            for group, count in groups
+        ]
+    )
+
+
+async def test_a_commit_is_the_same_in_slices() -> None:
+    """Also what is wrong with it."""
+    request = commits([("a", 1_000), ("b", 3), ("c", 500)])
+    assert await parse_in_slices(request.groups, request.mode, 7) == parse_commit(request, 7)
+    request.groups[2].shards[240].ClearField("offset")
+    with pytest.raises(InvalidInputError) as at_once:
+        parse_commit(request, 7)
+    with pytest.raises(InvalidInputError, match=str(at_once.value).replace("[", r"\[")):
+        await parse_in_slices(request.groups, request.mode, 7)
+    with pytest.raises(InvalidInputError, match="mode: 9 is unknown"):
+        await parse_in_slices(commits([("a", 1)]).groups, 9)
+
+
+def test_a_commit_has_a_bounded_number_of_offsets_and_groups() -> None:
+    """It is decided and written in one turn."""
+    assert size_of(commits([("a", MAX_OFFSETS - 1), ("b", 1)]).groups) == MAX_OFFSETS + 2
+    with pytest.raises(InvalidInputError, match="groups: have 5001 offsets, over 5000; send several requests"):
+        size_of(commits([("a", MAX_OFFSETS - 1), ("b", 2)]).groups)
+    with pytest.raises(InvalidInputError, match="groups: are 2501, over 2500; send several requests"):
+        size_of([offsets_pb.GroupCommits(group="g")] * (MAX_GROUPS + 1))
+    with pytest.raises(InvalidInputError, match="have 5001 offsets"):
+        size_of([offsets_pb.GroupCommits(group="g", epochs=[0] * 5_001)])
+
+
+async def test_large_calls_go_a_few_at_a_time_and_in_their_order() -> None:
+    """What waits is bounded; who is patient waits all the same."""
+    calls = LargeCalls("calls", at_once=2, max_waiting=3)
+    gate, began = asyncio.Event(), list[int]()
+
+    async def one(number: int, *, patient: bool = False) -> None:
+        async with calls.one(patient=patient):
+            began.append(number)
+            await gate.wait()
+
+    tasks = [asyncio.create_task(one(number)) for number in range(5)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError, match="too many calls wait already; nothing was done") as caught:
+        await one(5)
+    assert caught.value.retry_after_s > 0
+    tasks.append(asyncio.create_task(one(6, patient=True)))
+    with anyio.fail_after(PATIENCE_S):
+        while len(began) < 2:  # noqa: ASYNC110 - turn by turn
+            await asyncio.sleep(0)
+    tasks[3].cancel()
+    gate.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert began == [0, 1, 2, 4, 6]
+    await one(7)
+
+
+async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
+    """A size that is larger than all of it is let in alone; who is cancelled leaves the line."""
+    room = Room("things", 10)
+    room.take(25)
+    with pytest.raises(OverloadedError, match="25 bytes of things wait already"):
+        room.take(1)
+    got: list[int] = []
+
+    async def wait(number: int) -> None:
+        await room.wait(6)
+        got.append(number)
+
+    tasks = [asyncio.create_task(wait(number)) for number in range(4)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    room.give_back(25)
+    with anyio.fail_after(PATIENCE_S):
+        while len(got) < 2:  # noqa: ASYNC110 - turn by turn
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert got == [0, 2]
+    room.give_back(6)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert got == [0, 2, 3]
+
+
+async def test_a_change_of_more_than_one_call_may_change_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a whole group; its shards by name are taken, in several calls. Tombstones do not count."""
+    monkeypatch.setattr("adapter.resets.MAX_CHANGES", 300)
+    async with core_over(tmp_path, FakeMeta()) as core:
+        await fill(core, count=500)
+        for change in (reset, delete, clone):
+            with pytest.raises(TooLargeError, match=r"default/g has more than 300 offsets.*name the shards in several calls"):
+                await change(core)
+        named = Wanted(GROUP, NAMED[:300])
+        assert len((await core.resets.delete(named, execute=True)).changes) == 300
+        assert len((await core.resets.delete(ALL[0], execute=True)).changes) == 200
+        assert not any(stored.record.live for stored in core.cache.scan())
+
+
+def test_the_bounds_of_an_answer_fit_into_a_message() -> None:
+    """A row of a description takes 100 to 200 bytes."""
+    assert MAX_DESCRIBED * 200 <= 4 * 2**20
+
+
+def test_a_slice_is_read_by_names_and_by_groups(tmp_path: Path) -> None:
+    """Small groups count for more than their rows: finding one takes its time."""
+
+    async def look() -> None:
+        async with core_over(tmp_path, FakeMeta()) as core:
+            for group in range(100):
+                await send(core, commit_of({OffsetKey("default", f"g{group:03}", "s"): 1}))
+            wanted = [Wanted(GroupKey("default", f"g{group:03}"), ()) for group in range(100)]
+            slices = [len(rows) for rows in core.reader.slices(wanted)]
+            assert sum(slices) == 100
+            assert max(slices) <= SLICE_ROWS // 5
+            found: list[tuple[OffsetKey, OffsetRecord]] = [row for rows in core.reader.slices(wanted) for row in rows]
+            assert [each.group for each, _ in found] == [f"g{group:03}" for group in range(100)]
+
+    asyncio.run(look())
