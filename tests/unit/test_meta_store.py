@@ -261,6 +261,16 @@ async def test_every_change_keeps_the_bookkeeping(tmp_path: Path) -> None:
             assert check(tmp_path / str(number), revision) == engine._state
 
 
+async def test_the_log_goes_when_its_rows_are_in_a_table(tmp_path: Path) -> None:
+    """Each batch has a row in `meta`, which alone would never fill a table: a start would replay everything since the last."""
+    async with running(tmp_path / "meta") as engine:
+        for number in range(6):
+            rows = {pack_names(CLUSTER, *key(f"s{at}")): record(number, metadata="m" * 4096) for at in range(2_000)}
+            engine._write(rows)
+        logs = tmp_path / "meta" / "db"
+        await eventually(lambda: sum(file.stat().st_size for file in logs.glob("*.log")) < rocks.WRITE_BUFFER_BYTES * 2)
+
+
 async def test_only_one_process_has_a_store(tmp_path: Path) -> None:
     """Told before anything is read: what another one is writing would look like damage."""
     engine = RocksDbEngine.open(tmp_path / "meta")
