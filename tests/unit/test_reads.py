@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from adapter import reads
-from adapter.committer import Reconcile
+from adapter.committer import Columns, Commit, Reconcile
 from adapter.core import Core
 from adapter.errors import MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta_client import GroupsPage
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.placing import MAX_ABSENT, LoadedGroups
 from adapter.reads import LOAD_GROUPS, GroupLoader, ReadMode, Wanted
 from adapter.testing import FakeMeta, eventually
@@ -313,6 +313,20 @@ async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) ->
             meta.records[key("new")] = record(9, 7)
             await commit(core, 1, "new")
             assert core.cache.get(key("new")) == record(9, 7)
+
+
+async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """The same, where it was committed among the columns of a group that had been loaded since (1)."""
+    meta = AskedMeta(of_large())
+    async with core_over(tmp_path, meta) as core:
+        await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
+        await loader_of(core).load(GROUP)
+        await send(core, Commit((), CommitMode.INCREASE_ONLY, columns=[Columns(GROUP, ["new"], [1], [], 1)]))
+        assert core.cache.get(key("new")) == record(1, committed_at_ms=1)
+        assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
+        meta.records[key("new")] = record(9, 7)
+        await commit(core, 1, "new")
+        assert core.cache.get(key("new")) == record(9, 7)
 
 
 @pytest.mark.usefixtures("small_pages")
