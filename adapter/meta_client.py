@@ -196,6 +196,8 @@ class GrpcMetaClient:
 
         Raises TimedOutError when that took too long: made again, the call asks for less.
         """
+        if not groups:
+            return GroupsPage([], (), b"")
         entries, left, after = await self._page([(group, ()) for group in groups], after, patient=patient)
         return GroupsPage(entries, groups[len(groups) - len(left) :], after)
 

@@ -131,7 +131,9 @@ class Recovery:
                     if found is None or meet(local, found) != found:
                         pushed[key] = local
         # Of whole groups: what was lost here.
-        lost = [(key, found) for key, found in remote.items() if self._cache.get(key) is None]
+        lost: list[tuple[OffsetKey, OffsetRecord | None]] = []
+        async for rows in in_slices(list(remote.items())):
+            lost += [(key, found) for key, found in rows if self._cache.get(key) is None]
         # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
         async for entries in in_slices([*differing, *lost]):
             self._committer.apply(Load((), entries, piece.forgets))

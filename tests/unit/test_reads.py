@@ -358,6 +358,11 @@ async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> Non
         meta.slow = [True]
         await commit(core, 1, "s8")
         assert core.cache.get(key("s8")) == record(1, 0)
+        meta.asked.clear()
+        # What took too long as a whole is asked for by its keys from now on.
+        await commit(core, 6, "s7")
+        assert core.cache.get(key("s7")) == record(6, 4)
+        assert meta.asked == [[key("s7")]]
 
 
 async def test_a_page_in_the_middle_that_takes_too_long_is_asked_for_again(tmp_path: Path) -> None:
