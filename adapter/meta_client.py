@@ -6,7 +6,7 @@ Never retries: the flusher and the recovery do, with the values that are newest 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import groupby, islice
+from itertools import groupby
 from random import Random
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -260,7 +260,7 @@ class GrpcMetaClient:
         for (group, _), found in zip(wanted, reply.groups, strict=False):
             rows = found.offsets
             for at in range(0, len(rows), SLICE):
-                entries += [(OffsetKey(*group, item.shard_name), record_of(item)) for item in islice(rows, at, at + SLICE)]
+                entries += [(OffsetKey(*group, item.shard_name), record_of(item)) for item in rows[at : at + SLICE]]
                 await others()
         left = wanted[len(reply.groups) - bool(reply.next_page_token) :]
         if left:

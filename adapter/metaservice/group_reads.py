@@ -68,22 +68,26 @@ async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOff
 
 async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_Wanted]:
     wanted = []
-    names = 0
+    names = 0  # that were checked since others had their turns
     for at, item in enumerate(request.groups):
+        if names >= NAMES_AT_ONCE:
+            names = 0
+            await others()
         namespace = check_name(item.namespace or DEFAULT_NAMESPACE, f"groups[{at}].namespace")
         group = GroupKey(namespace, check_name(item.group, f"groups[{at}].group"))
-        shards = item.shard_names
-        for begin in range(0, len(shards), NAMES_AT_ONCE):
-            for index, name in enumerate(islice(shards, begin, begin + NAMES_AT_ONCE), begin):
+        shards: dict[str, None] = {}
+        for begin in range(0, len(item.shard_names), NAMES_AT_ONCE):
+            some = item.shard_names[begin : begin + NAMES_AT_ONCE]
+            for index, name in enumerate(some, begin):
                 if name_problem(name):
                     check_name(name, f"groups[{at}].shard_names[{index}]")
-            names += NAMES_AT_ONCE
-            if names > NAMES_AT_ONCE:
+            shards.update(dict.fromkeys(some))
+            names += len(some)
+            if names >= NAMES_AT_ONCE:
+                names = 0
                 await others()
         names += 1
-        if names % NAMES_AT_ONCE == 0:
-            await others()
-        wanted.append(_Wanted(group, list(dict.fromkeys(shards))))
+        wanted.append(_Wanted(group, list(shards)))
     return wanted
 
 
@@ -136,7 +140,7 @@ class _Page:
             if not shards or left <= 0:
                 break
             begin = shards.index(after) + 1 if after and not parts else 0
-            keys = [OffsetKey(*group, shard) for shard in islice(shards, begin, begin + left)]
+            keys = [OffsetKey(*group, shard) for shard in shards[begin : begin + left]]
             left -= max(len(keys), 1)
             parts.append(keys)
             cut = begin + len(keys) < len(shards)
