@@ -29,7 +29,7 @@ Page = tuple[list[Entry], bytes]
 PAGE_ROWS = 10_000  # of groups, where nobody waits but who asked for them
 LOAD_ROWS = 2_000  # where a commit waits
 MIN_ROWS = 50  # to which pages shrink when the server is slow
-KEYS_AT_ONCE = 10_000  # that one request names
+KEYS_AT_ONCE, GROUPS_AT_ONCE = 10_000, 1_000  # that one request names
 
 KIND_CHANGES = 4  # of the server while one read is under way, after which it is given up
 
@@ -198,8 +198,9 @@ class GrpcMetaClient:
         """
         if not groups:
             return GroupsPage([], (), b"")
-        entries, left, after = await self._page([(group, ()) for group in groups], after, patient=patient)
-        return GroupsPage(entries, groups[len(groups) - len(left) :], after)
+        some = groups[:GROUPS_AT_ONCE]
+        entries, left, after = await self._page([(group, ()) for group in some], after, patient=patient)
+        return GroupsPage(entries, groups[len(some) - len(left) :], after)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """A page of everything, and the token of the next (empty: the last)."""

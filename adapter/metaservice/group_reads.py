@@ -15,6 +15,7 @@ from adapter.rpc import meta_pb
 from adapter.wire import SLICE, others, reply_offset
 
 MAX_ROWS = 10_000  # of a page
+MAX_NAMED = 50_000  # groups and shards of a request
 MAX_BYTES = 3 * 2**20  # of a page: with the row that goes over it, less than the 4 MiB that gRPC's clients take by default
 MAX_GROUP_BYTES = 16 * 2**20  # of a GetOffsetData: the serialization of a message holds up all others
 KEYS_AT_ONCE = 1_000  # named ones that the engine is asked for: a recovery may name one in each of thousands of groups
@@ -67,6 +68,11 @@ async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOff
 
 
 async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_Wanted]:
+    count = len(request.groups)
+    if count <= MAX_NAMED:
+        count += sum(len(item.shard_names) for item in request.groups)
+    if count > MAX_NAMED:
+        raise InvalidInputError(f"groups: name {count:,} groups and shards, over {MAX_NAMED:,}; send several requests")
     wanted = []
     names = 0  # that were checked since others had their turns
     for at, item in enumerate(request.groups):
