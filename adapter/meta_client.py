@@ -6,7 +6,7 @@ Never retries: the flusher and the recovery do, with the values that are newest 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import groupby, islice
+from itertools import groupby
 from operator import itemgetter
 from random import Random
 from typing import NamedTuple, Protocol, TypeVar
@@ -31,7 +31,7 @@ Page = tuple[list[Entry], bytes]
 PAGE_ROWS = 10_000  # of groups, where nobody waits but who asked for them
 LOAD_ROWS = 2_000  # where a commit waits
 MIN_ROWS = 50  # to which pages shrink when the server is slow
-KEYS_AT_ONCE = 10_000  # that one request names
+KEYS_AT_ONCE, GROUPS_AT_ONCE = 10_000, 1_000  # that one request names
 
 KIND_CHANGES = 4  # of the server while one read is under way, after which it is given up
 
@@ -211,8 +211,11 @@ class GrpcMetaClient:
 
         Raises TimedOutError when that took too long: made again, the call asks for less.
         """
-        entries, left, after = await self._page([(group, ()) for group in groups], after, patient=patient)
-        return GroupsPage(entries, groups[len(groups) - len(left) :], after)
+        if not groups:
+            return GroupsPage([], (), b"")
+        some = groups[:GROUPS_AT_ONCE]
+        entries, left, after = await self._page([(group, ()) for group in some], after, patient=patient)
+        return GroupsPage(entries, groups[len(some) - len(left) :], after)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """A page of everything, and the token of the next (empty: the last)."""
@@ -273,7 +276,7 @@ class GrpcMetaClient:
         for (group, _), found in zip(wanted, reply.groups, strict=False):
             rows = found.offsets
             for at in range(0, len(rows), SLICE):
-                entries += [(OffsetKey(*group, item.shard_name), record_of(item)) for item in islice(rows, at, at + SLICE)]
+                entries += [(OffsetKey(*group, item.shard_name), record_of(item)) for item in rows[at : at + SLICE]]
                 await others()
         left = wanted[len(reply.groups) - bool(reply.next_page_token) :]
         if left:

@@ -206,7 +206,11 @@ class GroupLoader:
             left, after, of_first = groups, b"", 0
             until = anyio.current_time() + LOAD_LIMIT_S
             while left:
-                page = await (self._page(left, after) if patient else self._meta.groups_page(left, after, patient=False))
+                try:
+                    page = await (self._page(left, after) if patient else self._meta.groups_page(left, after, patient=False))
+                except TimedOutError:
+                    self._large.update(left[:1])  # too large for this time
+                    raise
                 complete = left[: len(left) - len(page.left)]
                 await self._adopt(complete, page.entries, forgets)
                 if complete:

@@ -60,8 +60,8 @@ class Recovery:
         self._flusher = flusher
         self._meta = meta
         self._clock = clock
-        source = WholeGroups if cache.loss_at_open else LocalKeys
-        self._source: Source = source(cache, meta, batch_keys, lambda: committer.loaded.forgets)
+        self._batch_keys = batch_keys
+        self._source = self._beginning()
         self._push_from = 0.0
         self.report = RecoveryReport(of=cache.keys)
 
@@ -87,6 +87,10 @@ class Recovery:
         self._flusher.tracks_all = True
         log.info("recovery.done", **vars(self.report))
         return self.report
+
+    def _beginning(self) -> Source:
+        source = WholeGroups if self._cache.loss_at_open else LocalKeys
+        return source(self._cache, self._meta, self._batch_keys, lambda: self._committer.loaded.forgets)
 
     async def _compare_all(self) -> None:
         told_at = self._clock()
@@ -131,7 +135,9 @@ class Recovery:
                     if found is None or meet(local, found) != found:
                         pushed[key] = local
         # Of whole groups: what was lost here.
-        lost = [(key, found) for key, found in remote.items() if self._cache.get(key) is None]
+        lost: list[tuple[OffsetKey, OffsetRecord | None]] = []
+        async for rows in in_slices(list(remote.items())):
+            lost += [(key, found) for key, found in rows if self._cache.get(key) is None]
         # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
         async for entries in in_slices([*differing, *lost]):
             self._committer.apply(Load((), entries, piece.forgets))

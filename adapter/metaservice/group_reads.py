@@ -15,6 +15,7 @@ from adapter.rpc import meta_pb
 from adapter.wire import SLICE, others, reply_offset
 
 MAX_ROWS = 10_000  # of a page
+MAX_NAMED = 50_000  # groups and shards of a request
 MAX_BYTES = 3 * 2**20  # of a page: with the row that goes over it, less than the 4 MiB that gRPC's clients take by default
 MAX_GROUP_BYTES = 16 * 2**20  # of a GetOffsetData: the serialization of a message holds up all others
 KEYS_AT_ONCE = 1_000  # named ones that the engine is asked for: a recovery may name one in each of thousands of groups
@@ -67,23 +68,32 @@ async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOff
 
 
 async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_Wanted]:
+    count = len(request.groups)
+    if count <= MAX_NAMED:
+        count += sum(len(item.shard_names) for item in request.groups)
+    if count > MAX_NAMED:
+        raise InvalidInputError(f"groups: name {count:,} groups and shards, over {MAX_NAMED:,}; send several requests")
     wanted = []
-    names = 0
+    names = 0  # that were checked since others had their turns
     for at, item in enumerate(request.groups):
+        if names >= NAMES_AT_ONCE:
+            names = 0
+            await others()
         namespace = check_name(item.namespace or DEFAULT_NAMESPACE, f"groups[{at}].namespace")
         group = GroupKey(namespace, check_name(item.group, f"groups[{at}].group"))
-        shards = item.shard_names
-        for begin in range(0, len(shards), NAMES_AT_ONCE):
-            for index, name in enumerate(islice(shards, begin, begin + NAMES_AT_ONCE), begin):
+        shards: dict[str, None] = {}
+        for begin in range(0, len(item.shard_names), NAMES_AT_ONCE):
+            some = item.shard_names[begin : begin + NAMES_AT_ONCE]
+            for index, name in enumerate(some, begin):
                 if name_problem(name):
                     check_name(name, f"groups[{at}].shard_names[{index}]")
-            names += NAMES_AT_ONCE
-            if names > NAMES_AT_ONCE:
+            shards.update(dict.fromkeys(some))
+            names += len(some)
+            if names >= NAMES_AT_ONCE:
+                names = 0
                 await others()
         names += 1
-        if names % NAMES_AT_ONCE == 0:
-            await others()
-        wanted.append(_Wanted(group, list(dict.fromkeys(shards))))
+        wanted.append(_Wanted(group, list(shards)))
     return wanted
 
 
@@ -136,7 +146,7 @@ class _Page:
             if not shards or left <= 0:
                 break
             begin = shards.index(after) + 1 if after and not parts else 0
-            keys = [OffsetKey(*group, shard) for shard in islice(shards, begin, begin + left)]
+            keys = [OffsetKey(*group, shard) for shard in shards[begin : begin + left]]
             left -= max(len(keys), 1)
             parts.append(keys)
             cut = begin + len(keys) < len(shards)

@@ -172,6 +172,15 @@ async def test_a_bad_token_or_size_is_refused(asked: list[Asked], token: bytes, 
         await group_reads.batch(MemoryEngine(lambda: 1), CLUSTER, request(asked, rows, token))
 
 
+async def test_a_request_that_names_too_much_is_refused() -> None:
+    """A page of it would take long to look at (8)."""
+    engine = MemoryEngine(lambda: 1)
+    names = [f"s{at}" for at in range(group_reads.MAX_NAMED - 1)]
+    assert len((await group_reads.batch(engine, CLUSTER, request([("g", names)]))).groups) == 1
+    with pytest.raises(InvalidInputError, match="groups: name 50,001 groups and shards, over 50,000; send several requests"):
+        await group_reads.batch(engine, CLUSTER, request([("g", [*names, "one"])]))
+
+
 async def test_a_group_that_is_too_large_for_one_reply_says_how_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """RobustMQ's own call has no pages."""
     monkeypatch.setattr(group_reads, "MAX_GROUP_BYTES", 1_000)

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import anyio
+
 from adapter.cache import OffsetCache
 from adapter.client import OffsetClient
 from adapter.config import MetaSection
@@ -15,6 +17,7 @@ from tests.unit.helpers import key, record
 from tests.unit.test_recovery import lost
 
 GROUPS, SHARDS = 40, 300
+PATIENCE_S = 60.0
 BYTES_PER_S = 600_000.0  # the rows of all groups take about a second, a whole page of them longer than a call may
 SETTINGS = "timeout_ms = 400\n[recovery]\ntimeout_ms = 0\n"
 
@@ -40,8 +43,9 @@ async def test_a_recovery_after_a_loss_ends_though_the_meta_service_is_slow(tmp_
             states: list[offsets_pb.StatusReply] = []
             async with OffsetClient.connect(adapter.address, WAIT_S) as admin:
                 await eventually(lambda: "sidecar.serving" in adapter.log, WAIT_S)
-                while not states or not states[-1].recovery.done:
-                    states.append(await admin.status())
+                with anyio.fail_after(PATIENCE_S):
+                    while not states or not states[-1].recovery.done:
+                        states.append(await admin.status())
                 degraded = [state for state in states if state.state == offsets_pb.StatusReply.DEGRADED]
                 for state in degraded:
                     assert f"compared {state.recovery.compared} of {state.recovery.of} keys" in state.reason

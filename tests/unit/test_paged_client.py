@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from adapter import meta_client
 from adapter.config import MetaSection
 from adapter.errors import TimedOutError
 from adapter.meta_client import LOAD_ROWS, MIN_ROWS, PAGE_ROWS, GrpcMetaClient
@@ -78,6 +79,7 @@ async def test_pages_shrink_until_a_slow_server_answers_and_grow_again() -> None
                 page = await client.groups_page(left, after)
             except TimedOutError:
                 failures += 1
+                assert failures < 5, slow.asked
                 continue
             found += [where for where, _ in page.entries]
             left, after = list(page.left), page.after
@@ -123,3 +125,17 @@ async def test_pages_do_not_shrink_below_the_floor() -> None:
                 await client.groups_page([G])
         assert client._patient_pages.rows == MIN_ROWS
         assert slow.asked == [2 * MIN_ROWS, MIN_ROWS]
+
+
+async def test_many_groups_are_asked_for_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them complete, and in their order."""
+    monkeypatch.setattr(meta_client, "GROUPS_AT_ONCE", 3)
+    async with served(2) as (slow, client):
+        groups = [GroupKey("default", name) for name in "abcdefg"]
+        left, after = groups, b""
+        while left:
+            page = await client.groups_page(left, after)
+            assert list(page.left) == left[3:]
+            assert [where for where, _ in page.entries] == [key("s000000"), key("s000001")] * (page.left == [])
+            left, after = list(page.left), page.after
+        assert len(slow.asked) == 3

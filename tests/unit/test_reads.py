@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from adapter import reads
-from adapter.committer import Reconcile
+from adapter.committer import Columns, Commit, Reconcile
 from adapter.core import Core
 from adapter.errors import MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta_client import GroupsPage
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.placing import MAX_ABSENT, LoadedGroups
 from adapter.reads import LOAD_GROUPS, GroupLoader, ReadMode, Wanted
 from adapter.testing import FakeMeta, eventually
@@ -315,6 +315,20 @@ async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) ->
             assert core.cache.get(key("new")) == record(9, 7)
 
 
+async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """The same, where it was committed among the columns of a group that had been loaded since (1)."""
+    meta = AskedMeta(of_large())
+    async with core_over(tmp_path, meta) as core:
+        await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
+        await loader_of(core).load(GROUP)
+        await send(core, Commit((), CommitMode.INCREASE_ONLY, columns=[Columns(GROUP, ["new"], [1], [], 1)]))
+        assert core.cache.get(key("new")) == record(1, committed_at_ms=1)
+        assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
+        meta.records[key("new")] = record(9, 7)
+        await commit(core, 1, "new")
+        assert core.cache.get(key("new")) == record(9, 7)
+
+
 @pytest.mark.usefixtures("small_pages")
 async def test_a_whole_large_group_is_read_in_pages_and_is_loaded_behind_the_last(tmp_path: Path) -> None:
     """Then it is known what is absent in it."""
@@ -344,6 +358,11 @@ async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> Non
         meta.slow = [True]
         await commit(core, 1, "s8")
         assert core.cache.get(key("s8")) == record(1, 0)
+        meta.asked.clear()
+        # What took too long as a whole is asked for by its keys from now on.
+        await commit(core, 6, "s7")
+        assert core.cache.get(key("s7")) == record(6, 4)
+        assert meta.asked == [[key("s7")]]
 
 
 async def test_a_page_in_the_middle_that_takes_too_long_is_asked_for_again(tmp_path: Path) -> None:
