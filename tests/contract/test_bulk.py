@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names
-from adapter.metaservice.engine import Engine, MergeCounts, Parts
-from adapter.model import OffsetKey, OffsetRecord, Status
+from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, differing
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
 from tests.contract.test_engine import ENGINES, TRICKY, Opened, everything, standing
 from tests.unit.helpers import key, record, tombstone
@@ -56,6 +56,23 @@ async def test_a_merge_ends_as_a_save_does(opened: Opened, case: Case) -> None:
         assert counts == (MergeCounts(2, 0) if case.status is Status.APPLIED else MergeCounts(1, 1))
         assert await standing(engine, A, B) == [case.after, record(1)]
         assert await merge(engine, (A, case.offered)) in {MergeCounts(1, 0), MergeCounts(0, 1)}
+        assert await standing(engine, A) == [case.after]
+
+
+@pytest.mark.parametrize("case", NONE_EXPECTED, ids=lambda case: case.name)
+async def test_a_packed_save_tells_what_a_save_tells(opened: Opened, case: Case) -> None:
+    """As far as it does not stand as it was offered, in the place that it has among many (2)."""
+    async with opened() as engine:
+        many = [(key(f"s{at:04}"), record(at + 1)) for at in range(600)]
+        if case.before:
+            await save(engine, (A, case.before), (many[-1][0], record(9_999)))
+        entries = [*many[:-1], (A, case.offered), many[-1]]
+        found = await engine.save_packed(
+            CLUSTER, [encode_key(where) for where, _ in entries], [encode_record(offered) for _, offered in entries]
+        )
+        told = differing([SaveEntry(A, case.offered)], [SaveOutcome(case.status, case.after)], first=599)
+        last = [Differing(600, Status.SUPERSEDED, encode_record(record(9_999)))] if case.before else []
+        assert found == [*told, *last]
         assert await standing(engine, A) == [case.after]
 
 

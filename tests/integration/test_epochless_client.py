@@ -1,6 +1,6 @@
 """The way to servers of both kinds: how the client finds out which one answers, and what it sends to one without epochs."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def _every(_: OffsetKey) -> bool:
     return True
 
 
-def _statuses(outcomes: list[SaveOutcome]) -> list[Status]:
+def _statuses(outcomes: Sequence[SaveOutcome]) -> list[Status]:
     return [outcome.status for outcome in outcomes]
 
 

@@ -129,7 +129,7 @@ async def test_a_packed_save_ends_as_a_save_of_its_entries(tmp_path: Path) -> No
             entries = [SaveEntry(where, some_record(rng, (0, 0, 1, 2, 2**32, 2**33))) for where in keys]
             bad = rng.randrange(len(entries))
             broken = rng.choice(({"metadata": LONG}, {"epoch": EPOCH_MAX + 1}, {"topic": "\n"}))
-            entries[bad] = entries[bad]._replace(record=entries[bad].record._replace(**broken))  # type: ignore[arg-type]
+            entries[bad] = entries[bad]._replace(record=entries[bad].record._replace(**broken))
             rows = await front.SaveOffsetData(await save_request(f"one-{turn}", entries), nothing)
             wanted = list(map(save_outcome, entries, rows.results))
             chunk = chunk_of([entry[:2] for entry in entries])
@@ -267,10 +267,10 @@ def test_a_chunk_and_its_outcomes_are_sequences_that_are_made_when_asked(sizes: 
     outcomes = Outcomes(chunk, others)
     wanted = [others.get(at, SaveOutcome(APPLIED, as_first(entry.record))) for at, entry in enumerate(entries)]
     for lazy, whole in ((chunk, entries), (outcomes, wanted)):
-        assert list(lazy) == whole  # type: ignore[call-overload]
-        assert [lazy[at] for at in range(len(whole))] == whole  # type: ignore[index]
-        assert lazy[1:4] == whole[1:4]  # type: ignore[index]
-        assert len(lazy) == len(whole)  # type: ignore[arg-type]
+        assert list(lazy) == whole
+        assert [lazy[at] for at in range(len(whole))] == whole
+        assert lazy[1:4] == whole[1:4]
+        assert len(lazy) == len(whole)
     pieces = list(chunk.without(others, count))
     left = [entry.key for runs in pieces for entry in Chunk(runs)]
     assert left == [entry.key for at, entry in enumerate(entries) if at not in others]
