@@ -32,7 +32,7 @@ from adapter.wire import in_slices, others
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 500  # acknowledged entries, before others have their turns: some 2 ms, when their epochs are stored
+AT_ONCE = 250  # acknowledged entries, before others have their turns: some 2 ms, when their epochs are stored
 
 Batch = Mapping[GroupKey, Mapping[str, Held]]
 

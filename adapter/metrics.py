@@ -27,9 +27,9 @@ class AdapterMetrics:
         self.registry.register(self._commits)
         results = self._counter("save_results", "Saved entries by what the Meta Service made of them.", ["status"])
         self.results = {status: results.labels(status.name.lower()) for status in Status}
-        self._save_calls = self._counter("save_calls", "SaveOffsetData calls.", ["cause"])
-        self._save_entries = self._counter("save_entries", "Entries sent in SaveOffsetData calls.", ["cause"])
-        self._save_seconds = self._histogram("save_call_seconds", "Duration of a SaveOffsetData call.", _LATENCY_BUCKETS)
+        self._save_calls = self._counter("save_calls", "Save calls to the Meta Service.", ["cause"])
+        self._save_entries = self._counter("save_entries", "Entries sent in save calls.", ["cause"])
+        self._save_seconds = self._histogram("save_call_seconds", "Duration of a save call.", _LATENCY_BUCKETS)
         self._flush_size = self._histogram("flush_keys", "Keys in a flush.", _SIZE_BUCKETS)
         self._flush_seconds = self._histogram("flush_seconds", "Duration of a successful flush.", _LATENCY_BUCKETS)
         self._flush_failures = self._counter("flush_failures", "Flushes that could not be sent whole.")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 ROOT = machine.ROOT
 METRICS_OFF = "[metrics]\nlisten = ''"
-SAVE_CALLS = 'offset_meta_calls_total{rpc="SaveOffsetData"}'
+SAVE_CALLS = [f'offset_meta_calls_total{{rpc="{rpc}"}}' for rpc in ("SaveOffsetData", "MergeOffsetData")]
 
 
 def with_metrics(service: ServiceProcess) -> int:
@@ -86,7 +86,8 @@ class Stack:
         """What both have counted so far."""
         async with OffsetClient.connect(self.adapter.address) as client:
             status = await client.admin.Status(offsets_pb.StatusRequest())
-        seen = scrape(self.meta_metrics).get(SAVE_CALLS, 0.0)
+        counts = scrape(self.meta_metrics)
+        seen = sum(counts.get(name, 0.0) for name in SAVE_CALLS)
         return Counters(time.monotonic(), seen, status.save_calls, cpu_s(self.adapter.pid), cpu_s(self.meta.pid))
 
     async def commits(self) -> int:

@@ -53,7 +53,8 @@ class Monitor:
             found = samples or {}
             shown.balances = bool(found.get(("offset_meta_leaders_balancing", "")))
             if samples is not None:
-                shown.save_calls = save_calls.shown(int(found.get(("offset_meta_calls_total", "SaveOffsetData"), 0)))
+                saves = sum(found.get(("offset_meta_calls_total", rpc), 0) for rpc in ("SaveOffsetData", "MergeOffsetData"))
+                shown.save_calls = save_calls.shown(int(saves))
                 shown.moves = moves.shown(int(found.get(("offset_meta_leader_moves_total", "moved"), 0)))
             await anyio.sleep(FRONTS_EVERY_S)
 

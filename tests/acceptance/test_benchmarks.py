@@ -31,6 +31,7 @@ BARS = {
     "wal_sync": 3,
     "front": 10,
     "during_flush": 1,
+    "drain": 4,
     "journal": 3,
     "meta_bulk": 2,
     "offset_files": 9,
@@ -188,6 +189,17 @@ def test_commits_are_told_apart_by_whether_a_flush_was_under_way(ran: Ran) -> No
     rows = ran.stored("during_flush")["tables"][0]["rows"]
     assert [row[1].split()[0] for row in rows] == ["without", "during"]
     assert sum(row[2] for row in rows) > 0
+
+
+def test_a_drain_is_told_with_the_cpu_of_both_processes(ran: Ran) -> None:
+    """Of new keys and of known ones; a killed adapter compares all of them at its start, and pushes what was dirty."""
+    for _, offsets, seconds, rate, *cpu in ran.stored("drain")["tables"][0]["rows"]:
+        assert rate == pytest.approx(offsets / seconds)
+        assert min(cpu) > 0
+    (_, keys, *_), _ = ran.stored("drain")["tables"][0]["rows"]
+    dirty, clean = (row[4:6] for row in ran.stored("drain")["tables"][2]["rows"])
+    assert dirty[0] >= keys
+    assert clean[1] >= keys
 
 
 def test_the_rates_are_drawn_or_the_screen_says_why_not(ran: Ran) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names
-from adapter.metaservice.engine import Engine, MergeCounts, Parts
-from adapter.model import OffsetKey, OffsetRecord, Status
+from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, differing
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
 from tests.contract.test_engine import ENGINES, TRICKY, Opened, everything, standing
 from tests.unit.helpers import key, record, tombstone
@@ -58,6 +58,23 @@ async def test_a_merge_ends_as_a_save_does(opened: Opened, case: Case) -> None:
         assert [at for at, _ in counts.rejected] == [1] * (case.status is Status.INVALID)
         assert await standing(engine, A, B) == [case.after, record(1)]
         assert sum((await merge(engine, (A, case.offered)))[:2]) == (case.status is not Status.INVALID)
+        assert await standing(engine, A) == [case.after]
+
+
+@pytest.mark.parametrize("case", NONE_EXPECTED, ids=lambda case: case.name)
+async def test_a_packed_save_tells_what_a_save_tells(opened: Opened, case: Case) -> None:
+    """As far as it does not stand as it was offered, in the place that it has among many (2)."""
+    async with opened() as engine:
+        many = [(key(f"s{at:04}"), record(at + 1)) for at in range(600)]
+        if case.before:
+            await save(engine, (A, case.before), (many[-1][0], record(9_999)))
+        entries = [*many[:-1], (A, case.offered), many[-1]]
+        found = await engine.save_packed(
+            CLUSTER, [encode_key(where) for where, _ in entries], [encode_record(offered) for _, offered in entries]
+        )
+        told = differing([SaveEntry(A, case.offered)], [SaveOutcome(case.status, case.after)], first=599)
+        last = [Differing(600, Status.SUPERSEDED, encode_record(record(9_999)))] if case.before else []
+        assert found == [*told, *last]
         assert await standing(engine, A) == [case.after]
 
 

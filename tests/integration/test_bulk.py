@@ -54,7 +54,10 @@ def merge(
     stub: Stub, cluster: str, entries: Sequence[tuple[OffsetKey, OffsetRecord]], **fields: Any
 ) -> meta_pb.MergeOffsetDataReply:
     """Merge records."""
-    packed = {"keys": [encode_key(where) for where, _ in entries], "records": [encode_record(found) for _, found in entries]}
+    packed: dict[str, Any] = {
+        "keys": [encode_key(where) for where, _ in entries],
+        "records": [encode_record(found) for _, found in entries],
+    }
     reply: meta_pb.MergeOffsetDataReply = stub.MergeOffsetData(
         meta_pb.MergeOffsetDataRequest(cluster_name=cluster, **{**packed, **fields}), timeout=PATIENCE_S
     )

@@ -6,8 +6,8 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "forward-is-not-dirty",
         "committer.py",
-        "            for group, held in writing.forward.items():\n                self._dirty.add(group, held, now)\n",
-        "",
+        "                if not self._begun:\n",
+        "                if self._begun:\n",
         "most commits are never sent to the Meta Service, but by a recovery",
         ("unit/test_columns.py::test_a_column_does_what_an_entry_does",),
     ),

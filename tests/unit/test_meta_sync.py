@@ -30,6 +30,7 @@ CHANGES: dict[str, tuple[Change, object]] = {
         lambda engine: engine.merge(CLUSTER, [encode_key(key())], [encode_record(record(9))]),
         MergeCounts(1, 0),
     ),
+    "save_packed": (lambda engine: engine.save_packed(CLUSTER, [encode_key(key())], [encode_record(record(9))]), []),
     "delete": (lambda engine: engine.delete(CLUSTER, "default", "g", []), None),
     "expire": (lambda engine: engine.expire(CLUSTER, "default", "g", 2, 3), Expiry(1)),
 }
