@@ -31,7 +31,8 @@ ENV PATH=/opt/offset-adapter/bin:$PATH \
 WORKDIR /var/lib/offset-adapter
 VOLUME /var/lib/offset-adapter
 USER 10001
-# The Meta Service listens elsewhere: run it with -e OFFSET_ADAPTER_ADDRESS=127.0.0.1:9530.
-HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["offset-adapter", "health"]
+# /readyz on the port of the metrics, by what is here anyway. For the Meta Service: -e METRICS_PORT=9531.
+ENV METRICS_PORT=9521
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/$METRICS_PORT && printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && [ $status = 200 ]"]
 ENTRYPOINT ["offset-adapter"]
 CMD ["serve"]

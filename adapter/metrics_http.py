@@ -28,6 +28,7 @@ REQUEST_MAX = 8_192  # bytes of a request's head
 REQUEST_S = 3.0  # from the connection to the last byte of the answer
 BEAT_S = 1.0  # between two signs of life of the event loop that does the work
 DEAD_S = 10.0  # without one
+CLOSING_TURNS = 3  # of the event loop, until the sockets of what was aborted are closed
 PLAIN = "text/plain; charset=utf-8"
 
 # Whether the process can serve, and a text for a person.
@@ -126,6 +127,8 @@ class _Server:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     def stop(self) -> None:
         """End `serve`, in its event loop."""

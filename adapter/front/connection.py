@@ -166,6 +166,7 @@ class Connection(Control):
     def _on_message(self, stream: Stream, message: bytes) -> None:
         stream.held += 1
         self._held += 1
+        self.messages += 1
         if self._held > HELD_MAX:
             raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, "too many messages that nobody has taken")
         self._forgive()

@@ -9,6 +9,8 @@ from adapter.front.sending import Sending
 from adapter.front.streams import RESET, Stream
 
 NOISE_MAX = 2_000.0  # frames that bring nothing: so many at once, and
+NOISE_FIRST = 300.0  # of them before the first message, and
+NOISE_EARNED = 20.0  # more for each message
 NOISE_PER_S = 200.0  # so many in the long run
 DRAINING = b"draining"
 PRIORITY_BYTES = 5
@@ -20,6 +22,7 @@ class Control(Sending):
     def __init__(self, now: float) -> None:
         super().__init__()
         self.closed = False
+        self.messages = 0  # that have come
         self._last = 0  # the highest stream that has begun
         self._limit = frames.ID_MAX  # and the highest that is still taken
         self._draining = False
@@ -118,7 +121,7 @@ class Control(Sending):
 
     def _note_noise(self, amount: float = 1.0) -> None:
         self._noise += amount
-        if self._noise > NOISE_MAX:
+        if self._noise > min(NOISE_FIRST + self.messages * NOISE_EARNED, NOISE_MAX):
             raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, "too many frames that bring nothing")
 
     def _fail(self, stream_id: int, error: StreamFailedError) -> None:

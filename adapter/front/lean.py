@@ -17,6 +17,7 @@ from adapter import descriptors
 from adapter.front.calls import Call, Method, Take
 from adapter.front.connection import Connection
 from adapter.front.frames import Code
+from adapter.front.newcomers import PROVEN, Newcomers, is_closed
 from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 
 log = structlog.get_logger(__name__)
@@ -50,6 +51,10 @@ class Peer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._heard = self._loop.time()
         self._asked = 0.0  # when; 0: not since it was heard
+        self._socket: Any = None
+        self._proven = self._said_all = False
+        self.heard_first = False
+        self.unread = bytearray()  # of a newcomer, see `Newcomers`
         self._reading = True
         self._flushing = False
         self._begun: list[Call] = []
@@ -60,7 +65,8 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
-        if descriptors.is_reserved(transport.get_extra_info("socket").fileno()):
+        self._socket = transport.get_extra_info("socket")
+        if self._socket is not None and descriptors.is_reserved(self._socket.fileno()):
             self._server.refuse(self._transport)
             return
         self._transport.set_write_buffer_limits(OUT_MAX)
@@ -72,8 +78,9 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """Tell every call."""
-        self._transport = None
+        self._transport = self._socket = None
         self._server.peers.discard(self)
+        self._server.newcomers.forget(self)
         self._begun.clear()
         self._waiting.clear()
         for stream in list(self.connection.streams.values()):
@@ -83,17 +90,42 @@ class Peer(asyncio.Protocol):
                 cast("Call", call).cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Handle all that is in one read."""
+        """Handle all that is in one read, or of a newcomer in its turn."""
         self._heard = self._loop.time()
         self._asked = 0.0
+        if self._proven and not self.unread:
+            self.handle(data)
+        else:
+            self._server.newcomers.add(self, data)
+        if len(data) >= READ_MAX or len(self.unread) >= READ_MAX:
+            self._stop_reading()  # else libuv goes on reading this one, and nobody else has a turn
+
+    def eof_received(self) -> bool:
+        """It will send no more: the connection ends, for a newcomer when its turn has come."""
+        self._said_all = bool(self.unread)
+        return self._said_all
+
+    def handle(self, data: bytes) -> None:
+        """Bytes whose turn has come."""
         for event in self.connection.receive(data, self._heard):
             self._on_event(event)
         self.flush_soon()
         self._take_turn()
         if self.connection.closed:
-            self._hang_up()
-        elif len(data) >= READ_MAX:
-            self._stop_reading()  # else libuv goes on reading this one, and nobody else has a turn
+            self._server.newcomers.forget(self)
+            self.hang_up()
+        elif self._said_all and not self.unread:
+            self.hang_up()
+
+    @property
+    def is_proven(self) -> bool:
+        """True when it has sent enough messages to be no newcomer any more."""
+        self._proven = self._proven or self.connection.messages >= PROVEN
+        return self._proven
+
+    def is_gone(self) -> bool:
+        """True when nobody is there to be answered."""
+        return self._transport is None or self._transport.is_closing() or is_closed(self._socket)
 
     def pause_writing(self) -> None:
         """The peer does not read: nothing more is read from it, and who streams to it waits."""
@@ -133,7 +165,7 @@ class Peer(asyncio.Protocol):
         """Drop a peer that has gone without a word."""
         quiet_s = now - self._heard
         if (self._asked and now - self._asked > ANSWER_S) or (not self.connection.greeted and quiet_s > GREET_S):
-            self._hang_up(at_once=True)
+            self.hang_up(at_once=True)
         elif quiet_s > QUIET_S and not self._asked:
             self._asked = now
             self.connection.ping()
@@ -162,7 +194,7 @@ class Peer(asyncio.Protocol):
             await asyncio.wait(running)
         self.connection.go_away()
         self._flush()
-        self._hang_up(at_once=bool(self._transport and self._transport.get_write_buffer_size()))
+        self.hang_up(at_once=bool(self._transport and self._transport.get_write_buffer_size()))
 
     @property
     def _may_start(self) -> bool:
@@ -202,7 +234,7 @@ class Peer(asyncio.Protocol):
         data = self.connection.take_output()
         if data and self._transport:
             self._transport.write(data)
-        if not self._reading and self.can_write.is_set():
+        if not self._reading and self.can_write.is_set() and len(self.unread) < READ_MAX:
             self._read_on()
 
     def _stop_reading(self) -> None:
@@ -215,7 +247,8 @@ class Peer(asyncio.Protocol):
             self._reading = True
             self._transport.resume_reading()
 
-    def _hang_up(self, *, at_once: bool = False) -> None:
+    def hang_up(self, *, at_once: bool = False) -> None:
+        """End the connection, behind what is still to be sent unless `at_once`."""
         self._flush()
         if self._transport:
             if at_once:
@@ -230,6 +263,7 @@ class LeanServer:
     def __init__(self, refused: Callable[[], None] = lambda: None) -> None:
         self._refused = refused
         self._told = -TELL_S
+        self.newcomers = Newcomers()
         self.methods: dict[str, Method] = {}
         self.peers: set[Peer] = set()
         self._turns: deque[Peer] = deque()

@@ -1,8 +1,12 @@
 """What the metrics port says of the process's health, and a signal that is no reason to end."""
 
 import http.client
+import json
+import os
+import re
 import signal
 import socket
+import subprocess
 import threading
 from functools import partial
 from pathlib import Path
@@ -19,7 +23,9 @@ from adapter.rpc import offsets_pb
 from adapter.testing import ServiceProcess, adapter_process, ended, free_port, meta_process
 from tests.durability.machine import NOWHERE
 from tests.integration.helpers import PATIENCE_S, commits, rpc, serving, wait_until
+from tests.integration.test_descriptors import hung_up
 
+ROOT = Path(__file__).parents[2]
 STATES = {
     offsets_pb.StatusReply.DEGRADED: 200,
     offsets_pb.StatusReply.RECOVERING: 503,
@@ -109,7 +115,7 @@ async def test_the_server_of_metrics_ends_with_its_context() -> None:
             ):
                 raise AssertionError
         with peer:
-            assert peer.recv(1) == b""
+            assert hung_up([peer]) == 1
     assert threading.active_count() == before
 
 
@@ -138,6 +144,36 @@ def test_both_processes_answer_probes(directory: Path) -> None:
         with rpc(adapter.address) as stubs:
             stubs.store.CommitOffsets(commits({"s": 1}), timeout=PATIENCE_S)
         assert (adapter.stop(), meta.stop()) == (0, 0)
+
+
+def test_the_health_check_of_the_image_is_the_readiness(directory: Path) -> None:
+    """As the Dockerfile has it: 0 when it is ready, else something else; also where nobody listens."""
+    line = next(line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("HEALTHCHECK"))
+    command = json.loads(line.partition("CMD ")[2])
+    meta = meta_process(directory)
+    port, waiting = probed(meta), adapter_process(directory / "2", NOWHERE, extra=ENDLESS_RECOVERY)
+    other = probed(waiting)
+
+    def check(port: int) -> int:
+        done = subprocess.run(
+            command, env={"PATH": os.environ["PATH"], "METRICS_PORT": str(port)}, capture_output=True, check=False
+        )
+        return done.returncode
+
+    with ended(meta, waiting):
+        waiting.launch()
+        meta.start()
+        wait_until(lambda: _answers(other), "the port is open")
+        assert (check(port), check(other), check(free_port())) == (0, 1, 1)
+
+
+def test_the_manifests_probe_what_is_there() -> None:
+    """By path and port; nothing starts the command for a probe."""
+    for name in ("broker.yaml", "front.yaml"):
+        text = (ROOT / "deploy/kubernetes" / name).read_text()
+        probes = dict(re.findall(r"(\w+)Probe: \{httpGet: \{path: (\S+), port: metrics\}", text))
+        assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/livez"}
+        assert "offset-adapter, health" not in text
 
 
 def _noted(service: ServiceProcess) -> bool:

@@ -18,7 +18,7 @@ from hyperframe.frame import (
 )
 
 from adapter.front.connection import MESSAGE_MAX, STREAMS_MAX
-from adapter.front.control import NOISE_MAX, NOISE_PER_S
+from adapter.front.control import NOISE_EARNED, NOISE_FIRST, NOISE_MAX, NOISE_PER_S
 from adapter.front.frames import Code
 from adapter.front.loans import LENT_MAX
 from tests.front_client import block, request
@@ -263,6 +263,7 @@ def test_work_grows_with_the_bytes_alone(prepare: Prepare, make: Callable[[int],
     for count in (size // 4, size):
         server = Server()
         prepare(server)
+        server.connection.messages = 1_000  # else it would be ended before
         sent = make(count)
         taken.append(steps_of(partial(server.connection.receive, sent, 0.0)))
         assert taken[-1] <= STEPS_PER_BYTE * len(sent) + 2_000
@@ -277,3 +278,15 @@ def test_reads_of_one_byte_cost_a_few_steps_each() -> None:
     server.call()
     sent = data(1, message(bytes(4_000)))
     assert steps_of(lambda: [server.connection.receive(piece, 0.0) for piece in in_pieces(sent, 1)]) < 40 * len(sent)
+
+
+@pytest.mark.parametrize("messages", [0, 1, 10, 1_000])
+def test_a_connection_may_send_more_that_brings_nothing_the_more_it_has_brought(messages: int) -> None:
+    """At first little: a connection that was made for it costs the server little."""
+    server = Server()
+    server.connection.messages = messages
+    allowed = int(min(NOISE_FIRST + messages * NOISE_EARNED, NOISE_MAX)) - 2  # its settings, and ours acknowledged
+    server.feed(PING * allowed)
+    assert not server.connection.closed
+    server.feed(PING * 10)
+    assert server.connection.closed

@@ -1,0 +1,82 @@
+"""Connections that have not shown yet what they are for: their bytes are handled in small slices, in turn, a share of each turn.
+
+Who has sent a few messages is read at once. So a storm of connections holds up neither them nor, for long, an honest newcomer:
+its first request fits in a first slice, and first slices go before all others. What those leave who are gone is dropped unread.
+"""
+
+import asyncio
+import socket
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from adapter.front.lean import Peer
+
+PROVEN = 16  # messages after which a connection is no newcomer
+FIRST_SLICE, SLICE = 1_024, 2_048  # bytes: a request with its connection's preface; what comes behind it
+SHARE_S = 0.005  # of a turn of the event loop
+WAITING_MAX = 32 * 2**20  # bytes of all newcomers; beyond, those that sent more than a request are hung up on
+TCP_CLOSE = 7  # a state of the kernel's: reset, or closed on both sides
+
+
+class Newcomers:
+    """Those whose bytes wait."""
+
+    def __init__(self) -> None:
+        self._first: deque[Peer] = deque()
+        self._more: deque[Peer] = deque()
+        self._due = False
+        self._bytes = 0
+
+    def add(self, peer: "Peer", data: bytes) -> None:
+        """Bytes of a newcomer have come."""
+        waits = bool(peer.unread)
+        peer.unread += data
+        self._bytes += len(data)
+        if self._bytes > WAITING_MAX and len(peer.unread) > FIRST_SLICE:
+            peer.hang_up(at_once=True)
+        if not waits:
+            (self._more if peer.heard_first else self._first).append(peer)
+            if not self._due:
+                self._due = True
+                asyncio.get_running_loop().call_soon(self._turn)
+
+    def forget(self, peer: "Peer") -> None:
+        """One has gone; its place in the queue is passed over."""
+        self._bytes -= len(peer.unread)
+        peer.unread.clear()
+
+    def _turn(self) -> None:
+        """Handle slices for a share of this turn."""
+        until = time.monotonic() + SHARE_S
+        while self._first or self._more:
+            peer = (self._first or self._more).popleft()
+            self._serve(peer)
+            if time.monotonic() >= until:
+                break
+        self._due = bool(self._first or self._more)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _serve(self, peer: "Peer") -> None:
+        if not peer.unread:
+            return
+        if peer.is_gone():
+            peer.hang_up(at_once=True)
+            return
+        size = len(peer.unread) if peer.is_proven else SLICE if peer.heard_first else FIRST_SLICE
+        data = bytes(peer.unread[:size])
+        del peer.unread[:size]
+        self._bytes -= len(data)
+        peer.heard_first = True
+        peer.handle(data)
+        if peer.unread:
+            self._more.append(peer)
+
+
+def is_closed(connection: socket.socket | None) -> bool:
+    """True when a TCP connection has come to its end in both directions: nobody is there to be answered."""
+    if connection is None or connection.family == socket.AF_UNIX:
+        return False
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSE
