@@ -25,7 +25,7 @@ from adapter.model import SaveEntry, SaveOutcome
 from adapter.plans import Reset, To
 from adapter.reads import Wanted
 from adapter.retry import retrying
-from adapter.statuses import MAX_PUSHBACK_S, PUSHBACK, pushback_of, pushback_s, status_of
+from adapter.statuses import MAX_PUSHBACK_S, PUSHBACK, pushback_s, status_of, trailing_of
 from adapter.testing import FakeMeta, adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.loop import VirtualLoop
@@ -162,9 +162,9 @@ def test_a_time_to_come_back_goes_over_the_wire_in_grpcs_own_word() -> None:
         (MetaUnavailableError("busy", retry_after_s=0.1234), grpc.StatusCode.UNAVAILABLE),
     ):
         assert status_of(error) is status
-        assert pushback_of(error) == ((PUSHBACK, "124"),)
-        assert pushback_s(pushback_of(error)) == 0.124
-    assert pushback_of(DiskFullError("full")) == ()
+        assert dict(trailing_of(error))[PUSHBACK] == "124"
+        assert pushback_s(trailing_of(error)) == 0.124
+    assert trailing_of(DiskFullError("full")) == ()
 
 
 @pytest.mark.parametrize(
