@@ -39,6 +39,7 @@ from adapter.plans import (
 )
 from adapter.queues import is_of_topic, queue_of
 from adapter.reads import GroupLoader, Wanted
+from adapter.wording import counted
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
@@ -237,7 +238,11 @@ class Resets:
             try:
                 await self._write_part(kind, group, part)
             except TransientError as error:
-                done = f"{at} of {len(writes)} offsets are changed, of {len(part)} it is unknown: run it again: " if at else ""
+                done = (
+                    f"{at} of {counted(len(writes), 'offset')} changed, of {len(part)} it is unknown: run it again: "
+                    if at
+                    else ""
+                )
                 raise type(error)(f"{done}{error}", retry_after_s=error.retry_after_s) from error
 
     async def _write_part(self, kind: str, group: GroupKey, part: Sequence[Moved]) -> None:

@@ -185,7 +185,7 @@ def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: 
         of = counted(len(rows), "offset")
         tell(f"dry run: {changed:,} of {of} would be {done}" + ("; --execute does it" if changed else ""))
     elif executed and not changed:
-        tell(f"nothing to do: {_unchanged(len(rows))}")
+        tell(f"done: nothing had to be {done}, {_unchanged(len(rows))}")
     elif executed:
         rest = f"; {_unchanged(len(rows) - changed)}" if changed < len(rows) else ""
         tell(f"done: {counted(changed, 'offset')} {done}, read back and equal{rest}")

@@ -37,13 +37,18 @@ def at_a_terminal(arguments: Sequence[str], environment: Mapping[str, str]) -> s
     return shown.decode().replace("\r\n", "\n")
 
 
+def pair_output(pair: Pair, command: Sequence[str]) -> str:
+    """What it prints into a pipe, of a process that believes in 80 columns."""
+    return run(*command, OFFSET_ADAPTER_ADDRESS=pair.adapter.address, COLUMNS="80").out
+
+
 def test_two_groups_that_differ_at_their_end_look_different_everywhere(shared: Pair) -> None:
     """They looked alike on 80 columns and in pipes."""
     for end in "ab":
         commit(shared, LONG + end, {"orders/0": 1})
     where = {"OFFSET_ADAPTER_ADDRESS": shared.adapter.address, "COLUMNS": "80"}
     for command in (["list"], ["groups", "list"], ["groups", "describe", "--all-groups"], ["get", LONG + "a"]):
-        for shown in (run(*command, **where).out, at_a_terminal(command, where)):
+        for shown in (pair_output(shared, command), at_a_terminal(command, where)):
             assert [LONG + end in shown for end in "ab"] == [True, command[0] != "get"], command
 
 
@@ -54,7 +59,7 @@ def test_a_terminal_obeys_nothing_that_a_consumer_wrote(shared: Pair) -> None:
         stubs.store.CommitOffsets(commits({"s": 1}, "hostile", metadata=metadata), timeout=30)
     where = {"OFFSET_ADAPTER_ADDRESS": shared.adapter.address}
     for command in (["get", "hostile"], ["list"], ["groups", "describe", "hostile"], ["get", "hostile", "--json"]):
-        for shown in (run(*command, **where).out, at_a_terminal(command, where)):
+        for shown in (pair_output(shared, command), at_a_terminal(command, where)):
             assert shown.replace("\n", "").replace("\t", "").isprintable(), command
             assert "2J" in shown
     assert shared("get", "hostile", "--json").json[0]["metadata"] == metadata

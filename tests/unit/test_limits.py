@@ -87,7 +87,7 @@ def test_the_limits_of_offsets_and_of_metadata_are_apart() -> None:
     both = Limits(LimitsSection(offsets=2, metadata=1), metrics)
     with both.offsets.admit(2), both.metadata.admit(1):
         for _ in range(3):
-            with pytest.raises(OverloadedError, match=r"^1 metadata calls are under way, of at most 1; nothing was done"):
+            with pytest.raises(OverloadedError, match=r"^1 metadata call under way, of at most 1; nothing was done"):
                 both.metadata.admit(1).__enter__()
         sample = metrics.registry.get_sample_value
         assert sample("offset_meta_under_way", {"limit": "offsets"}) == 2
@@ -257,6 +257,6 @@ async def test_a_reset_that_was_refused_half_way_says_when_to_come_back(tmp_path
             return meta.apply(entries)
 
         meta.faults.extend([applied, MetaUnavailableError("overloaded", retry_after_s=3.0)])
-        with pytest.raises(MetaUnavailableError, match=r"^500 of 501 offsets are changed, of 1 it is unknown") as caught:
+        with pytest.raises(MetaUnavailableError, match=r"^500 of 501 offsets changed, of 1 it is unknown") as caught:
             await core.resets.reset(Wanted(key().group_key, []), Reset(To.OFFSET, 1), execute=True)
         assert caught.value.retry_after_s == 3.0
