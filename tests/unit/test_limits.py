@@ -16,7 +16,8 @@ from adapter.broker_log import NoBrokerLog
 from adapter.cache import OffsetCache
 from adapter.clocks import Clocks
 from adapter.core import running_core
-from adapter.errors import DiskFullError, MetaUnavailableError, OverloadedError
+from adapter.errors import DiskFullError, InvalidInputError, MetaUnavailableError, NotReadyError, OverloadedError
+from adapter.failures import FAILED, META_SERVICE, SERVER
 from adapter.metaservice import limits
 from adapter.metaservice.config import LimitsSection
 from adapter.metaservice.limits import MAX_DELAY_S, MIN_DELAY_S, SPREAD, Limit, Limits
@@ -165,6 +166,13 @@ def test_a_time_to_come_back_goes_over_the_wire_in_grpcs_own_word() -> None:
         assert dict(trailing_of(error))[PUSHBACK] == "124"
         assert pushback_s(trailing_of(error)) == 0.124
     assert trailing_of(DiskFullError("full")) == ()
+
+
+def test_unavailable_says_who_did_not_answer() -> None:
+    """The Meta Service, or who was called; what gRPC itself reports has no such word, so it was nobody."""
+    assert trailing_of(MetaUnavailableError("away")) == ((FAILED, META_SERVICE),)
+    assert trailing_of(NotReadyError("recovering")) == ((FAILED, SERVER),)
+    assert trailing_of(InvalidInputError("bad")) == ()
 
 
 @pytest.mark.parametrize(
