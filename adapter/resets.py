@@ -6,8 +6,7 @@ The Meta Service goes first: killed behind it, the next load or recovery adopts 
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from adapter.bounds import Bounds, ReportedBounds, ShardKey
@@ -24,7 +23,6 @@ from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
 from adapter.plans import (
     ACTIVE_MS,
-    LOOKED_AT,
     NAMED,
     Change,
     Known,
@@ -37,7 +35,7 @@ from adapter.plans import (
     plan_delete,
     plan_reset,
 )
-from adapter.queues import is_of_topic, queue_of
+from adapter.queues import topics_of
 from adapter.reads import GroupLoader, Wanted
 from adapter.wording import counted
 
@@ -109,13 +107,14 @@ class Resets:
                 f"group: {'/'.join(group)} has no offsets; `groups list` shows the groups that have; to give it some, name the "
                 "shards, and create (--create)"
             )
+        keys = [OffsetKey(*group, shard) for shard in shards]
         # Before the broker is asked for the bounds of what is not there. The plan looks again, at what stands then.
-        check_there(reset, [OffsetKey(*group, shard) for shard in shards], self._standing(group))
+        if not all(record and record.live for record in map(self._cache.get, keys)):
+            check_there(reset, keys, self._standing(group))
         bounds, warnings = await self._bounds(group.namespace, shards, reset)
         by_time: Mapping[str, int | None] = {}
         if reset.to is To.TIMESTAMP:
             by_time = await self._broker_log.offsets_for_time(group.namespace, shards, reset.value)
-        keys = [OffsetKey(*group, shard) for shard in shards]
 
         def plan(standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
@@ -283,13 +282,18 @@ class Resets:
 
     def _with_topics(self, wanted: Wanted) -> Wanted:
         """With every shard of its topics named. Raises InvalidInputError for a topic of which the group has no offset."""
-        shards = dict.fromkeys(wanted.shards)
-        live = [(key.shard, record.topic) for key, record in self._standing(wanted.group).items() if record.live]
-        for topic in wanted.topics:
-            found = [shard for shard, label in live if is_of_topic(shard, label, topic)]
-            if not found:
-                raise InvalidInputError(f"topics: {'/'.join(wanted.group)} has no offset of topic {topic!r}{_topics_text(live)}")
-            shards.update(dict.fromkeys(found))
+        if not wanted.topics:
+            return wanted
+        shards, topics, seen = dict.fromkeys(wanted.shards), {*wanted.topics}, set[str]()
+        for key, record in self._standing(wanted.group).items():
+            its = topics_of(key.shard, record.topic) if record.live else set()
+            seen |= its
+            if its & topics:
+                shards[key.shard] = None
+        missing = sorted(topics - seen)
+        if missing:
+            has = f"; it has {_some(sorted(seen))}" if seen else ""
+            raise InvalidInputError(f"topics: {'/'.join(wanted.group)} has no offset of topic {missing[0]!r}{has}")
         return Wanted(wanted.group, list(shards))
 
     def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:
@@ -352,13 +356,6 @@ def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool)
         return not written.live
     seen = as_seen(found, written)
     return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
-
-
-def _topics_text(live: Iterable[tuple[str, str]]) -> str:
-    """The topics that a group has, by their labels and the names of its shards; empty when there are none."""
-    queues = ((queue_of(shard), label) for shard, label in islice(live, LOOKED_AT))
-    topics = {label or (queue.topic if queue else "") for queue, label in queues} - {""}
-    return f"; it has {_some(sorted(topics))}" if topics else ""
 
 
 def _some(names: Sequence[str]) -> str:
