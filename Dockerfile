@@ -1,6 +1,6 @@
 # The adapter and the Meta Service in one image: `docker run IMAGE serve` (default) or `docker run IMAGE meta`.
 # With the journal (some 240 MB more): docker build --build-arg LOCK=requirements-journal.lock .
-# The base by its digest, which is what bookworm-20260824-slim was; docs/reference.md says how to look and how to take a newer one.
+# The base by its digest: debian:bookworm-20260824-slim. `docker buildx imagetools inspect debian:bookworm-slim` shows the newest one.
 ARG BASE=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 FROM ${BASE} AS build
 ARG LOCK=requirements.lock

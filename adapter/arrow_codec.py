@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.tables import LONG_MAX, RECORDS
+from adapter.wording import counted
 
 # As `codec._HEAD`.
 _HEAD = np.dtype(
@@ -42,7 +43,7 @@ def decode_records(keys: Sequence[bytes], records: Sequence[bytes]) -> pa.Record
     Raises StoreDamagedError for what is no key or no record, InvalidInputError unless there are as many of both.
     """
     if len(keys) != len(records):
-        raise InvalidInputError(f"{len(keys)} keys but {len(records)} records")
+        raise InvalidInputError(f"{counted(len(keys), 'key')} but {counted(len(records), 'record')}")
     namespace, group, shard = _names(keys)
     heads, topic, metadata = _parts(records)
     epoch, offset, at_ms = (heads[name].astype(np.uint64) for name in ("epoch", "offset", "committed_at_ms"))

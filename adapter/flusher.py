@@ -29,6 +29,7 @@ from adapter.packed import Chunk, Outcomes, chunks
 from adapter.pauses import pause_s
 from adapter.retry import retrying
 from adapter.wire import in_slices, others
+from adapter.wording import counted
 
 log = structlog.get_logger(__name__)
 
@@ -141,9 +142,9 @@ class Flusher:
         """
         flushed = await self.flush_once(refused_too=True, aside_too=True)
         if self._dirty.some_aside:
-            raise MetaUnavailableError(f"{self._dirty.aside} offsets have no answer: {self.last_error}")
+            raise MetaUnavailableError(f"{counted(self._dirty.aside, 'offset')} without an answer: {self.last_error}")
         if self._dirty.refused:
-            raise RefusedError(f"{self._dirty.refused} offsets were refused: {self.last_error}")
+            raise RefusedError(f"{counted(self._dirty.refused, 'offset')} refused: {self.last_error}")
         return flushed
 
     async def drain(self, deadline_s: float) -> int:

@@ -22,10 +22,13 @@ from adapter.model import (
     is_deleted,
     next_era,
 )
-from adapter.queues import is_of_topic
+from adapter.queues import topics_of
 
 NAMED = 3  # shards that an error names
-LOOKED_AT = 1_000  # shards among which a similar name is looked for
+LOOKED_AT = 1_000  # shards among which those of a topic are looked for, to be suggested
+# Names that are compared letter by letter, and their length: together some milliseconds.
+COMPARED = 100
+COMPARED_LENGTH = 64
 ACTIVE_MS = 10_000  # a group that committed within this time has consumers that will go on
 
 
@@ -109,8 +112,9 @@ def no_offset_of(absent: Sequence[OffsetKey], standing: Records) -> str:
 def meant(absent: OffsetKey, standing: Records) -> str:
     """A question for who named a shard that has no offset: which ones have; empty when none is like it."""
     known = [(key.shard, record.topic) for key, record in islice(standing.items(), LOOKED_AT) if record.live]
-    of_topic = [shard for shard, label in known if is_of_topic(shard, label, absent.shard)]
-    found = of_topic or get_close_matches(absent.shard, [shard for shard, _ in known], NAMED)
+    of_topic = [shard for shard, label in known if absent.shard in topics_of(shard, label)]
+    short = [shard for shard, _ in known[:COMPARED] if len(shard) <= COMPARED_LENGTH]
+    found = of_topic or get_close_matches(absent.shard[:COMPARED_LENGTH], short, NAMED)
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     question = f"; did you mean {', '.join(found[:NAMED])}{more}?" if found else ""
     return f"{question} topics: {absent.shard} (--topic {absent.shard}) means all of them" if of_topic else question
@@ -118,14 +122,16 @@ def meant(absent: OffsetKey, standing: Records) -> str:
 
 def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
     """Delete each key that has an offset, or had one that expired: a late commit still passes the tombstone of an expiry."""
-    changes = []
+    changes, absent = [], 0
     for key in keys:
         before = known.standing.get(key)
         after = before
         if before is not None and not is_deleted(before):
             after = deleted(before, known.now_ms)._replace(epoch=_era_after(key, before))
-        warning = "" if _is_live(before) else f"has no offset{meant(key, known.standing)}"
+        # Of many that are absent, what was meant by the first ones tells enough.
+        warning = "" if _is_live(before) else f"has no offset{meant(key, known.standing) if absent < NAMED else ''}"
         changes.append(Change(key, before, after, warning))
+        absent += bool(warning)
     return changes
 
 

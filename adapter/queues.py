@@ -49,12 +49,10 @@ def queue_of(shard: str) -> MessageQueue | None:
         return None
 
 
-def is_of_topic(shard: str, label: str, topic: str) -> bool:
-    """True for a shard of a topic: its record has this label, or it is named as one of the topic's queues."""
-    if label == topic:
-        return True
-    queue = queue_of(shard) if topic in shard else None
-    return queue is not None and queue.topic == topic
+def topics_of(shard: str, label: str) -> set[str]:
+    """The topics that a shard is of: the label of its record, and the one as whose queue it is named."""
+    queue = queue_of(shard)
+    return {label, queue.topic if queue else ""} - {""}
 
 
 def key_of(group: str, queue: MessageQueue, namespace: str = DEFAULT_NAMESPACE) -> OffsetKey:

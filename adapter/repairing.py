@@ -12,6 +12,7 @@ from adapter import rocks
 from adapter.cache import OffsetCache
 from adapter.config import CacheSection
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.wording import counted
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +35,10 @@ def repair(section: CacheSection) -> str:
         loss = cache.loss
     finally:
         cache.close()
-    lost = f" Up to {loss.writes:,} acknowledged writes are missing; the start asks the Meta Service for them." if loss else ""
-    return f"Repaired: {keys:,} keys are readable.{lost} The damaged store is kept in {aside}."
+    lost = (
+        f" Up to {counted(loss.writes, 'acknowledged write')} missing; the start asks the Meta Service for them." if loss else ""
+    )
+    return f"Repaired: {counted(keys, 'key')} readable.{lost} The damaged store is kept in {aside}."
 
 
 def start_from_meta(section: CacheSection) -> str:

@@ -6,8 +6,8 @@ The Meta Service goes first: killed behind it, the next load or recovery adopts 
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby, islice
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from adapter.bounds import Bounds, ReportedBounds, ShardKey
@@ -25,7 +25,6 @@ from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
 from adapter.plans import (
     ACTIVE_MS,
-    LOOKED_AT,
     NAMED,
     Change,
     Known,
@@ -38,10 +37,11 @@ from adapter.plans import (
     plan_delete,
     plan_reset,
 )
-from adapter.queues import is_of_topic, queue_of
+from adapter.queues import topics_of
 from adapter.reads import GroupLoader, Wanted
 from adapter.retry import retrying
 from adapter.wire import in_slices, others
+from adapter.wording import counted
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
@@ -107,12 +107,12 @@ class Resets:
         standing = await self._known(wanted)
         wanted = _with_topics(wanted, standing)
         shards = list(wanted.shards) or [key.shard for key, record in standing.items() if record.live]
-        keys = [OffsetKey(*group, shard) for shard in shards]
         if not shards:
             raise InvalidInputError(
                 f"group: {'/'.join(group)} has no offsets; `groups list` shows the groups that have; to give it some, name the "
                 "shards, and create (--create)"
             )
+        keys = [OffsetKey(*group, shard) for shard in shards]
         # Before the broker is asked for the bounds of what is not there. The plan looks again, at what stands then.
         check_there(reset, keys, standing)
         bounds, warnings = await self._bounds(group.namespace, shards, reset)
@@ -257,7 +257,11 @@ class Resets:
             try:
                 await self._write_part(kind, group, part)
             except TransientError as error:
-                done = f"{at} of {len(writes)} offsets are changed, of {len(part)} it is unknown: run it again: " if at else ""
+                done = (
+                    f"{at} of {counted(len(writes), 'offset')} changed, of {len(part)} it is unknown: run it again: "
+                    if at
+                    else ""
+                )
                 raise type(error)(f"{done}{error}", retry_after_s=error.retry_after_s) from error
 
     async def _write_part(self, kind: str, group: GroupKey, part: Sequence[Moved]) -> None:
@@ -388,13 +392,18 @@ class Resets:
 
 def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> Wanted:
     """With every shard of its topics named. Raises InvalidInputError for a topic of which the group has no offset."""
-    shards = dict.fromkeys(wanted.shards)
-    live = [(key.shard, record.topic) for key, record in standing.items() if record.live] if wanted.topics else []
-    for topic in wanted.topics:
-        found = [shard for shard, label in live if is_of_topic(shard, label, topic)]
-        if not found:
-            raise InvalidInputError(f"topics: {'/'.join(wanted.group)} has no offset of topic {topic!r}{_topics_text(live)}")
-        shards.update(dict.fromkeys(found))
+    if not wanted.topics:
+        return wanted
+    shards, topics, seen = dict.fromkeys(wanted.shards), {*wanted.topics}, set[str]()
+    for key, record in standing.items():
+        its = topics_of(key.shard, record.topic) if record.live else set()
+        seen |= its
+        if its & topics:
+            shards[key.shard] = None
+    missing = sorted(topics - seen)
+    if missing:
+        has = f"; it has {_some(sorted(seen))}" if seen else ""
+        raise InvalidInputError(f"topics: {'/'.join(wanted.group)} has no offset of topic {missing[0]!r}{has}")
     return Wanted(wanted.group, list(shards))
 
 
@@ -412,13 +421,6 @@ def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool)
         return not written.live
     seen = as_seen(found, written)
     return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
-
-
-def _topics_text(live: Iterable[tuple[str, str]]) -> str:
-    """The topics that a group has, by their labels and the names of its shards; empty when there are none."""
-    queues = ((queue_of(shard), label) for shard, label in islice(live, LOOKED_AT))
-    topics = {label or (queue.topic if queue else "") for queue, label in queues} - {""}
-    return f"; it has {_some(sorted(topics))}" if topics else ""
 
 
 def _some(names: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from adapter import logs
 from adapter.config import LogSection
 from benchmarks import (
     ack_window,
+    command,
     drain,
     during_flush,
     etcd_fleet,
@@ -69,6 +70,7 @@ ALL: dict[str, Benchmark] = {
     "journal": journal.run,
     "meta_bulk": meta_bulk.run,
     "offset_files": offset_files.run,
+    "command": command.run,
     "pipeline_source": pipeline_source.run,
     "pipeline_lag": pipeline_lag.run,
     "pipeline_reconcile": pipeline_reconcile.run,

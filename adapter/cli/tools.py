@@ -20,6 +20,7 @@ from adapter.client import OffsetClient
 from adapter.errors import AdapterError
 from adapter.failures import FAILED, META_SERVICE
 from adapter.secret_files import read_token
+from adapter.wording import counted
 
 if TYPE_CHECKING:  # a command without TLS does without what checks settings
     from collections.abc import Mapping, Sequence
@@ -88,11 +89,6 @@ def _who_failed(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "; the adapter did not answer in time"
     return ""
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 offset`, `2,000 offsets`: with a regular plural."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def tell(text: str) -> None:

@@ -16,7 +16,7 @@ from adapter.cli.tools_offsets import PIECE, TIMEOUT_S, exported, position_text
 from adapter.client import OffsetClient
 from adapter.formats.rows import OffsetRow
 from adapter.model import GroupKey
-from adapter.queues import is_of_topic
+from adapter.queues import topics_of
 from adapter.rpc import offsets_pb
 
 Reply: TypeAlias = offsets_pb.ChangeReply
@@ -96,12 +96,8 @@ async def _pieces(client: OffsetClient, group: GroupKey, shards: Shards) -> list
     """The shards of each request. Not all named and not many there: one request as it is, for which the adapter knows best."""
     if shards.names and not shards.topics:
         return _named(shards.names)
-    topics = shards.topics
-    found = [
-        row.shard
-        async for row in exported(client, [group])
-        if not topics or any(is_of_topic(row.shard, row.topic, topic) for topic in topics)
-    ]
+    topics = {*shards.topics}
+    found = [row.shard async for row in exported(client, [group]) if not topics or topics & topics_of(row.shard, row.topic)]
     names = list(dict.fromkeys([*shards.names, *found]))
     return [shards._replace(names=list(dict.fromkeys(shards.names)))] if len(names) <= PIECE else _named(names)
 
@@ -185,7 +181,7 @@ def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: 
         of = counted(len(rows), "offset")
         tell(f"dry run: {changed:,} of {of} would be {done}" + ("; --execute does it" if changed else ""))
     elif executed and not changed:
-        tell(f"nothing to do: {_unchanged(len(rows))}")
+        tell(f"done: nothing had to be {done}, {_unchanged(len(rows))}")
     elif executed:
         rest = f"; {_unchanged(len(rows) - changed)}" if changed < len(rows) else ""
         tell(f"done: {counted(changed, 'offset')} {done}, read back and equal{rest}")

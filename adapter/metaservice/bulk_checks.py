@@ -13,6 +13,7 @@ from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.metaservice.bulk import EPOCH, LIVE, TIME
 from adapter.model import EPOCH_MAX, METADATA_MAX_BYTES, OffsetRecord, check_metadata, check_name, check_topic, name_problem
 from adapter.wire import others
+from adapter.wording import counted
 
 MAX_ENTRIES = 20_000  # of a merge
 SLICE = 500  # entries checked before others have their turns
@@ -61,7 +62,7 @@ async def check(keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) ->
     Raises InvalidInputError for a request that is bad as a whole.
     """
     if len(keys) != len(records):
-        raise InvalidInputError(f"records: are {len(records)}, for {len(keys)} keys")
+        raise InvalidInputError(f"records: are {len(records)}, for {counted(len(keys), 'key')}")
     if len(keys) > MAX_ENTRIES:
         raise InvalidInputError(f"keys: are {len(keys)}, over {MAX_ENTRIES}; send several requests")
     checked = Checked([], [], [])

@@ -13,6 +13,7 @@ from random import Random
 from adapter.errors import OverloadedError
 from adapter.metaservice.config import LimitsSection
 from adapter.metrics import MetaMetrics
+from adapter.wording import counted
 
 MIN_DELAY_S, MAX_DELAY_S = 0.1, 5.0
 SPREAD = 0.5  # of a delay, upwards and downwards: who was refused together does not come back together
@@ -45,7 +46,7 @@ class Limit:
             self._on_refused()
             delay_s = self._delay_s()
             raise OverloadedError(
-                f"{self.under_way} {self._what} are under way, of at most {self._most}; nothing was done: "
+                f"{counted(self.under_way, self._what)} under way, of at most {self._most:,}; nothing was done: "
                 f"come back in {delay_s:.1f} s",
                 retry_after_s=delay_s,
             )
@@ -78,8 +79,8 @@ class Limits:
     """The limits of a process: `offsets` counts those in saves and merges, `metadata` calls. Reads of offsets have none."""
 
     def __init__(self, section: LimitsSection, metrics: MetaMetrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self.offsets = Limit("offsets", section.offsets, metrics.refused("offsets"), clock)
-        self.metadata = Limit("metadata calls", section.metadata, metrics.refused("metadata"), clock)
+        self.offsets = Limit("offset", section.offsets, metrics.refused("offsets"), clock)
+        self.metadata = Limit("metadata call", section.metadata, metrics.refused("metadata"), clock)
         metrics.shows_under_way("offsets", lambda: self.offsets.under_way)
         metrics.shows_under_way("metadata", lambda: self.metadata.under_way)
 

@@ -75,13 +75,22 @@ def find_files(places: Iterable[Path], kind: OffsetFormat) -> list[Path]:
 def _files_at(place: Path, kind: OffsetFormat) -> list[Path]:
     if place.is_dir():
         names = [name + end for name in NAMES[kind] for end in ("", BACKUP)]
-        return sorted({_not_backup(path) for name in names for path in place.rglob(name) if path.is_file()})
+        return sorted({_not_backup(_below(place, path)) for name in names for path in place.rglob(name) if path.is_file()})
     if place.exists() or _backup(place).exists():
         return [place]
     if _WILD & set(str(place)):
         root = Path(place.anchor)
         return sorted(path for path in root.glob(str(place.relative_to(root))) if path.is_file())
     return []
+
+
+def _below(place: Path, path: Path) -> Path:
+    """A file that was found. Who may write below a directory must not choose what else is read. Raises ConfigError."""
+    if not path.resolve().is_relative_to(place.resolve()):
+        raise ConfigError(
+            f"[import] files: {path}: links to {path.resolve()}, out of {place}, and is not followed; name the file itself"
+        )
+    return path
 
 
 def _nothing(place: Path, kind: OffsetFormat) -> str:

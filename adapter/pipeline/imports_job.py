@@ -12,6 +12,7 @@ from adapter.pipeline.import_files import csv_lines, find_files, json_entries
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.source_options import FORMAT
 from adapter.pipeline.summary import show_counts, show_rejects
+from adapter.wording import counted
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
@@ -63,7 +64,7 @@ class _Import:
         with self._switches.step("reading back"):
             done = self._table("applied", imports.applied(previewed, self._standing()))
             total, below = done.agg(F.count("*"), F.count_if("below")).collect()[0]
-        self._switches.tell(f"{total:,} offsets merged, {below:,} of them are below what was merged")
+        self._switches.tell(f"{counted(total, 'offset')} merged, {below:,} of them below what was merged")
         return int(below)
 
     def _standing(self) -> DataFrame:

@@ -15,6 +15,7 @@ from adapter.pipeline.config import LagSection
 from adapter.pipeline.jobs import Switches
 from adapter.pipeline.journal_rows import US_OF_SECOND
 from adapter.pipeline.lag_files import TABLES, LagFiles, Told
+from adapter.wording import counted
 
 _WORST = 10
 _COLUMNS = ("namespace", "group", "status", "burrow", "total_lag", "max_lag_seconds", "drain_seconds", "worst_shard")
@@ -54,15 +55,15 @@ class Shown:
     def summary(self) -> str:
         """What was done since the start."""
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds else ""
-        rejects = f"; {self.rejects:,} rows were not taken as they stand: see the table rejects" if self.rejects else ""
+        rejects = f"; {counted(self.rejects, 'row')} not taken as they stand: see the table rejects" if self.rejects else ""
         batches = "1 batch" if self.batches == 1 else f"{self.batches:,} batches"
-        return f"lag: {batches}, {self.rows:,} rows{rate}; tables in {self._files.output}{rejects}"
+        return f"lag: {batches}, {counted(self.rows, 'row')}{rate}; tables in {self._files.output}{rejects}"
 
     def _worst(self, spark: SparkSession, told: Told, seconds: float) -> Table:
         groups = spark.read.parquet(str(self._files.output / "groups" / f"batch={told.batch}"))
         order = (severity(sf.col("status")).desc(), sf.col("total_lag").desc_nulls_last(), "namespace", "group")
         at = datetime.fromtimestamp(told.now / US_OF_SECOND, UTC)
-        rate = f"{told.rows:,} rows in {seconds:.1f} s, {told.rows / seconds:,.0f} rows/s"
+        rate = f"{counted(told.rows, 'row')} in {seconds:.1f} s, {told.rows / seconds:,.0f} rows/s"
         table = Table(title=f"batch {told.batch}, {at:%Y-%m-%d %H:%M:%S} UTC: {rate}", title_justify="left")
         for name in _COLUMNS:
             table.add_column(name.replace("_", " "))

@@ -19,6 +19,7 @@ from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, JobError, Switches
 from adapter.pipeline.snapshot_files import Snapshots, damaged_file, find_snapshots, read_snapshots
 from adapter.pipeline.source_options import FORMAT
+from adapter.wording import counted
 
 _SHOWN = 20
 
@@ -53,7 +54,9 @@ class _Reconcile:
 
     def compare(self, found: Snapshots) -> DataFrame:
         """The table `differences`; in a dry run it is kept in memory."""
-        with self._switches.step(f"comparing {sum(file.records for file in found.newest):,} records with the Meta Service"):
+        with self._switches.step(
+            f"comparing {counted(sum(file.records for file in found.newest), 'record')} with the Meta Service"
+        ):
             local = read_snapshots(self._spark, found.newest)
             differences = reconcile.compare(local, self._standing(), [file.broker for file in found.newest])
             if found.unreadable:
@@ -92,7 +95,7 @@ class _Reconcile:
         with self._switches.step("reading back"):
             done = self._table("applied", reconcile.applied(plan, self._standing()))
             total, below = done.agg(F.count("*"), F.count_if("below")).collect()[0]
-        self._switches.tell(f"{total:,} offsets merged, {below:,} of them are below the plan")
+        self._switches.tell(f"{counted(total, 'offset')} merged, {below:,} of them below the plan")
         if below:
             self._show_below(done)
         return int(below)

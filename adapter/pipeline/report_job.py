@@ -15,6 +15,7 @@ from adapter.pipeline.jobs import DONE, Switches
 from adapter.pipeline.plots import lag_plot, lag_seconds_plot, rewinds_plot
 from adapter.pipeline.report import Report, gather
 from adapter.pipeline.report_page import render
+from adapter.wording import counted
 
 PAGE = "index.html"
 PICTURES = {"lag.png": lag_plot, "lag-seconds.png": lag_seconds_plot, "rewinds.png": rewinds_plot}
@@ -30,7 +31,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
     with switches.step(f"reading the tables in {section.tables}"):
         report = gather(spark, section.tables, section.worst)
     if switches.dry_run:
-        switches.tell(f"{report.groups:,} groups, {report.shards:,} shards; nothing was written")
+        switches.tell(f"{counted(report.groups, 'group')}, {counted(report.shards, 'shard')}; nothing was written")
         return DONE
     with switches.step("drawing"):
         page = write(report, section.tables, section.output, wall_ms())

@@ -25,6 +25,7 @@ from adapter.pipeline.meta_calls import MetaCalls
 from adapter.pipeline.source_options import WriteOptions
 from adapter.pipeline.source_rows import bad_rows, completed, refusal, without
 from adapter.rpc import meta_pb
+from adapter.wording import counted
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +90,7 @@ class OffsetsWriter(DataSourceArrowWriter):
                 task.run(chunks(task.checked(completed(batch, self._began_ms) for batch in iterator)), calls, pool)
             except AdapterError as error:
                 pool.shutdown(cancel_futures=True)
-                raise type(error)(f"{error}. This task had merged {task.merged():,} rows before. {AGAIN}.") from error
+                raise type(error)(f"{error}. This task had merged {counted(task.merged(), 'row')} before. {AGAIN}.") from error
         return task.written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -138,7 +139,9 @@ class _Task:
         for batch in batches:
             bad = bad_rows(batch) if batch.num_rows else []
             if bad and not self._skip_bad:
-                raise InvalidInputError(f"{len(bad)} rows cannot be offsets, nothing of their batch was sent: {refusal(bad)}")
+                raise InvalidInputError(
+                    f"{counted(len(bad), 'row')} cannot be offsets, nothing of their batch was sent: {refusal(bad)}"
+                )
             self.written = self.written.plus(Written(rejected=len(bad), samples=tuple(row.text for row in bad[:SAMPLES])))
             yield without(batch, bad) if bad else batch
 
@@ -148,7 +151,7 @@ class _Task:
         samples = tuple(_refused(chunk, row) for row in reply.rejected[:SAMPLES])
         self.written = self.written.plus(Written(len(chunk.keys), reply.applied, reply.superseded, len(reply.rejected), samples))
         if samples and not self._skip_bad:
-            raise RefusedError(f"the Meta Service refused {len(reply.rejected)} rows: {'; '.join(samples)}")
+            raise RefusedError(f"the Meta Service refused {counted(len(reply.rejected), 'row')}: {'; '.join(samples)}")
 
 
 def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from adapter.access import harmless
 from adapter.model import NAME_MAX_BYTES
 from adapter.pipeline.jobs import Switches
+from adapter.wording import counted
 
 _SHOWN = 20
 _WIDTH = 1_000  # characters of a reject
@@ -19,7 +20,7 @@ def show_counts(groups: DataFrame, names: Sequence[str], switches: Switches) -> 
     sums = [F.coalesce(F.sum(name), F.lit(0)) for name in names]
     number, *totals = groups.agg(F.count("*"), *sums).collect()[0]
     table = Table(show_footer=True)
-    table.add_column("group", footer=f"{number:,} groups", overflow="fold")
+    table.add_column("group", footer=counted(number, "group"), overflow="fold")
     for name, total in zip(names, totals, strict=True):
         table.add_column(name, justify="right", footer=f"{total:,}")
     first = [F.desc(name) for name in names]

@@ -35,6 +35,7 @@ BARS = {
     "journal": 3,
     "meta_bulk": 2,
     "offset_files": 9,
+    "command": 2,
 }
 BY_H2LOAD = {"floor": 0, "client": 2, "front": 8}  # the bars that are left without it
 BY_REDIS = {"front": 4}  # the bars that need it

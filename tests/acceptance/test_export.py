@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from adapter.cli.tools import counted
 from adapter.formats import files
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, OffsetRow
@@ -35,7 +36,7 @@ def test_real_files_of_brokers_come_back_as_they_were(shared: Pair, tmp_path: Pa
     before = table(ROCKETMQ / name, Format.ROCKETMQ_BROKER, Naming())
     assert table(path, Format.ROCKETMQ_BROKER, Naming()) == before
     groups = len({group for group, _, _ in before})
-    assert ran.err == f"exported {len(before)} offsets of {groups} groups to {path}\n"
+    assert ran.err == f"exported {counted(len(before), 'offset')} of {counted(groups, 'group')} to {path}\n"
 
 
 @pytest.mark.parametrize("layout", ["v1", "v2"])
@@ -64,7 +65,7 @@ def test_the_queues_of_one_broker_are_a_clients_or_a_brokers_file(shared: Pair, 
     path = tmp_path / "consumerOffset.json"
     commit(shared, "by-broker", {"b2/t/0": 7})
     ran = shared("export", "by-broker", "--broker", "b1", "-o", path)
-    assert (ran.code, ran.err.splitlines()[0]) == (OK, "left out 1 offsets of other brokers than 'b1'")
+    assert (ran.code, ran.err.splitlines()[0]) == (OK, "left out 1 offset of other brokers than 'b1'")
     assert '"t@by-broker":{"0":5,"1":6}' in path.read_text()
     ran = shared("export", "by-broker", "-o", path)
     assert (ran.code, len(ran.err.splitlines())) == (ERROR, 3)
@@ -144,7 +145,7 @@ def test_the_positions_of_broadcasting_clients_stay_here(shared: Pair, tmp_path:
     assert (ran.code, ran.err.splitlines()) == (
         OK,
         [
-            "left out 1 groups of broadcasting clients: RocketMQ's brokers do not keep their positions",
+            "left out 1 group of broadcasting clients: RocketMQ's brokers do not keep their positions",
             f"exported 2 offsets of 2 groups to {path}",
         ],
     )

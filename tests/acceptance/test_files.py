@@ -65,7 +65,7 @@ def test_repair_keeps_everything_and_leaves_a_copy(pair: Pair) -> None:
     pair.adapter.kill()
     ran = run("repair", "--config", pair.config, "--yes")
     assert ran.code == OK
-    assert ran.out.startswith("Repaired: 5 keys are readable. ")
+    assert ran.out.startswith("Repaired: 5 keys readable. ")
     (copy,) = pair.directory.glob("adapter.damaged-*")
     assert f"kept in {copy}" in ran.out
     assert (copy / "db").is_dir()

@@ -78,7 +78,7 @@ def test_an_error_on_the_way_tells_what_was_done_and_a_second_run_is_harmless(to
     """The second request fails. A merge that is repeated changes nothing."""
     tool.admin.script = refusing(2, grpc.StatusCode.UNAVAILABLE, execute=True)
     ran = tool("import", file, "--execute")
-    assert (ran.code, ran.out.splitlines()[-1]) == (ERROR, "done before the error: 1 of 1 offsets imported, read back and equal")
+    assert (ran.code, ran.out.splitlines()[-1]) == (ERROR, "done before the error: 1 of 1 offset imported, read back and equal")
     told, error = ran.err.splitlines()
     assert told == "warning: the error below ended the import: run it again; what was merged already stays as it is"
     assert "UNAVAILABLE: for a reason" in error

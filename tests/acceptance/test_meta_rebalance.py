@@ -57,7 +57,7 @@ def test_a_person_is_told_what_would_move_and_asked(command: Command) -> None:
     shown = command("--dry-run")
     assert shown.exit_code == DONE
     assert shown.output.startswith(f"{A} -> {A}, {B}: about ")
-    assert shown.output.endswith(f" keys move, of {KEYS} in {A}\n")
+    assert shown.output.endswith(f" keys to move, of {KEYS} in {A}\n")
     assert command(answer="n\n").exit_code == UNFINISHED
     assert command.groups() == (1, (A,))
     moved = command(answer="y\n")

@@ -172,6 +172,24 @@ def test_a_small_group_is_one_request_without_names(small: Tool) -> None:
     assert (list(request.shards), request.to_latest, request.execute) == ([], True, True)
 
 
+def test_a_topic_of_few_shards_is_left_to_the_adapter_and_one_of_many_is_taken_shard_by_shard(tool: Tool, small: Tool) -> None:
+    """With the shards that are named beside it, each once; of another topic nothing."""
+    assert small("offsets", "reset", "g", "new", "--topic", "t", "--create", "--to-latest").code == OK
+    ((request,),) = (small.admin.changes,)
+    assert (list(request.shards), list(request.topics), request.create) == (["new"], ["t"], True)
+    for command in (["offsets", "reset", "g", "--to-latest"], ["offsets", "delete", "g"], ["groups", "clone", "g", "h"]):
+        tool.admin.changes.clear()
+        assert tool(*command, "t/0", "--topic", "t").code == OK
+        assert [(len(request.shards), list(request.topics)) for request in tool.admin.changes] == [
+            (1_000, []),
+            (1_000, []),
+            (2, []),
+        ]
+    tool.admin.changes.clear()
+    assert tool("offsets", "delete", "g", "--topic", "other").code == OK
+    assert [(list(request.shards), list(request.topics)) for request in tool.admin.changes] == [([], ["other"])]
+
+
 def test_nothing_is_executed_when_a_later_piece_cannot_be(tool: Tool) -> None:
     """The error is the adapter's."""
     tool.admin.script = refusing(3, grpc.StatusCode.FAILED_PRECONDITION, execute=False)

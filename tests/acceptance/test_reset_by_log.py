@@ -64,7 +64,7 @@ async def test_a_reset_by_the_log_of_the_broker(directory: Path) -> None:
             assert [row["after"]["offset"] for row in planned.json["rows"]] == [offset]
         done = await command("offsets", "reset", "g", "--to-datetime", at, "--execute")
         assert done.code == OK, done.err
-        assert "done: 1 offsets moved, read back and equal" in done.out
+        assert "done: 1 offset moved, read back and equal" in done.out
         assert (await command("get", "g", "s", "--json")).json[0]["offset"] == 2
 
 

@@ -120,7 +120,7 @@ async def _serve(front: Front, stop: anyio.Event, full: bool, *, task_status: an
 async def test_a_save_over_the_limit_is_refused_before_anything_is_written_and_reads_go_on() -> None:
     """It says when to come back. The server did answer: it is there for loads of groups and for the recovery."""
     async with fronts(1) as (front,), GrpcMetaClient.open(meta_section(front.address)) as client:
-        with pytest.raises(MetaUnavailableError, match="RESOURCE_EXHAUSTED: 1 offsets are under way, of at most 1") as caught:
+        with pytest.raises(MetaUnavailableError, match="RESOURCE_EXHAUSTED: 1 offset under way, of at most 1") as caught:
             await client.save([SaveEntry(key("a"), record(5)), SaveEntry(key("b"), record(5))])
         assert MIN_DELAY_S <= caught.value.retry_after_s <= MAX_DELAY_S
         assert (front.engine.calls, front.refusals, client.available) == (1, 1, True)

@@ -153,7 +153,7 @@ def test_the_meta_service_is_repaired_and_nothing_goes_back_meanwhile(job: Job, 
     assert (found["ahead"], found["rewound"]) == (live(1, 9), live(2, 3))
     applied = job.table("applied")
     assert (applied.keys(), {row["below"] for row in applied.values()}) == (plan.keys(), {False})
-    assert "5 offsets merged, 0 of them are below the plan" in job.said
+    assert "5 offsets merged, 0 of them below the plan" in job.said
 
     assert job(meta.address) == 0
     assert job.table("plan") == {}
@@ -171,7 +171,7 @@ def test_what_is_below_the_plan_after_the_merge_is_a_failure(job: Job) -> None:
 
     with serving(meta) as address:
         assert job(address, {"reading back": forget}, apply=True) == 1
-    assert "2 offsets merged, 2 of them are below the plan" in job.said
+    assert "2 offsets merged, 2 of them below the plan" in job.said
     assert [row["below"] for row in job.table("applied").values()] == [True, True]
 
 

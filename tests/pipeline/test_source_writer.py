@@ -139,7 +139,7 @@ def test_what_the_server_refuses_is_named() -> None:
     meta = BulkMeta()
     meta.refuses = {"s3"}
     with serving(meta) as address:
-        with pytest.raises(RefusedError, match="refused 1 rows: namespace 'default', group 'g', shard 's3': refused by the test"):
+        with pytest.raises(RefusedError, match="refused 1 row: namespace 'default', group 'g', shard 's3': refused by the test"):
             writer_to(address).write(iter(batches_of(1)))
         written = writer_to(address, badRows="skip").write(iter(batches_of(1)))
     assert (written.sent, written.applied, written.rejected) == (ROWS, ROWS - 1, 1)

@@ -163,7 +163,7 @@ def test_a_damaged_record_is_named(bad: bytes) -> None:
 
 def test_keys_without_records_are_refused() -> None:
     """Rows of two lists of different lengths would be somebody else's offsets."""
-    with pytest.raises(InvalidInputError, match="2 keys but 1 records"):
+    with pytest.raises(InvalidInputError, match="2 keys but 1 record"):
         decode_records([encode_key(key())] * 2, [encode_record(record(1))])
 
 

@@ -187,7 +187,7 @@ async def test_a_long_request_is_checked_in_slices() -> None:
 @pytest.mark.parametrize(
     ("keys", "records", "text"),
     [
-        (1, 2, "records: are 2, for 1 keys"),
+        (1, 2, "records: are 2, for 1 key"),
         (MAX_ENTRIES + 1, MAX_ENTRIES + 1, "keys: are 20001, over 20000; send several requests"),
     ],
 )

@@ -141,7 +141,7 @@ async def test_flush_all_sends_what_was_refused_again_and_tells_when_it_still_is
         await commit_all(core, 5, "ab")
         meta.faults.extend([refusing(meta, {"b"}), refusing(meta, {"b"})])
         await core.flusher.flush_once()
-        with pytest.raises(RefusedError, match=r"^1 offsets were refused: default/g/b: INVALID by the test$"):
+        with pytest.raises(RefusedError, match=r"^1 offset refused: default/g/b: INVALID by the test$"):
             await core.flusher.flush_all()
         assert await core.flusher.flush_all() == 1
         assert len(core.dirty) == 0

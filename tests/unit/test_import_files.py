@@ -1,5 +1,6 @@
 """Which files an import takes, how a CSV is cut into pieces, and what becomes of a file that cannot be read."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def test_a_directory_is_searched_for_the_files_of_the_format(tmp_path: Path) -> 
     assert find_files([tmp_path, first], "rocketmq") == sorted([first, second])
     client = made(tmp_path / "10.0.0.1@7" / "group" / "offsets.json")
     assert find_files([tmp_path], "rocketmq-client") == [client]
+
+
+def test_a_link_out_of_a_directory_is_refused_by_its_name(tmp_path: Path) -> None:
+    """Who may write below it must not choose what else is read; a link within it is a file of it, and so is one that is named."""
+    named, elsewhere = tmp_path / "named", tmp_path / "elsewhere.json"
+    (named / "a").mkdir(parents=True)
+    (named / "a" / "consumerOffset.json").write_text("{}")
+    elsewhere.write_text("{}")
+    (named / "consumerOffset.json").symlink_to(named / "a" / "consumerOffset.json")
+    assert len(find_files([named], "rocketmq")) == 2
+    link = named / "a" / "lmqConsumerOffset.json"
+    link.symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=re.escape(f"{link}: links to {elsewhere}, out of {named}, and is not followed")):
+        find_files([named], "rocketmq")
+    assert find_files([link], "rocketmq") == [link]
 
 
 def test_a_file_or_a_pattern_is_taken_whatever_its_name_is(tmp_path: Path) -> None:

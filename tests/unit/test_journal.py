@@ -148,7 +148,7 @@ async def test_of_a_change_that_fails_half_way_the_first_half_is_told(tmp_path: 
             return meta.apply(entries)
 
         meta.faults.append(applies)
-        with pytest.raises(MetaUnavailableError, match="1 of 2 offsets are changed"):
+        with pytest.raises(MetaUnavailableError, match="1 of 2 offsets changed"):
             await core.resets.reset(Wanted(G, ()), Reset(To.OFFSET, 2), execute=True)
     assert journal.told() == [("reset", "a", (1, 9), (ERA, 2), True)]
 

@@ -16,7 +16,8 @@ from adapter.broker_log import NoBrokerLog
 from adapter.cache import OffsetCache
 from adapter.clocks import Clocks
 from adapter.core import running_core
-from adapter.errors import DiskFullError, MetaUnavailableError, OverloadedError
+from adapter.errors import DiskFullError, InvalidInputError, MetaUnavailableError, NotReadyError, OverloadedError
+from adapter.failures import FAILED, META_SERVICE, SERVER
 from adapter.metaservice import limits
 from adapter.metaservice.config import LimitsSection
 from adapter.metaservice.limits import MAX_DELAY_S, MIN_DELAY_S, SPREAD, Limit, Limits
@@ -87,7 +88,7 @@ def test_the_limits_of_offsets_and_of_metadata_are_apart() -> None:
     both = Limits(LimitsSection(offsets=2, metadata=1), metrics)
     with both.offsets.admit(2), both.metadata.admit(1):
         for _ in range(3):
-            with pytest.raises(OverloadedError, match=r"^1 metadata calls are under way, of at most 1; nothing was done"):
+            with pytest.raises(OverloadedError, match=r"^1 metadata call under way, of at most 1; nothing was done"):
                 both.metadata.admit(1).__enter__()
         sample = metrics.registry.get_sample_value
         assert sample("offset_meta_under_way", {"limit": "offsets"}) == 2
@@ -162,9 +163,16 @@ def test_a_time_to_come_back_goes_over_the_wire_in_grpcs_own_word() -> None:
         (MetaUnavailableError("busy", retry_after_s=0.1234), grpc.StatusCode.UNAVAILABLE),
     ):
         assert status_of(error) is status
-        assert trailing_of(error) == ((PUSHBACK, "124"),)
+        assert dict(trailing_of(error))[PUSHBACK] == "124"
         assert pushback_s(trailing_of(error)) == 0.124
     assert trailing_of(DiskFullError("full")) == ()
+
+
+def test_unavailable_says_who_did_not_answer() -> None:
+    """The Meta Service, or who was called; what gRPC itself reports has no such word, so it was nobody."""
+    assert trailing_of(MetaUnavailableError("away")) == ((FAILED, META_SERVICE),)
+    assert trailing_of(NotReadyError("recovering")) == ((FAILED, SERVER),)
+    assert trailing_of(InvalidInputError("bad")) == ()
 
 
 @pytest.mark.parametrize(
@@ -257,6 +265,6 @@ async def test_a_reset_that_was_refused_half_way_says_when_to_come_back(tmp_path
             return meta.apply(entries)
 
         meta.faults.extend([applied, MetaUnavailableError("overloaded", retry_after_s=3.0)])
-        with pytest.raises(MetaUnavailableError, match=r"^500 of 501 offsets are changed, of 1 it is unknown") as caught:
+        with pytest.raises(MetaUnavailableError, match=r"^500 of 501 offsets changed, of 1 it is unknown") as caught:
             await core.resets.reset(Wanted(key().group_key, []), Reset(To.OFFSET, 1), execute=True)
         assert caught.value.retry_after_s == 3.0

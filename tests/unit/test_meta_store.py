@@ -284,7 +284,7 @@ async def test_the_log_goes_when_its_rows_are_in_a_table(tmp_path: Path) -> None
     async with running(tmp_path / "meta") as engine:
         for number in range(6):
             rows = {pack_names(CLUSTER, *key(f"s{at}")): record(number, metadata="m" * 4096) for at in range(2_000)}
-            engine._write(rows)
+            await engine._write(rows)
         logs = tmp_path / "meta" / "db"
         await eventually(lambda: sum(file.stat().st_size for file in logs.glob("*.log")) < rocks.WRITE_BUFFER_BYTES * 2)
 

@@ -119,7 +119,7 @@ async def test_flush_all_says_what_has_no_answer(tmp_path: Path) -> None:
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta, flush={"interval_ms": 1}) as core:
         await commit_both(core, 5)
-        with pytest.raises(MetaUnavailableError, match=f"^1 offsets have no answer: default/gone/s: UNAVAILABLE {WHY}$"):
+        with pytest.raises(MetaUnavailableError, match=f"^1 offset without an answer: default/gone/s: UNAVAILABLE {WHY}$"):
             await core.flusher.flush_all()
         tried = len(meta.saves)
         assert await core.flusher.drain(0.05) == 1

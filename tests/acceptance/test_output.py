@@ -1,0 +1,169 @@
+"""What commands print as processes: at a terminal, into a pipe, to a reader that goes away; and whom they blame."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import pytest
+
+from adapter.testing import eventually, free_port
+from tests.acceptance.conftest import Pair, run
+from tests.acceptance.helpers import commit
+from tests.integration.helpers import commits, rpc
+
+OK, NO, ERROR, READER_GONE = 0, 1, 2, 141
+LONG = "a-consumer-group-of-which-only-the-end-differs-from-the-other-one-that-is-there-"
+MANY = 30_006
+PIECE = MANY // 6
+
+
+def at_a_terminal(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """What a command prints on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "adapter", *arguments]
+    with (
+        os.fdopen(ours, "rb", buffering=0) as screen,
+        subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env={**os.environ, **environment}),
+    ):
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # so Linux says that it was all
+            while chunk := screen.read(65_536):
+                shown += chunk
+    return shown.decode().replace("\r\n", "\n")
+
+
+def pair_output(pair: Pair, command: Sequence[str]) -> str:
+    """What it prints into a pipe, of a process that believes in 80 columns."""
+    return run(*command, OFFSET_ADAPTER_ADDRESS=pair.adapter.address, COLUMNS="80").out
+
+
+def test_two_groups_that_differ_at_their_end_look_different_everywhere(shared: Pair) -> None:
+    """They looked alike on 80 columns and in pipes."""
+    for end in "ab":
+        commit(shared, LONG + end, {"orders/0": 1})
+    where = {"OFFSET_ADAPTER_ADDRESS": shared.adapter.address, "COLUMNS": "80"}
+    for command in (["list"], ["groups", "list"], ["groups", "describe", "--all-groups"], ["get", LONG + "a"]):
+        for shown in (pair_output(shared, command), at_a_terminal(command, where)):
+            assert [LONG + end in shown for end in "ab"] == [True, command[0] != "get"], command
+
+
+def test_a_terminal_obeys_nothing_that_a_consumer_wrote(shared: Pair) -> None:
+    """Colours, the title of the window, a cleared screen; neither in tables nor in JSON."""
+    metadata = "\x1b[31mred\x1b]0;title\x07 \x9b2J\nline"
+    with rpc(shared.adapter.address) as stubs:
+        stubs.store.CommitOffsets(commits({"s": 1}, "hostile", metadata=metadata), timeout=30)
+    where = {"OFFSET_ADAPTER_ADDRESS": shared.adapter.address}
+    for command in (["get", "hostile"], ["list"], ["groups", "describe", "hostile"], ["get", "hostile", "--json"]):
+        for shown in (pair_output(shared, command), at_a_terminal(command, where)):
+            assert shown.replace("\n", "").replace("\t", "").isprintable(), command
+            assert "2J" in shown
+    assert shared("get", "hostile", "--json").json[0]["metadata"] == metadata
+
+
+def test_a_pipe_gets_tabs_and_nothing_but_the_rows(shared: Pair) -> None:
+    """`cut` and `awk` need no more; how many there are is said on standard error."""
+    commit(shared, "tabs", {"orders/0": 7})
+    ran = shared("get", "tabs")
+    names, row = (line.split("\t") for line in ran.out.splitlines())
+    assert names == ["namespace", "group", "shard", "offset", "epoch", "committed", "state", "metadata"]
+    assert row[:5] == ["default", "tabs", "orders/0", "7", "1"]
+    assert ran.err == "1 offset\n"
+
+
+def test_describe_says_of_each_row_which_group_it_is_of(shared: Pair) -> None:
+    """With --all-groups nothing else tells it."""
+    for group in ("described-a", "described-b"):
+        commit(shared, group, {"orders/0": 7, "orders/1": 8})
+    rows = [line.split("\t") for line in shared("groups", "describe", "--all-groups").out.splitlines()]
+    assert rows[0][:3] == ["group", "shard", "current-offset"]
+    assert [row[:3] for row in rows if row[0].startswith("described-")] == [
+        [group, shard, offset]
+        for group in ("described-a", "described-b")
+        for shard, offset in (("orders/0", "7"), ("orders/1", "8"))
+    ]
+
+
+def test_a_long_list_comes_whole_and_a_reader_that_goes_away_ends_it_without_a_word(pair: Pair) -> None:
+    """Like `list | head`, in both forms: no traceback, no message, and the code of a command that SIGPIPE ended."""
+    with rpc(pair.adapter.address) as stubs:
+        for at in range(0, MANY, PIECE):
+            stubs.store.CommitOffsets(commits({f"s{number}": 1 for number in range(at, at + PIECE)}), timeout=60)
+    for form in ([], ["--json"]):
+        command = [sys.executable, "-m", "adapter", "list", *form, "--address", pair.adapter.address]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout
+            assert process.stderr
+            process.stdout.readline()
+            process.stdout.close()
+            assert (process.stderr.read(), process.wait(60)) == (b"", READER_GONE)
+    ran = pair("list")
+    assert len(ran.out.splitlines()) == len({*ran.out.splitlines()}) == MANY + 1
+    assert ran.err == f"{MANY:,} offsets\n"
+    assert len(pair("list", "--json").json) == MANY
+
+
+async def test_who_did_not_answer_is_named(pair: Pair) -> None:
+    """The adapter, which says that the Meta Service does not; or nobody at the address."""
+    commit(pair, "g", {"s": 1})
+    pair.meta.kill()
+    await eventually(lambda: not pair("status", "--json").json["meta_available"], 30)
+    for command in (
+        ["get", "g", "--mode", "store"],
+        ["get", "absent", "s"],
+        ["flush"],
+        ["offsets", "reset", "g", "--to-offset", "3"],
+        ["offsets", "delete", "g"],
+        ["groups", "clone", "g", "h"],
+        ["export", "g"],
+    ):
+        ran = pair(*command)
+        assert (ran.code, ran.out) == (ERROR, ""), command
+        assert ran.err.endswith("; the adapter answers, the Meta Service does not\n"), command
+        assert "is the adapter running" not in ran.err
+    address = f"127.0.0.1:{free_port()}"
+    nobody = run("get", "g", "--mode", "store", "--address", address)
+    assert nobody.err.endswith("; is the adapter running there, and ready? (--address)\n")
+
+
+@pytest.mark.parametrize("execute", [[], ["--execute"]], ids=["dry", "execute"])
+def test_a_mistyped_shard_is_refused_with_what_was_perhaps_meant(shared: Pair, execute: list[str]) -> None:
+    """It made a shard "orders" beside orders/0 and orders/1, and said "done: 1 offsets moved"."""
+    group = f"typed-{len(execute)}"
+    commit(shared, group, {"orders/0": 100, "orders/1": 200, "payments/0": 300})
+    ran = shared("offsets", "reset", group, "orders", "--to-offset", "3", *execute)
+    assert (ran.code, ran.out) == (ERROR, "")
+    assert f"default/{group} has no offset of 'orders'; did you mean orders/0, orders/1?" in ran.err
+    assert "--topic orders" in ran.err
+    assert "--create" in ran.err
+    assert shared("get", group, "orders").code == NO
+    ran = shared("offsets", "reset", group, "--topic", "orders", "--to-offset", "3", "--json", *execute)
+    assert (ran.code, [row["shard"] for row in ran.json["rows"]]) == (OK, ["orders/0", "orders/1"])
+    ran = shared("offsets", "reset", group, "new/0", "--create", "--to-offset", "3", *execute)
+    assert (ran.code, "dry run: 1 of 1 offset" in ran.out) == (OK, not execute)
+    ran = shared("offsets", "reset", "no-such-group", "orders/0", "--to-offset", "3", *execute)
+    assert (ran.code, "default/no-such-group has no offsets; `groups list` shows" in ran.err) == (ERROR, True)
+
+
+def test_after_ones_own_reset_nobody_is_told_to_stop_consumers(shared: Pair) -> None:
+    """There are none: the last move was the operator's."""
+    commit(shared, "own", {"own/0": 100})
+    assert "stop its consumers" in shared("offsets", "reset", "own", "--to-offset", "3", "--execute").err
+    ran = shared("offsets", "reset", "own", "--to-offset", "4", "--execute")
+    assert (ran.code, ran.out.splitlines()[-1]) == (OK, "done: 1 offset moved, read back and equal")
+    assert "stop its consumers" not in ran.err
+    commit(shared, "own", {"own/0": 500})
+    assert "stop its consumers" in shared("offsets", "reset", "own", "--to-offset", "3").err
+
+
+def test_json_of_a_list_is_one_array(shared: Pair) -> None:
+    """A line for each row, and an empty one where there is nothing."""
+    commit(shared, "array", {"s": 1, "t": 2})
+    out = shared("get", "array", "--json").out
+    assert [line[:1] for line in out.splitlines()] == ["[", "{", "{", "]"]
+    assert len(json.loads(out)) == 2
+    assert shared("get", "nothing-here", "--json").out == "[]\n"
