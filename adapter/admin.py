@@ -62,7 +62,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         size = request.page_size or DEFAULT_PAGE
         reply = offsets_pb.ListOffsetsReply()
         room = MAX_BYTES
-        async with core.large.one():
+        async with core.large.one(context=context):
             while size > 0 and room > 0:
                 page = core.cache.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
                 rows = [shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live]
@@ -80,7 +80,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ListGroups(self, request: offsets_pb.ListGroupsRequest, context: Context) -> offsets_pb.ListGroupsReply:  # noqa: D102
         core = self._core()
         prefix = pack_names(*parse_page(request.namespace, "", request.page_size))
-        page = await core.groups.page(prefix, request.page_token, request.page_size or DEFAULT_PAGE)
+        page = await core.groups.page(prefix, request.page_token, request.page_size or DEFAULT_PAGE, context)
         rows = [
             offsets_pb.ListGroupsReply.Group(
                 namespace=row.group.namespace,
@@ -104,7 +104,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         reply = Describe(mode=self._situation.config.mode_of(*group), member_id=member.member_id if member else "")
         if member:
             reply.generation = member.generation
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             local: dict[OffsetKey, OffsetRecord] = {}
             for rows in core.reader.slices([Wanted(group, ())]):
                 local.update(rows)
@@ -130,14 +130,14 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ResetOffsets(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         core = self._core()
         wanted, reset = await parse_reset(request)
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             return await change_reply(await core.resets.reset(wanted, reset, execute=request.execute))
 
     @audited
     async def DeleteOffsets(self, request: offsets_pb.DeleteOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         core = self._core()
         shards = await parse_shards(request.shards, required=not request.group)
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             if request.group:
                 wanted = Wanted(parse_group(request.namespace, request.group), shards)
                 return await change_reply(await core.resets.delete(wanted, execute=request.execute))
@@ -150,7 +150,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         source = parse_group(request.namespace, request.from_group, "from_group")
         target = parse_group(request.namespace, request.to_group, "to_group")
         wanted = Wanted(source, await parse_shards(request.shards))
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             return await change_reply(await core.resets.clone(wanted, target, execute=request.execute))
 
     @audited
@@ -163,7 +163,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
             await core.loader.load_patiently(*dict.fromkeys(wanted.group for wanted in some))
             slices = core.reader.slices(some)
             while True:
-                async with core.large.one():
+                async with core.large.one(context=context):
                     entries = next(slices, None)
                 if entries is None:
                     break
@@ -175,7 +175,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         core = self._core()
         size_of(request.groups)
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             commit = (await parse_in_slices(request.groups, CommitMode.INCREASE_ONLY.value)).commit
             return await change_reply(await core.resets.merge(commit, execute=request.execute))
 

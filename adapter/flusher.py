@@ -30,7 +30,7 @@ from adapter.wire import SLICE, in_slices, others
 
 log = structlog.get_logger(__name__)
 
-MAX_SAVED = 25_000  # entries of a save; a Meta Service takes 50,000
+MAX_SAVED = 20_000  # entries of a save; a Meta Service takes 25,000
 ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
 
 Batch = Mapping[GroupKey, Mapping[str, Held]]

@@ -146,7 +146,11 @@ class OffsetReader:
                 await self._loader.load(part.group)
 
     async def answer(
-        self, wanted: Sequence[Wanted], make: Callable[[OffsetKey, OffsetRecord], R], size: Callable[[R], int]
+        self,
+        wanted: Sequence[Wanted],
+        make: Callable[[OffsetKey, OffsetRecord], R],
+        size: Callable[[R], int],
+        context: object = None,
     ) -> list[R]:
         """A row of each live offset that is here, in the order asked for; `size` gives the bytes of one in an answer.
 
@@ -157,7 +161,7 @@ class OffsetReader:
         more = next(slices, None)
         if more is None:
             return rows
-        async with self._large.one():
+        async with self._large.one(context=context):
             left = MAX_BYTES - sum(map(size, rows))
             while more is not None:
                 made = [make(key, record) for key, record in more if record.live]

@@ -87,7 +87,9 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         def row(key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
             return shard_offset(key, record, dirty=key in core.dirty)
 
-        return offsets_pb.ReadOffsetsReply(offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize))
+        return offsets_pb.ReadOffsetsReply(
+            offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize, context)
+        )
 
     @answering
     async def PersistOffsets(  # noqa: D102

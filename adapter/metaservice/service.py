@@ -46,7 +46,7 @@ from adapter.wire import SLICE, add_result, in_slices, namespace_of, others, rep
 
 DEFAULT_CLUSTER = "default"
 GROUPS_AT_ONCE = 16  # that one call reads
-MAX_SAVED = 50_000  # entries of a save: an adapter's have up to 25,000
+MAX_SAVED = 25_000  # entries of a save, which holds up all others: an adapter's have up to 20,000
 MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
 
