@@ -157,14 +157,15 @@ class OffsetReader:
         Raises TooLargeError, and OverloadedError when too many ask for much at the same time.
         """
         slices = self.slices(wanted)
-        rows = [make(key, record) for key, record in next(slices, ()) if record.live]
-        more = next(slices, None)
-        if more is None:
-            return rows
+        found = next(slices, [])
+        if next(slices, None) is None:
+            return [make(key, record) for key, record in found if record.live]
+        del found, slices  # who waits holds nothing but its request
+        rows: list[R] = []
+        left = MAX_BYTES
         async with self._large.one(context=context):
-            left = MAX_BYTES - sum(map(size, rows))
-            while more is not None:
-                made = [make(key, record) for key, record in more if record.live]
+            for some in self.slices(wanted):
+                made = [make(key, record) for key, record in some if record.live]
                 rows += made
                 left -= sum(map(size, made))
                 if len(rows) > MAX_ROWS or left < 0:
@@ -173,7 +174,6 @@ class OffsetReader:
                         "shards in each of several calls, or use ListOffsets, which has pages"
                     )
                 await others()
-                more = next(slices, None)
         return rows
 
     async def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:
