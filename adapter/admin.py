@@ -30,7 +30,7 @@ from adapter.statuses import Context
 from adapter.views import change_reply, describe_row, shard_offset
 from adapter.wire import in_slices, others
 
-MAX_DESCRIBED = 20_000  # shards of a group
+MAX_DESCRIBED = 20_000  # shards of a group: its answer is one message
 MAX_SNAPSHOTS = 8  # that are read at the same time
 PAGE_SPARE = 2**16  # of the bytes of a page, for a slice without live offsets: a walk over tombstones ends, too
 
@@ -104,19 +104,21 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         reply = Describe(mode=self._situation.config.mode_of(*group), member_id=member.member_id if member else "")
         if member:
             reply.generation = member.generation
+        wanted = Wanted(group, await parse_shards(request.shards))
         async with core.admin_calls.one(context=context):
             local: dict[OffsetKey, OffsetRecord] = {}
-            for rows in core.reader.slices([Wanted(group, ())]):
+            for rows in core.reader.slices([wanted]):
                 local.update(rows)
                 _check_described(group, len(local))
                 await others()
             remote: dict[OffsetKey, OffsetRecord] = {}
             try:
                 # Asked, not merged: to look at something changes nothing.
-                (remote,) = await core.meta.get_groups([group], patient=True)
+                remote = await _remote(core, wanted)
+            except TooLargeError:
+                raise
             except AdapterError as error:
                 reply.remote_error = str(error)
-            _check_described(group, len(remote))
             keys = sorted(local.keys() | remote.keys())
             bounds = await self._bounds(core, group, [key.shard for key in keys], reply)
             async for some in in_slices(keys):
@@ -160,7 +162,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         core = self._core()
         chosen = await parse_wanted(request.groups) if request.groups else None
         async for some in _in_pieces(_named(chosen) if chosen else _all(core)):
-            await core.loader.load_patiently(*dict.fromkeys(wanted.group for wanted in some))
+            await core.loader.load_patiently(*some)
             slices = core.reader.slices(some)
             while True:
                 async with core.large.one(context=context):
@@ -213,9 +215,23 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 def _check_described(group: GroupKey, shards: int) -> None:
     if shards > MAX_DESCRIBED:
         raise TooLargeError(
-            f"group: {'/'.join(group)} has more than {MAX_DESCRIBED:,} shards, which is what one answer may have: "
-            "use ListOffsets, which has pages, or ExportOffsets"
+            f"group: {'/'.join(group)} has more than {MAX_DESCRIBED:,} shards, which is what one answer may have: name some of "
+            "them in each of several calls, or use ListOffsets, which has pages"
         )
+
+
+async def _remote(core: Core, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+    """What the Meta Service holds. Raises MetaUnavailableError, TooLargeError."""
+    if wanted.shards:
+        return await core.meta.get(wanted.keys)
+    found: dict[OffsetKey, OffsetRecord] = {}
+    left, after = [wanted.group], b""
+    while left:
+        page = await core.meta.groups_page(left, after)
+        found.update(page.entries)
+        _check_described(wanted.group, len(found))
+        left, after = list(page.left), page.after
+    return found
 
 
 async def _all(core: Core) -> AsyncIterator[Wanted]:

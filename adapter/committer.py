@@ -11,6 +11,8 @@ from itertools import chain, repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
+import structlog
+
 from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.combine import Combiner
@@ -18,8 +20,21 @@ from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, ContendedError, NotReadyError
 from adapter.hot import Held
 from adapter.journal import NO_JOURNAL, Journal, Moved
-from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, as_seen, meet
+from adapter.model import (
+    EPOCH_LIMIT,
+    FIRST_EPOCH,
+    CommitMode,
+    GroupKey,
+    Member,
+    OffsetKey,
+    OffsetRecord,
+    as_seen,
+    epoch_warning,
+    meet,
+)
 from adapter.placing import LoadedGroups, check_generation, goes_back, place
+
+log = structlog.get_logger(__name__)
 
 Entry = tuple[OffsetKey, OffsetRecord]
 
@@ -71,10 +86,10 @@ class Reconcile(NamedTuple):
 
 
 class Load(NamedTuple):
-    """All that the Meta Service holds of some groups, fetched when there had been so many `forgets`.
+    """What the Meta Service holds under some keys (None: nothing), fetched when there had been `forgets` removals.
 
-    Refused with ContendedError when keys of these groups have been forgotten since: what was fetched may be older than
-    what was flushed and forgotten.
+    With what came in former Loads of the same `forgets` it is all that it holds of `groups`. Refused with ContendedError when
+    keys of one of its groups were removed since: what was fetched may be older than what was flushed and removed.
     """
 
     groups: Collection[GroupKey]
@@ -167,7 +182,19 @@ class Committer:
 class _Deciding:
     """What one change does, and its write."""
 
-    __slots__ = ("_cache", "_clean", "_clock", "_dirty", "_forward", "_loaded", "_members", "_newly_loaded", "_staged", "rewinds")
+    __slots__ = (
+        "_cache",
+        "_clean",
+        "_clock",
+        "_dirty",
+        "_forward",
+        "_loaded",
+        "_members",
+        "_newly_absent",
+        "_newly_loaded",
+        "_staged",
+        "rewinds",
+    )
 
     def __init__(self, cache: OffsetCache, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
         self._cache = cache
@@ -175,6 +202,7 @@ class _Deciding:
         self._loaded = loaded
         self._clock = clock
         self._newly_loaded: Collection[GroupKey] = ()
+        self._newly_absent: Collection[OffsetKey] = ()
         self._staged: dict[OffsetKey, OffsetRecord | None] = {}
         self._forward: dict[GroupKey, dict[str, Held]] = {}
         self._clean: set[OffsetKey] = set()
@@ -204,12 +232,15 @@ class _Deciding:
         if self._newly_loaded:
             # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
             self._loaded.groups.update(self._newly_loaded)
+        if self._newly_absent:
+            self._loaded.note_absent(self._newly_absent)
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
         return self._staged[key] if key in self._staged else self._cache.get(key)
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
         self._staged[key] = record
+        self._loaded.absent.discard(key)
         if clean:
             self._clean.add(key)
         else:
@@ -269,16 +300,13 @@ class _Deciding:
         return raised
 
     def _load(self, change: Load) -> list[Standing]:
-        if change.forgets != self._loaded.forgets and self._has_forgotten(change):
+        if self._loaded.forgotten_since(chain(change.groups, {key.group_key for key, _ in change.entries}), change.forgets):
             raise ContendedError("keys were removed while their groups were loaded")
         self._newly_loaded = change.groups
+        self._newly_absent = [key for key, found in change.entries if found is None and self._standing(key) is None]
         return self._reconcile(
             [(key, None if found and self._is_before_a_rewind(key, found) else found) for key, found in change.entries]
         )
-
-    def _has_forgotten(self, change: Load) -> bool:
-        groups = {*change.groups, *(key.group_key for key, _ in change.entries)}
-        return self._loaded.forgotten_since(groups, change.forgets)
 
     def _reconcile(self, entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]) -> list[Standing]:
         decided = []
@@ -290,6 +318,8 @@ class _Deciding:
             if after is None:
                 continue
             if after != before:
+                if after.epoch > EPOCH_LIMIT:
+                    log.warning("epoch.high", key="/".join(key), warning=epoch_warning(after.epoch))
                 # A local value that only took the remote epoch still has to go there.
                 self._stage(key, after, clean=after == remote)
             elif after == remote:

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.statuses import pushback_s
 
@@ -66,9 +66,11 @@ class Endpoints:
         """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current.
 
         An overloaded one did answer: it is there, and another one may have room. When none has, the error says when to come back.
-        Raises MetaUnavailableError; RefusedError; OtherKindError when `epochs` (not None) is not true of the one that answers.
+        Raises MetaUnavailableError, as TimedOutError when one took too long; RefusedError; OtherKindError when `epochs` (not
+        None) is not true of the one that answers.
         """
         problems = []
+        timed_out = False
         overloaded: dict[str, float] = {}
         first = self._names.index(self.current)
         for name in (*self._names[first:], *self._names[:first]):
@@ -80,6 +82,7 @@ class Endpoints:
                 found = _translate(name, error, timeout_s)
                 if isinstance(found, MetaUnavailableError):
                     problems.append(str(found))
+                    timed_out = timed_out or isinstance(found, TimedOutError)
                     if found.retry_after_s:
                         overloaded[name] = found.retry_after_s
                     continue
@@ -100,7 +103,8 @@ class Endpoints:
             return answer
         self.available = bool(overloaded)
         self.current = next(iter(overloaded), self.current)
-        raise MetaUnavailableError("; ".join(problems), retry_after_s=min(overloaded.values(), default=0.0))
+        error_type = TimedOutError if timed_out else MetaUnavailableError
+        raise error_type("; ".join(problems), retry_after_s=min(overloaded.values(), default=0.0))
 
     async def _check_kind(self, name: str, timeout_s: float, *, epochs: bool) -> None:
         if name not in self._epochs:
@@ -143,7 +147,7 @@ def _translate(endpoint: str, error: grpc.aio.AioRpcError, timeout_s: float) -> 
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return RefusedError(f"{endpoint}: UNIMPLEMENTED: {error.details()}; is this a Meta Service that knows epochs?")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return MetaUnavailableError(f"{endpoint}: no answer within {timeout_s:g} s")
+        return TimedOutError(f"{endpoint}: no answer within {timeout_s:g} s")
     text = f"{endpoint}: {code.name}: {error.details()}"
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return MetaUnavailableError(text, retry_after_s=pushback_s(error.trailing_metadata()))

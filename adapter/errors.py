@@ -36,6 +36,10 @@ class MetaUnavailableError(TransientError):
     """The Meta Service did not answer, not in time, or not for all of it, or is overloaded. What it applied is unknown."""
 
 
+class TimedOutError(MetaUnavailableError):
+    """The same because of the time alone: asked for less, the Meta Service may answer."""
+
+
 class OverloadedError(TransientError):
     """Too much is under way in this process. Nothing of the request was done."""
 

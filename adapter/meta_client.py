@@ -6,9 +6,9 @@ Never retries: the flusher and the recovery do, with the values that are newest 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import groupby
+from itertools import groupby, islice
 from random import Random
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -16,14 +16,20 @@ import grpc.aio
 from adapter.channels import open_channel
 from adapter.config import MetaSection
 from adapter.endpoints import Endpoints, OtherKindError
-from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.wire import in_slices, record_of, save_outcome, save_request
+from adapter.wire import SLICE, in_slices, others, record_of, save_outcome, save_request
 
 R = TypeVar("R")
 
-Page = tuple[list[tuple[OffsetKey, OffsetRecord]], bytes]
+Entry = tuple[OffsetKey, OffsetRecord]
+Page = tuple[list[Entry], bytes]
+
+PAGE_ROWS = 10_000  # of groups, where nobody waits but who asked for them
+LOAD_ROWS = 2_000  # where a commit waits
+MIN_ROWS = 50  # to which pages shrink when the server is slow
+KEYS_AT_ONCE = 10_000  # that one request names
 
 KIND_CHANGES = 4  # of the server while one read is under way, after which it is given up
 
@@ -38,6 +44,17 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 10_000),  # `keepalive_timeout_ms` alone ends no connection in grpcio 1.85
     ("grpc.keepalive_permit_without_calls", 1),
 )
+
+Wanted = Sequence[tuple[GroupKey, Sequence[str]]]  # no shard: all of the group
+
+
+class GroupsPage(NamedTuple):
+    """Records of groups, group by group, in key order; and which groups are left, the first of them from behind `after` on."""
+
+    entries: list[Entry]
+    left: Sequence[GroupKey]
+    after: bytes
+
 
 order = Random()  # noqa: S311 - of endpoints, keeps no secret
 
@@ -60,11 +77,14 @@ class MetaClient(Protocol):
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """Merge entries; one outcome each, in their order."""
 
-    async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
-        """The records of these keys, tombstones included."""
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """The records of these keys, tombstones included. Not `patient`: a commit waits for them."""
 
-    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
-        """All records of these groups, tombstones included, in their order. Not `patient`: a commit waits for them."""
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """Records of groups, tombstones included, none named twice; `after` is that of the page before, whose `left` these are.
+
+        A page that took too long makes the next ones smaller: the same call, made again, asks for less. Not `patient`: see `get`.
+        """
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """A page of everything, and the token of the next (empty: the last)."""
@@ -84,6 +104,7 @@ class GrpcMetaClient:
         self._timeout_s = section.timeout_ms / 1000
         self._load_timeout_s = section.load_timeout_ms / 1000
         self._endpoints = Endpoints(section.endpoints, channels)
+        self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)
 
     @classmethod
     @asynccontextmanager
@@ -142,19 +163,41 @@ class GrpcMetaClient:
             outcomes += [_outcome(entry, row) for entry, row in zip(entry_slice, rows, strict=True)]
         return outcomes
 
-    async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
-        """The records of these keys, tombstones included; `keys` come sorted or at least grouped. Without keys it only looks."""
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """The records of these keys, tombstones included; `keys` come sorted or at least grouped. Without keys it only looks.
+
+        Goes on with less at a time when the server becomes slow; raises TimedOutError when it is so from the beginning.
+        """
         if not keys:
             await self._endpoints.look(self._timeout_s)
             return {}
-        by_group = [(group, [key.shard for key in members]) for group, members in groupby(keys, lambda key: key.group_key)]
-        wanted = set(keys)
-        found = await self._get_groups(by_group, self._timeout_s)
-        return {key: record for records in found for key, record in records.items() if key in wanted}
+        found: dict[OffsetKey, OffsetRecord] = {}
+        progress = False
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            named = keys[at : at + KEYS_AT_ONCE]
+            left: Wanted = [
+                (group, [key.shard for key in members]) for group, members in groupby(named, lambda key: key.group_key)
+            ]
+            wanted, after = set(named), b""
+            while left:
+                try:
+                    entries, left, after = await self._page(left, after, patient=patient)
+                except TimedOutError:
+                    if not progress:
+                        raise
+                    progress = False
+                else:
+                    progress = True
+                    found.update((key, record) for key, record in entries if key in wanted)
+        return found
 
-    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
-        """All records of these groups, tombstones included, in their order. Not `patient`: a commit waits for them."""
-        return await self._get_groups([(group, []) for group in groups], self._timeout_s if patient else self._load_timeout_s)
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """Records of groups from behind `after` on, tombstones included, as many as a page holds.
+
+        Raises TimedOutError when that took too long: made again, the call asks for less.
+        """
+        entries, left, after = await self._page([(group, ()) for group in groups], after, patient=patient)
+        return GroupsPage(entries, groups[len(groups) - len(left) :], after)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """A page of everything, and the token of the next (empty: the last)."""
@@ -183,42 +226,53 @@ class GrpcMetaClient:
         )
         await self._call(lambda stub: stub.DeleteOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
 
-    async def _get_groups(
-        self, wanted: Sequence[tuple[GroupKey, list[str]]], timeout_s: float
-    ) -> list[dict[OffsetKey, OffsetRecord]]:
+    async def _page(self, wanted: Wanted, after: bytes, *, patient: bool) -> tuple[list[Entry], Wanted, bytes]:
         """By the call that the server knows: one of ours does not show tombstones in the one that RobustMQ has."""
+        timeout_s = self._timeout_s if patient else self._load_timeout_s
         for _ in range(KIND_CHANGES):
-            epochs = self.knows_epochs
             with contextlib.suppress(OtherKindError):
-                if epochs:
-                    return await self._get_batch(wanted, timeout_s)
-                found = [await self._get_group(group, timeout_s) for group, _ in wanted]
+                if self.knows_epochs:
+                    return await self._batch_page(wanted, after, self._patient_pages if patient else self._load_pages, timeout_s)
+                found = await self._get_group(wanted[0][0], timeout_s)
                 if not self.knows_epochs:
-                    return found
+                    return found, wanted[1:], b""
         raise MetaUnavailableError(f"{self.endpoint}: its servers change all the time between those with and without epochs")
 
-    async def _get_batch(
-        self, wanted: Sequence[tuple[GroupKey, list[str]]], timeout_s: float
-    ) -> list[dict[OffsetKey, OffsetRecord]]:
-        request = meta_pb.BatchGetOffsetDataRequest(cluster_name=self._cluster)
-        for group, shards in wanted:
-            request.groups.add(namespace=group.namespace, group=group.group, shard_names=shards)
-        reply = await self._call(
-            lambda stub: stub.BatchGetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=True
-        )
-        return [
-            {OffsetKey(*group, item.shard_name): record_of(item) for item in found.offsets}
-            for (group, _), found in zip(wanted, reply.groups, strict=True)
-        ]
+    async def _batch_page(
+        self, wanted: Wanted, after: bytes, size: "_PageSize", timeout_s: float
+    ) -> tuple[list[Entry], Wanted, bytes]:
+        request = meta_pb.BatchGetOffsetDataRequest(cluster_name=self._cluster, page_size=size.rows, page_token=after)
+        async for some in in_slices(wanted):
+            for group, shards in some:
+                request.groups.add(namespace=group.namespace, group=group.group, shard_names=shards)
+        try:
+            reply = await self._call(
+                lambda stub: stub.BatchGetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=True
+            )
+        except TimedOutError:
+            size.halve()
+            raise
+        if not 0 < len(reply.groups) <= len(wanted):
+            raise MetaUnavailableError(f"{self.endpoint}: answered with {len(reply.groups)} groups when asked for {len(wanted)}")
+        entries: list[Entry] = []
+        for (group, _), found in zip(wanted, reply.groups, strict=False):
+            rows = found.offsets
+            for at in range(0, len(rows), SLICE):
+                entries += [(OffsetKey(*group, item.shard_name), record_of(item)) for item in islice(rows, at, at + SLICE)]
+                await others()
+        left = wanted[len(reply.groups) - bool(reply.next_page_token) :]
+        if left:
+            size.grow()
+        return entries, left, reply.next_page_token
 
-    async def _get_group(self, group: GroupKey, timeout_s: float) -> dict[OffsetKey, OffsetRecord]:
+    async def _get_group(self, group: GroupKey, timeout_s: float) -> list[Entry]:
         request = meta_pb.GetOffsetDataRequest(
             tenant=group.namespace, namespace=group.namespace, group=group.group, cluster_name=self._cluster
         )
         reply = await self._call(lambda stub: stub.GetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=False)
         if any(item.epoch for item in reply.offsets):
             self._endpoints.learn(epochs=True)
-        return {OffsetKey(*group, item.shard_name): record_of(item) for item in reply.offsets}
+        return [(OffsetKey(*group, item.shard_name), record_of(item)) for item in reply.offsets]
 
     async def _call(
         self,
@@ -228,6 +282,22 @@ class GrpcMetaClient:
         epochs: bool | None = None,
     ) -> R:
         return await self._endpoints.call(call, timeout_s=timeout_s, epochs=epochs)
+
+
+class _PageSize:
+    """Rows that the next page asks for: half as many after one that took too long, slowly more again after those that did not."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.rows = most
+
+    def halve(self) -> None:
+        """A page took too long."""
+        self.rows = max(self.rows // 2, MIN_ROWS)
+
+    def grow(self) -> None:
+        """A full page came in time: twice as many after about 22 of them, so that tries which fail cost little."""
+        self.rows = min(self.rows + self.rows // 32 + 1, self._most)
 
 
 def failure_of(key: OffsetKey, outcome: SaveOutcome) -> AdapterError:

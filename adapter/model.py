@@ -18,7 +18,10 @@ FIRST_EPOCH = 1  # of a key that was never there; 0 means unknown
 # A reset or delete begins the next era: the upper half of the epoch. A rewind raises only the lower half. So a reset is above
 # every rewind of its time, also above those that an adapter acknowledged while it could not reach the Meta Service.
 ERA_BITS = 32
-EPOCH_MAX = 2**63 - 1  # accepted from outside: rewinds and deletes can still raise it
+EPOCH_MAX = 2**63 - 1  # the largest that the Meta Service keeps
+# What comes from outside is at most this: 2**30 eras of room stay for resets. What stands above it, from before there was this
+# bound or by a step from it, still goes on step by step.
+EPOCH_LIMIT = 2**62 - 1
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -118,6 +121,39 @@ def merge(a: OffsetRecord, b: OffsetRecord) -> OffsetRecord:
 def next_era(epoch: int) -> int:
     """The epoch of a reset or delete of what stands in `epoch`: above every rewind of it."""
     return ((epoch >> ERA_BITS) + 1) << ERA_BITS
+
+
+def epoch_problem(offered: int, standing: int) -> str:
+    """Why a record of the epoch `offered` may not meet what stands in `standing` (0: nothing); empty when it may.
+
+    Up to EPOCH_LIMIT every epoch may. Above it only what is not beyond the next era: the rewinds of an era, and a reset.
+    """
+    if offered <= max(EPOCH_LIMIT, standing):
+        return ""
+    if offered > EPOCH_MAX:
+        return f"epoch {offered} is over {EPOCH_MAX}, the largest; {EXHAUSTED}"
+    if standing and offered >> ERA_BITS <= (standing >> ERA_BITS) + 1:
+        return ""
+    over = f"epoch {offered} is over {EPOCH_LIMIT}"
+    if not standing:
+        return f"{over}, the largest for a key that is not there"
+    return f"{over}, and more than one reset above what stands, epoch {standing}"
+
+
+def exhausted(epoch: int) -> bool:
+    """True for an epoch that no reset can raise any more."""
+    return next_era(epoch) > EPOCH_MAX
+
+
+def epoch_warning(epoch: int) -> str:
+    """What a person should know of an epoch that came in before there was EPOCH_LIMIT; empty for any other."""
+    if exhausted(epoch):
+        return f"stands in epoch {epoch}: {EXHAUSTED}"
+    left = (EPOCH_MAX >> ERA_BITS) - (epoch >> ERA_BITS)
+    return f"stands in epoch {epoch}, over {EPOCH_LIMIT}: {left:,} resets are left" if epoch > EPOCH_LIMIT else ""
+
+
+EXHAUSTED = "no reset can raise it: clone the group to a new one, and let its consumers use that"
 
 
 def resolve(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:

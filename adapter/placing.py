@@ -1,43 +1,54 @@
 """Where a commit goes: in which epoch it stands, and whether its member may still commit. Pure; never writes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
-from adapter.errors import FencedError, NotReadyError
-from adapter.model import FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
+from adapter.errors import FencedError, NotReadyError, RefusedError
+from adapter.model import EPOCH_MAX, FIRST_EPOCH, CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide, epoch_warning
 
-MAX_FORGOTTEN = 10_000  # groups
+MAX_ABSENT = 10_000  # keys, and groups with removals, that are remembered one by one
 
 
 class LoadedGroups:
-    """The groups of which everything that the Meta Service holds is known here.
+    """The groups of which everything that the Meta Service holds is known here, and keys of others that it does not have.
 
-    A key of such a group that is not local is nowhere: it begins in the first epoch. Any other one may stand in some epoch
-    remotely: it begins in epoch 0 (unknown), and the flush brings the true one.
+    Such a key, or one of such a group, that is not local is nowhere: it begins in the first epoch. Any other one may stand in
+    some epoch remotely: it begins in epoch 0 (unknown), and the flush brings the true one.
     """
 
     def __init__(self) -> None:
         self.groups: set[GroupKey] = set()
+        self.absent: set[OffsetKey] = set()
         self.forgets = 0
-        # Which of the forgets was the last of a group. Of groups that are not here it was `_floor` or an earlier one.
-        self._last: dict[GroupKey, int] = {}
-        self._floor = 0
+        self._forgotten: dict[GroupKey, int] = {}  # the number of the last removal in each; of others it is at most `_others`
+        self._others = 0
 
-    def forget(self, groups: Collection[GroupKey]) -> None:
-        """Keys of these groups are removed here."""
-        self.forgets += 1
-        self.groups.difference_update(groups)
-        self._last.update(dict.fromkeys(groups, self.forgets))
-        if len(self._last) > MAX_FORGOTTEN:
-            self._last.clear()
-            self._floor = self.forgets
-
-    def forgotten_since(self, groups: Collection[GroupKey], forgets: int) -> bool:
-        """True when keys of one of these groups may have been removed since there had been so many `forgets`."""
-        return self._floor > forgets or any(self._last.get(group, 0) > forgets for group in groups)
+    def knows_absent(self, key: OffsetKey) -> bool:
+        """True when a key that is not local is nowhere."""
+        return key.group_key in self.groups or key in self.absent
 
     def epoch_of_absent(self, key: OffsetKey) -> int:
         """The epoch of the first commit of a key that is not local."""
-        return FIRST_EPOCH if key.group_key in self.groups else 0
+        return FIRST_EPOCH if self.knows_absent(key) else 0
+
+    def note_absent(self, keys: Collection[OffsetKey]) -> None:
+        """The Meta Service does not have these. A commit makes them local, so few are left; memory is bounded all the same."""
+        if len(self.absent) > MAX_ABSENT:
+            self.absent.clear()
+        self.absent.update(keys)
+
+    def forget(self, groups: Collection[GroupKey]) -> None:
+        """Keys of these groups are removed: they may stand remotely. What was fetched before is not to be adopted."""
+        self.forgets += 1
+        self.groups.difference_update(groups)
+        self.absent.clear()
+        if len(self._forgotten) > MAX_ABSENT:
+            self._forgotten.clear()
+            self._others = self.forgets
+        self._forgotten.update(dict.fromkeys(groups, self.forgets))
+
+    def forgotten_since(self, groups: Iterable[GroupKey], forgets: int) -> bool:
+        """True when there may have been a removal in one of these groups since there had been so many removals."""
+        return forgets < self.forgets and any(self._forgotten.get(group, self._others) > forgets for group in groups)
 
 
 def check_generation(group: GroupKey, member: Member, seen: Member | None) -> None:
@@ -57,7 +68,7 @@ def goes_back(before: OffsetRecord, after: OffsetRecord) -> bool:
 def place(
     key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
 ) -> OffsetRecord:
-    """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown.
+    """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown, RefusedError of the largest.
 
     Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
     So could a commit of an epoch that this adapter has not seen yet, which is refused in the same way.
@@ -70,6 +81,8 @@ def place(
     if standing is None:
         return offered._replace(epoch=loaded.epoch_of_absent(key))
     after = decide(offered, standing, mode)
+    if after.epoch > max(EPOCH_MAX, standing.epoch):
+        raise RefusedError(f"{'/'.join(key)}: cannot be rewound: it {epoch_warning(standing.epoch)}")
     if standing.epoch == 0 and after.epoch > 0:
         raise NotReadyError(
             f"{'/'.join(key)}: cannot be rewound now: its epoch is unknown while the Meta Service is out of reach"

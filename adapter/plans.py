@@ -8,8 +8,18 @@ from enum import Enum
 from typing import NamedTuple
 
 from adapter.bounds import Bounds
-from adapter.errors import InvalidInputError, UnknownBoundsError
-from adapter.model import FIRST_EPOCH, U64_MAX, OffsetKey, OffsetRecord, deleted, is_deleted, next_era
+from adapter.errors import InvalidInputError, RefusedError, UnknownBoundsError
+from adapter.model import (
+    FIRST_EPOCH,
+    U64_MAX,
+    OffsetKey,
+    OffsetRecord,
+    deleted,
+    epoch_warning,
+    exhausted,
+    is_deleted,
+    next_era,
+)
 
 ACTIVE_MS = 10_000  # a group that committed within this time has consumers that will go on
 
@@ -72,7 +82,9 @@ def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
     changes = []
     for key in keys:
         before = known.standing.get(key)
-        after = before if before is None or is_deleted(before) else deleted(before, known.now_ms)
+        after = before
+        if before is not None and not is_deleted(before):
+            after = deleted(before, known.now_ms)._replace(epoch=_era_after(key, before))
         changes.append(Change(key, before, after, "" if before and before.live else "has no offset"))
     return changes
 
@@ -82,7 +94,7 @@ def plan_clone(sources: Mapping[OffsetKey, OffsetRecord], keys: Mapping[OffsetKe
     changes = []
     for source, key in keys.items():
         before, model = known.standing.get(key), sources[source]
-        after = model._replace(epoch=_era_after(before), committed_at_ms=known.now_ms)
+        after = model._replace(epoch=_era_after(key, before), committed_at_ms=known.now_ms)
         changes.append(Change(key, before, after))
     return changes
 
@@ -95,9 +107,12 @@ def active_warning(changes: Sequence[Change], now_ms: int) -> str:
     return f"its offsets moved {(now_ms - newest) / 1000:.1f} s ago: stop its consumers first, or they commit over the change"
 
 
-def _era_after(standing: OffsetRecord | None) -> int:
+def _era_after(key: OffsetKey, standing: OffsetRecord | None) -> int:
     # Also for a key that is not there: another adapter may hold a commit of it that is not flushed yet.
-    return next_era(standing.epoch if standing else FIRST_EPOCH)
+    epoch = standing.epoch if standing else FIRST_EPOCH
+    if exhausted(epoch):
+        raise RefusedError(f"{'/'.join(key)}: {epoch_warning(epoch)}; nothing was changed")
+    return next_era(epoch)
 
 
 def _reset_one(reset: Reset, key: OffsetKey, known: Known) -> Change:
@@ -114,7 +129,7 @@ def _reset_one(reset: Reset, key: OffsetKey, known: Known) -> Change:
     if before and before.live and target == before.offset and reset.to is To.CURRENT:
         return Change(key, before, before, warning)
     labels = before or OffsetRecord(0, 0)
-    after = labels._replace(epoch=_era_after(before), offset=target, live=True, committed_at_ms=known.now_ms, metadata="")
+    after = labels._replace(epoch=_era_after(key, before), offset=target, live=True, committed_at_ms=known.now_ms, metadata="")
     return Change(key, before, after, warning)
 
 

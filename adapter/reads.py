@@ -1,22 +1,24 @@
 """Reads: from the cache, from the Meta Service, and the group loads that teach the cache a key's epoch."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import islice, repeat
 from typing import NamedTuple, TypeVar
 
+import anyio
 import structlog
 
 from adapter.cache import OffsetCache
 from adapter.codec import group_prefix
 from adapter.combine import Combiner
 from adapter.committer import Columns, Commit, Committer, Load
-from adapter.errors import AdapterError, ContendedError, NotReadyError, TooLargeError
+from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError, TooLargeError
 from adapter.large import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
-from adapter.meta_client import MetaClient
+from adapter.meta_client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
 from adapter.model import GroupKey, OffsetKey, OffsetRecord
 from adapter.retry import retrying
-from adapter.wire import others
+from adapter.wire import in_slices, others
 
 R = TypeVar("R")
 
@@ -24,7 +26,10 @@ log = structlog.get_logger(__name__)
 
 LOAD_GROUPS = 256  # groups fetched by one call
 GROUP_ROWS = 5  # that looking for a group takes as long as
-LOAD_LIMIT_S = 1.0  # after which a load that meets removals again and again is given up
+LOAD_KEYS = 2_000  # named ones that are loaded at once
+SLOW_PAGES = 4  # tries of a page in the middle of a load, each for half as much
+# After which a load that meets removals again and again is given up: one that a commit waits for, and any other.
+LOAD_LIMIT_S, LARGE_LIMIT_S = 1.0, 30.0
 
 
 class ReadMode(Enum):
@@ -48,30 +53,52 @@ class Wanted(NamedTuple):
 
 
 class GroupLoader:
-    """Brings groups from the Meta Service into the cache. Concurrent loads share a call."""
+    """Brings groups, or named keys, from the Meta Service into the cache. Concurrent loads share calls.
+
+    A group that does not fit into one page is large: for a commit only the keys are loaded that it has. What a load has adopted
+    before it failed stays: it is merged.
+    """
 
     def __init__(self, cache: OffsetCache, committer: Committer, meta: MetaClient) -> None:
         self._cache = cache
         self._committer = committer
         self._meta = meta
-        self._combiner: Combiner[GroupKey, None] = Combiner(self._load, max_items=LOAD_GROUPS)
-        self.run = self._combiner.run
+        self._large: set[GroupKey] = set()
+        self._for_commits: Combiner[Wanted, None] = Combiner(self._load_for_commits, max_items=LOAD_GROUPS)
+        self._for_reads: Combiner[Wanted, bool] = Combiner(self._load_for_reads, max_items=LOAD_GROUPS)
+        self._large_loads: Combiner[GroupKey, None] = Combiner(self._load_large, max_items=LOAD_GROUPS)
+
+    async def run(self) -> None:
+        """Serve loads until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            for combiner in (self._for_commits, self._for_reads, self._large_loads):
+                tasks.start_soon(combiner.run)
 
     def is_loaded(self, group: GroupKey) -> bool:
         """True when all that the Meta Service holds of the group is known here."""
         return group in self._committer.loaded.groups
 
     async def load(self, group: GroupKey) -> None:
-        """Merge the Meta Service's values of the group into the cache.
+        """Merge the Meta Service's values of the group into the cache, for a read. See `load_wanted`."""
+        await self.load_wanted([Wanted(group, ())])
+
+    async def load_wanted(self, wanted: Sequence[Wanted]) -> None:
+        """Merge the Meta Service's values of whole groups, and of exactly the shards that are named, into the cache, for a read.
 
         Raises MetaUnavailableError, and ContendedError when keys keep being removed meanwhile.
         """
-        await self._combiner.submit(group)
+        parts = [part for one in wanted for part in _in_parts(one)]
+        for complete, part in zip(await asyncio.gather(*map(self._for_reads.submit, parts)), parts, strict=True):
+            if not complete:
+                await self._large_loads.submit(part.group)
 
-    async def load_patiently(self, *groups: GroupKey) -> None:
-        """The same for whom no commit waits: with the Meta Service's full timeout, in calls of its own."""
+    async def load_patiently(self, *wanted: Wanted) -> None:
+        """The same in calls of its own, for whom no commit and no other read waits."""
+        for part in (part for one in wanted for part in _in_parts(one) if part.shards):
+            await self._load_keys(part.keys)
+        groups = list(dict.fromkeys(one.group for one in wanted if not one.shards))
         for at in range(0, len(groups), LOAD_GROUPS):
-            await self._load(groups[at : at + LOAD_GROUPS], patient=True)
+            await self._load_groups(groups[at : at + LOAD_GROUPS])
 
     def must_load(self, commit: Commit) -> bool:
         """True when a group of the commit has to be loaded first, see `load_for`."""
@@ -82,42 +109,160 @@ class GroupLoader:
     async def load_for(self, commit: Commit) -> None:
         """Load the groups of keys that are not local, or that their consumer knows in a later epoch, so that epochs are known.
 
-        What cannot be loaded now is not waited for: its keys go in with epoch 0.
+        Of large groups only these keys. What cannot be loaded now is not waited for: its keys go in with epoch 0.
         """
-        missing = dict.fromkeys(key.group_key for key, offered in commit.entries if self._must_load(key, offered.epoch))
-        missing.update((columns.group, None) for columns in commit.columns if self._must_load_any(columns))
-        for group in missing if self._meta.available else ():
+        missing: dict[GroupKey, dict[str, None]] = {}
+        for key, offered in commit.entries:
+            if self._must_load(key, offered.epoch):
+                missing.setdefault(key.group_key, {})[key.shard] = None
+        for columns in commit.columns:
+            missing.setdefault(columns.group, {}).update(dict.fromkeys(self._missing_of(columns)))
+        for group, shards in missing.items() if self._meta.available else ():
+            if not shards:
+                continue
             try:
-                await self.load(group)
+                await self._for_commits.submit(Wanted(group, list(shards)))
             except AdapterError as error:
                 log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
                 break
 
     def _must_load_any(self, columns: Columns) -> bool:
-        if not columns.epochs and columns.group in self._committer.loaded.groups:
-            return False
-        held = self._cache.hold_all(columns.group, columns.shards)
+        return next(self._missing_of(columns), None) is not None
+
+    def _missing_of(self, columns: Columns) -> Iterator[str]:
         loaded = columns.group in self._committer.loaded.groups
-        return any(
-            (epoch or not loaded) and ((found := held[shard][0]) is None or epoch > found[0])
-            for shard, epoch in zip(columns.shards, columns.epochs or repeat(0), strict=False)
-        )
+        if not columns.epochs and loaded:
+            return
+        held = self._cache.hold_all(columns.group, columns.shards)
+        absent = self._committer.loaded.absent
+        for shard, epoch in zip(columns.shards, columns.epochs or repeat(0), strict=False):
+            found = held[shard][0]
+            if found is None:
+                if epoch or not (loaded or OffsetKey(*columns.group, shard) in absent):
+                    yield shard
+            elif epoch > found[0]:
+                yield shard
 
     def _must_load(self, key: OffsetKey, epoch: int) -> bool:
         if key.group_key in self._committer.loaded.groups and not epoch:
             return False
         standing = self._cache.get(key)
-        return standing is None or epoch > standing.epoch
+        if standing is None:
+            return bool(epoch) or not self._committer.loaded.knows_absent(key)
+        return epoch > standing.epoch
 
-    async def _load(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[None]:
-        attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=LOAD_LIMIT_S, on=ContendedError)
-        await attempts(self._load_once, list(dict.fromkeys(groups)), patient=patient)
+    async def _load_for_commits(self, wanted: Sequence[Wanted]) -> list[None]:
+        whole = list(dict.fromkeys(part.group for part in wanted if part.group not in self._large))
+        if whole:
+            await self._load_small(whole, patient=False)
+        await self._load_parts([part for part in wanted if part.group in self._large], patient=False)
+        return [None] * len(wanted)
+
+    async def _load_for_reads(self, wanted: Sequence[Wanted]) -> list[bool]:
+        """Whether each is loaded now; what is not is large."""
+        await self._load_parts([part for part in wanted if part.shards])
+        whole = list(dict.fromkeys(part.group for part in wanted if not part.shards and part.group not in self._large))
+        if whole:
+            await self._load_small(whole)
+        return [bool(part.shards) or part.group not in self._large for part in wanted]
+
+    async def _load_large(self, groups: Sequence[GroupKey]) -> list[None]:
+        for group in dict.fromkeys(groups):
+            await self._load_groups([group])
         return [None] * len(groups)
 
-    async def _load_once(self, groups: Sequence[GroupKey], *, patient: bool) -> None:
-        forgets = self._committer.loaded.forgets
-        found = await self._meta.get_groups(groups, patient=patient)
-        await self._committer.submit(Load(groups, [entry for records in found for entry in records.items()], forgets))
+    async def _load_parts(self, wanted: Sequence[Wanted], *, patient: bool = True) -> None:
+        """Named keys, many in a call."""
+        keys: dict[OffsetKey, None] = {}
+        for part in wanted:
+            keys.update(dict.fromkeys(part.keys))
+            if len(keys) >= KEYS_AT_ONCE or part is wanted[-1]:
+                await self._load_keys(list(keys), patient=patient)
+                keys = {}
+
+    async def _load_keys(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> None:
+        async def load() -> None:
+            forgets = self._committer.loaded.forgets
+            found = await self._meta.get(keys, patient=patient)
+            # Of a key that is here an absence says nothing: its own flush may be under way.
+            news: list[tuple[OffsetKey, OffsetRecord | None]] = []
+            async for some in in_slices(keys):
+                news += [(key, found.get(key)) for key in some if key in found or self._cache.get(key) is None]
+            await self._adopt((), news, forgets)
+
+        await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
+
+    async def _load_groups(self, groups: Sequence[GroupKey]) -> None:
+        """All pages of all groups."""
+
+        async def load() -> None:
+            forgets = self._committer.loaded.forgets
+            left, after = groups, b""
+            while left:
+                page = await self._page(left, after)
+                await self._adopt(left[: len(left) - len(page.left)], page.entries, forgets)
+                left, after = page.left, page.after
+
+        await _until_settled(load, LARGE_LIMIT_S)
+        self._large -= set(groups)
+
+    async def _load_small(self, groups: Sequence[GroupKey], *, patient: bool = True) -> None:
+        """The groups that are no larger than a page; the others are noted as large."""
+
+        async def load() -> None:
+            forgets = self._committer.loaded.forgets
+            left, after, of_first = groups, b"", 0
+            until = anyio.current_time() + LOAD_LIMIT_S
+            while left:
+                page = await (self._page(left, after) if patient else self._meta.groups_page(left, after, patient=False))
+                complete = left[: len(left) - len(page.left)]
+                await self._adopt(complete, page.entries, forgets)
+                if complete:
+                    of_first = 0
+                left, after = page.left, page.after
+                if after:
+                    of_first += sum(key.group_key == left[0] for key, _ in page.entries)
+                    if of_first >= LOAD_ROWS:
+                        self._large.add(left[0])
+                        left, after, of_first = left[1:], b"", 0
+                if left and not patient and anyio.current_time() > until:
+                    raise MetaUnavailableError(
+                        f"{len(left)} groups are not loaded after {LOAD_LIMIT_S:g} s: no commit waits longer"
+                    )
+
+        await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
+
+    async def _page(self, groups: Sequence[GroupKey], after: bytes) -> GroupsPage:
+        """A page; again, with half as much, when it takes too long in the middle of a load."""
+        attempts = SLOW_PAGES if after else 1
+        while True:
+            try:
+                return await self._meta.groups_page(groups, after)
+            except TimedOutError:
+                attempts -= 1
+                if not attempts:
+                    raise
+
+    async def _adopt(
+        self, groups: Sequence[GroupKey], entries: Sequence[tuple[OffsetKey, OffsetRecord | None]], forgets: int
+    ) -> None:
+        async for some in in_slices(entries):
+            self._committer.apply(Load((), some, forgets))
+        # Only now: a group is loaded when all its pages are adopted, and nothing of it was removed since the first was asked for.
+        await self._committer.submit(Load(groups, (), forgets))
+
+
+async def _until_settled(load: Callable[[], Awaitable[None]], limit_s: float) -> None:
+    """Load again from the beginning when keys were removed meanwhile. Raises ContendedError when that goes on for too long."""
+    await retrying("load", first_s=0.001, max_s=0.05, limit_s=limit_s, on=ContendedError)(load)
+
+
+def _in_parts(wanted: Wanted) -> Iterator[Wanted]:
+    """Of bounded size."""
+    if not wanted.shards:
+        yield wanted
+    for at in range(0, len(wanted.shards), LOAD_KEYS):
+        yield Wanted(wanted.group, wanted.shards[at : at + LOAD_KEYS])
 
 
 class OffsetReader:
@@ -139,11 +284,16 @@ class OffsetReader:
 
     async def ask(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
         """Bring from the Meta Service what a read in this mode must not miss. Raises what `read` does."""
-        for part in wanted:
+        asked = []
+        for at, part in enumerate(wanted, start=1):
             if await self._must_ask(part, mode):
-                if not self.recovered:
-                    raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
-                await self._loader.load(part.group)
+                asked.append(part)
+            if at % SLICE_ROWS == 0:
+                await others()
+        if asked:
+            if not self.recovered:
+                raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
+            await self._loader.load_wanted(asked)
 
     async def answer(
         self,

@@ -1,23 +1,24 @@
 """Compares every local key with the Meta Service: pushes what is larger here, adopts what is larger there.
 
-Streams: a batch of keys at a time, in key order; the scan for the next batch overlaps the call for this one. What it
-compares it takes from the store on disk, never from an in-memory set, which is empty after a restart.
+Streams: a piece at a time, in key order, see `comparing`. What it compares it takes from the store on disk, never from an
+in-memory set, which is empty after a restart.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import anyio
 import structlog
 
 from adapter.cache import OffsetCache
 from adapter.committer import Committer, Load
+from adapter.comparing import LocalKeys, Piece, Source, WholeGroups
 from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, TransientError, leaves
 from adapter.flusher import Flusher
 from adapter.meta_client import MetaClient
 from adapter.model import OffsetKey, OffsetRecord, as_seen, meet
+from adapter.wire import in_slices
 from adapter.writing import Stored
 
 log = structlog.get_logger(__name__)
@@ -27,7 +28,7 @@ PROGRESS_S = 2.0  # between two log lines of a long recovery
 
 @dataclass
 class RecoveryReport:
-    """Keys compared so far, and what became of them. `failed` ones could not be pushed; they are dirty."""
+    """Keys compared so far, of about `of`, and what became of them. `failed` ones could not be pushed; they are dirty."""
 
     compared: int = 0
     pushed: int = 0
@@ -36,6 +37,7 @@ class RecoveryReport:
     failed: int = 0
     seconds: float = 0.0
     done: bool = False
+    of: int = 0
 
 
 class Recovery:
@@ -57,12 +59,11 @@ class Recovery:
         self._committer = committer
         self._flusher = flusher
         self._meta = meta
-        self._batch_keys = batch_keys
         self._clock = clock
-        self._whole_groups = cache.loss_at_open
-        self._after: OffsetKey | None = None
+        source = WholeGroups if cache.loss_at_open else LocalKeys
+        self._source: Source = source(cache, meta, batch_keys, lambda: committer.loaded.forgets)
         self._push_from = 0.0
-        self.report = RecoveryReport()
+        self.report = RecoveryReport(of=cache.keys)
 
     async def run(self) -> RecoveryReport:
         """Compare from the last finished batch to the end.
@@ -89,17 +90,16 @@ class Recovery:
 
     async def _compare_all(self) -> None:
         told_at = self._clock()
-        batch = await self._next_batch(self._after)
-        while batch:
-            async with anyio.create_task_group() as tasks:
-                following: list[list[Stored]] = []
-                tasks.start_soon(self._read_ahead, batch[-1].key, following)
-                await self._compare(batch)
-            self._after = batch[-1].key
+        while piece := await self._source.next():
+            try:
+                await self._compare(piece)
+            except AdapterError:
+                self._source.again()
+                raise
+            self._source.done(piece)
             if self._clock() - told_at > PROGRESS_S:
                 told_at = self._clock()
-                log.info("recovery.progress", compared=self.report.compared, of=self._cache.keys)
-            batch = following[0]
+                log.info("recovery.progress", compared=self.report.compared, of=self.report.of)
 
     async def mark_unflushed(self) -> None:
         """Mark dirty what a former process left unflushed, for a stop or a degraded start that cannot wait for the comparison."""
@@ -117,42 +117,31 @@ class Recovery:
                 self._dirty.add(key.group_key, {key.shard: held}, self._clock())
         log.info("recovery.unflushed", dirty=len(self._dirty))
 
-    async def _read_ahead(self, after: OffsetKey, into: list[list[Stored]]) -> None:
-        into.append(await self._next_batch(after))
-
-    async def _next_batch(self, after: OffsetKey | None) -> list[Stored]:
-        return await self._cache.page(self._batch_keys, after=after)
-
-    async def _compare(self, batch: list[Stored]) -> None:
-        forgets = self._committer.loaded.forgets
-        remote = await self._fetch(batch)
+    async def _compare(self, piece: Piece) -> None:
+        remote = dict(piece.remote)
         differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
         pushed: dict[OffsetKey, OffsetRecord] = {}
-        for key, local, _ in batch:
-            held = remote.pop(key, None)
-            found = as_seen(held, local) if held else None
-            # Where no epochs are known, absent is what a tombstone means.
-            if found != local and (found or local.live or self._meta.knows_epochs):
-                differing.append((key, found))
-                if found is None or meet(local, found) != found:
-                    pushed[key] = local
-        # Of whole groups: what is in no batch because it was lost here.
+        async for some in in_slices(piece.local):
+            for key, local, _ in some:
+                held = remote.pop(key, None)
+                found = as_seen(held, local) if held else None
+                # Where no epochs are known, absent is what a tombstone means.
+                if found != local and (found or local.live or self._meta.knows_epochs):
+                    differing.append((key, found))
+                    if found is None or meet(local, found) != found:
+                        pushed[key] = local
+        # Of whole groups: what was lost here.
         lost = [(key, found) for key, found in remote.items() if self._cache.get(key) is None]
-        if differing or lost:
-            # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
-            await self._committer.submit(Load((), [*differing, *lost], forgets))
-        self.report.compared += len(batch)
-        self.report.equal += len(batch) - len(differing)
+        # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
+        async for entries in in_slices([*differing, *lost]):
+            self._committer.apply(Load((), entries, piece.forgets))
+        await self._committer.submit(Load((), (), piece.forgets))
+        self.report.compared += len(piece.local)
+        self.report.of = max(self._cache.keys, self.report.compared)
+        self.report.equal += len(piece.local) - len(differing)
         self.report.adopted += len(differing) - len(pushed) + len(lost)
         if pushed:
             await self._push(pushed)
-
-    async def _fetch(self, batch: list[Stored]) -> dict[OffsetKey, OffsetRecord]:
-        if not self._whole_groups:
-            return await self._meta.get([stored.key for stored in batch])
-        groups = list(dict.fromkeys(stored.key.group_key for stored in batch))
-        found = await self._meta.get_groups(groups, patient=True)
-        return {key: record for records in found for key, record in records.items()}
 
     async def _push(self, pushed: Mapping[OffsetKey, OffsetRecord]) -> None:
         unacknowledged: Callable[[OffsetKey], bool] = self._is_left

@@ -6,6 +6,7 @@ The Meta Service goes first: killed behind it, the next load or recovery adopts 
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from adapter.bounds import Bounds, ReportedBounds, ShardKey
@@ -23,10 +24,12 @@ from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
 from adapter.plans import Change, Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
 from adapter.reads import GroupLoader, Wanted
+from adapter.retry import retrying
 from adapter.wire import in_slices, others
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
+KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
 NAMED = 3  # shards that an error or warning names
 
 
@@ -77,9 +80,7 @@ class Resets:
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
         """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
         group = wanted.group
-        await self._loader.load_patiently(group)
-        keys = wanted.keys or await self._all(group, _is_live)
-        shards = [key.shard for key in keys]
+        shards = list(wanted.shards) or [key.shard for key, record in (await self._known(wanted)).items() if record.live]
         if not shards:
             raise InvalidInputError(f"group: {'/'.join(group)} has no offsets; name the shards that shall get one")
         bounds, warnings = await self._bounds(group.namespace, shards, reset)
@@ -138,14 +139,12 @@ class Resets:
         """Give `target` the offsets of a group's shards (none named: all). Raises InvalidInputError when there are none."""
         if target == wanted.group:
             raise InvalidInputError(f"to_group: {target.group!r} is the group to clone from")
-        await self._loader.load_patiently(wanted.group)
-        chosen = wanted.keys or await self._all(wanted.group, _is_live)
-        found = await self._standing(chosen)
-        sources = {key: record for key, record in found.items() if record.live}
-        missing = [key.shard for key in chosen if key not in sources]
+        sources = {key: record for key, record in (await self._known(wanted)).items() if record.live}
+        missing = [shard for shard in wanted.shards if OffsetKey(*wanted.group, shard) not in sources]
         if missing or not sources:
             what = f"has no offset of {_some(missing)}" if missing else "has no offsets"
             raise InvalidInputError(f"from_group: {'/'.join(wanted.group)} {what}; nothing was cloned")
+        chosen = wanted.keys or list(sources)
         source_of = {OffsetKey(*target, source.shard): source for source in chosen}
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
@@ -156,9 +155,15 @@ class Resets:
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
         """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
         commit = commit._replace(entries=commit.offered(), columns=())
-        await self._loader.load_patiently(*dict.fromkeys(key.group_key for key, _ in commit.entries))
-        found = await self._standing([key for key, _ in commit.entries])
-        before = {key: found.get(key) for key, _ in commit.entries}
+        await self._loader.load_patiently(
+            *(
+                Wanted(group, [key.shard for key, _ in named])
+                for group, named in groupby(commit.entries, lambda at: at[0].group_key)
+            )
+        )
+        before: dict[OffsetKey, OffsetRecord | None] = {}
+        async for some in in_slices(commit.entries):
+            before.update((key, self._cache.get(key)) for key, _ in some)
         after = {key: decide(offered, before[key], commit.mode) for key, offered in commit.entries}
         if execute:
             # Most of what is imported once more stands already.
@@ -192,10 +197,10 @@ class Resets:
 
     async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int) -> list[Change]:
         """What is to be done, shard by shard (none named: of all that are not deleted)."""
-        await self._loader.load_patiently(wanted.group)
+        standing = await self._known(wanted)
         changes: list[Change] = []
-        async for keys in in_slices(wanted.keys or await self._all(wanted.group, _is_not_deleted)):
-            changes += plan(keys, self._stands(keys), now_ms)
+        async for keys in in_slices(wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]):
+            changes += plan(keys, standing, now_ms)
         return changes
 
     async def _execute(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
@@ -250,29 +255,37 @@ class Resets:
                 "at the same time; look at it and try again"
             )
 
-    def _stands(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
-        return {key: record for key in keys if (record := self._cache.get(key))}
+    async def _known(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+        """What stands under the keys, loaded from the Meta Service first.
 
-    async def _standing(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
-        found: dict[OffsetKey, OffsetRecord] = {}
-        async for some in in_slices(keys):
-            found |= self._stands(some)
-        return found
+        Of a whole group not what is deleted. Raises ContendedError when some are removed all the time, TooLargeError for more
+        than one call may change.
+        """
+        attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=KNOW_LIMIT_S, on=ContendedError)
+        return await attempts(self._known_once, wanted)
 
-    async def _all(self, group: GroupKey, chosen: Callable[[OffsetRecord], bool]) -> list[OffsetKey]:
-        """The keys of a group whose records are `chosen`. Raises TooLargeError when they are more than one call may change."""
-        keys: list[OffsetKey] = []
-        after: OffsetKey | None = None
-        while page := self._cache.first(SLICE_ROWS, prefix=group_prefix(group), after=after):
-            keys += [key for key, record, _ in page if chosen(record)]
-            if len(keys) > MAX_CHANGES:
-                raise TooLargeError(
-                    f"shards: {'/'.join(group)} has more than {MAX_CHANGES:,} offsets, which is what one call may change: "
-                    "name the shards in several calls; ListOffsets has them in pages"
-                )
-            after = page[-1].key
-            await others()
-        return keys
+    async def _known_once(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+        loaded = self._committer.loaded
+        forgets = loaded.forgets
+        await self._loader.load_patiently(wanted)
+        standing: dict[OffsetKey, OffsetRecord] = {}
+        if wanted.shards:
+            async for keys in in_slices(wanted.keys):
+                standing.update((key, record) for key in keys if (record := self._cache.get(key)) is not None)
+        else:
+            after: OffsetKey | None = None
+            while page := self._cache.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after):
+                standing.update((key, record) for key, record, _ in page if not is_deleted(record))
+                if len(standing) > MAX_CHANGES:
+                    raise TooLargeError(
+                        f"shards: {'/'.join(wanted.group)} has more than {MAX_CHANGES:,} offsets, which is what one call may "
+                        "change: name the shards in several calls; ListOffsets has them in pages"
+                    )
+                after = page[-1].key
+                await others()
+        if loaded.forgotten_since([wanted.group], forgets):
+            raise ContendedError(f"{'/'.join(wanted.group)}: shards were removed here meanwhile; try again")
+        return standing
 
     async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
         """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""
@@ -304,14 +317,6 @@ class Resets:
             oldest = min(bounds.seen_at_ms for bounds in found.values())
             warnings.append(f"bounds as commits told them, up to {(self._now_ms() - oldest) / 1000:.0f} s ago")
         return found, warnings
-
-
-def _is_live(record: OffsetRecord) -> bool:
-    return record.live
-
-
-def _is_not_deleted(record: OffsetRecord) -> bool:
-    return not is_deleted(record)
 
 
 def _moved(changes: Sequence[Change]) -> list[Moved]:

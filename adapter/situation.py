@@ -40,7 +40,7 @@ class Situation:
         config = self.config
         reply = offsets_pb.StatusReply(
             state=self.state,
-            reason=self.reason,
+            reason=self._reason(),
             version=__version__,
             uptime_seconds=time.monotonic() - self.started,
             mode=config.mode,
@@ -65,6 +65,12 @@ class Situation:
             reply.journal.deleted_segments = counts.deleted_segments
             reply.journal.last_error = counts.last_error
         return reply
+
+    def _reason(self) -> str:
+        if self.core is None or self.state != offsets_pb.StatusReply.DEGRADED:
+            return self.reason
+        report = self.core.recovery.report
+        return f"{self.reason}; the recovery has compared {report.compared} of {report.of} keys, and goes on"
 
     def counters(self) -> dict[str, tuple[str, float]]:
         """Counters for the metrics. Called from the metrics thread."""
@@ -99,7 +105,10 @@ class Situation:
         if core is None:
             return values
         loss = core.cache.loss
+        report = core.recovery.report
         values |= {
+            "recovery_compared": ("Keys that the recovery has compared with the Meta Service.", float(report.compared)),
+            "recovery_of": ("About how many it compares.", float(report.of)),
             "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.dirty))),
             "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
             "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),

@@ -21,9 +21,10 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.broker_log import BrokerLog, NoBrokerLog
+from adapter.codec import encode_key
 from adapter.config import AdapterConfig, Front, parse
 from adapter.errors import AdapterError
-from adapter.meta_client import MetaClient, Page
+from adapter.meta_client import GroupsPage, MetaClient, Page
 from adapter.metaservice.engine import settle
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
 from adapter.sidecar import Sidecar
@@ -59,6 +60,7 @@ class FakeMeta:
         self.available = True
         self.knows_epochs = True
         self.endpoint = "memory"
+        self.page_rows = 10_000  # of groups
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """See `MetaClient.save`."""
@@ -82,15 +84,24 @@ class FakeMeta:
             outcomes.append(outcome)
         return outcomes
 
-    async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """See `MetaClient.get`."""
         self._check()
         return {key: self.records[key] for key in keys if key in self.records}
 
-    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
-        """See `MetaClient.get_groups`."""
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """See `MetaClient.groups_page`; of `page_rows` at most."""
         self._check()
-        return [{key: record for key, record in self.records.items() if key.group_key == group} for group in groups]
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        for at, group in enumerate(groups):
+            behind = encode_key(OffsetKey(*group, after.decode())) if after and not at else b""
+            keys = [key for key in self.records if key.group_key == group and encode_key(key) > behind]
+            for key in sorted(keys, key=encode_key):
+                if len(entries) == self.page_rows:
+                    last = entries[-1][0]
+                    return GroupsPage(entries, groups[at:], last.shard.encode() if last.group_key == group else b"")
+                entries.append((key, self.records[key]))
+        return GroupsPage(entries, (), b"")
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """See `MetaClient.list_page`; always one page."""

@@ -5,7 +5,7 @@ from functools import reduce
 
 from adapter.bounds import Bounds
 from adapter.committer import Commit, Standing
-from adapter.model import OffsetKey, OffsetRecord, meet
+from adapter.model import OffsetKey, OffsetRecord, epoch_warning, meet
 from adapter.plans import Change
 from adapter.resets import Outcome
 from adapter.rpc import offsets_pb
@@ -66,6 +66,7 @@ def describe_row(
         committed_at_ms=newest.committed_at_ms,
         topic=newest.topic,
         partition=newest.partition,
+        warning=epoch_warning(newest.epoch),
     )
     if bounds:
         row.low_watermark, row.high_watermark = bounds.low, bounds.high

@@ -41,6 +41,7 @@ from benchmarks import (
     plot,
     rates,
     recovery,
+    recovery_loss,
     worst_requests,
 )
 from benchmarks.peers import run as peers
@@ -53,6 +54,7 @@ ALL: dict[str, Benchmark] = {
     "rates": rates.run,
     "flush": flush.run,
     "recovery": recovery.run,
+    "recovery_loss": recovery_loss.run,
     "modes": modes.run,
     "ack_window": ack_window.run,
     "floor": fast_path_floor.run,

@@ -23,6 +23,9 @@ class Scale:
     flush_rounds: int
     recovery_keys: tuple[int, ...]  # ascending; the last one is also compared with the plain reads
     recovery_different: int  # of them are missing in the Meta Service, as many are larger here, as many larger there
+    loss_keys: int  # of one group, in a recovery after a loss
+    loss_groups: int  # and many groups of so many shards
+    loss_shards: int
     fast_rounds: int  # of the fast path: how often each thing has its turn
     fast_s: float  # window of one turn
     floor_calls: int  # of h2load, 64 in flight
@@ -47,6 +50,9 @@ DEFAULT = Scale(
     flush_rounds=100,
     recovery_keys=(100_000, 300_000, 1_000_000),
     recovery_different=10_000,
+    loss_keys=20_000,
+    loss_groups=2_000,
+    loss_shards=300,
     fast_rounds=3,
     fast_s=1.5,
     floor_calls=5_000,
@@ -81,6 +87,9 @@ SHORT = Scale(
     flush_rounds=5,
     recovery_keys=(1_000, 2_000, 3_000),
     recovery_different=50,
+    loss_keys=100,
+    loss_groups=20,
+    loss_shards=30,
     fast_rounds=1,
     fast_s=0.3,
     floor_calls=300,

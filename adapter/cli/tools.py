@@ -227,7 +227,10 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
         ("wal_sync", f"{reply.wal_sync}: {reply.at_risk}; now {reply.unsynced_writes:,} writes"),
         ("Meta Service", meta),
         ("last flush", flush_text + (f"; {reply.last_flush_error}" if reply.last_flush_error else "")),
-        ("recovery", f"{'done' if recovery.done else 'not done'} in {recovery.seconds:.1f} s: {counts}"),
+        (
+            "recovery",
+            f"{'done' if recovery.done else f'not done (of {recovery.of:,} keys)'} in {recovery.seconds:.1f} s: {counts}",
+        ),
     ]
     if reply.HasField("journal"):
         rows.append(("journal", _journal_text(reply.journal)))

@@ -187,6 +187,9 @@ def _print_group(namespace: str, group: str, reply: Described) -> None:
         warn(f"the Meta Service was not asked, only local values are shown: {reply.remote_error}")
     if reply.bounds_error:
         warn(f"the broker did not tell the bounds of its shards: {reply.bounds_error}")
+    for shard in reply.shards:
+        if shard.warning:
+            warn(f"{shard.shard}: {shard.warning}")
     if not reply.shards:
         tell("no offsets; `groups list` shows the groups that have")
         return

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from adapter.codec import decode_record, encode_record
 from adapter.metaservice.engine import MergeCounts, Parts, settle
-from adapter.model import FIRST_EPOCH, OffsetKey, SaveEntry, Status
+from adapter.model import EPOCH_LIMIT, FIRST_EPOCH, OffsetKey, SaveEntry, Status
 
 # Where the fields of a packed record are (codec.py). What is before LIVE is in the order of the register, between live records.
 EPOCH, TIME, LIVE = slice(8, 16), slice(24, 32), 32
 ORDERED = slice(LIVE)
 FIRST = FIRST_EPOCH.to_bytes(8, "big")
+OVER_LIMIT = bytes(8) + (EPOCH_LIMIT + 1).to_bytes(8, "big")  # from it on are epochs that may not meet everything
 KNOWN = bytes(8) + FIRST  # below it are the records of unknown epoch: a write counter is always 0 here
 
 _ANY = OffsetKey("", "", "")  # no rule looks at the key
@@ -23,38 +24,47 @@ class Merge:
     """Merges checked entries slice by slice, and counts what became of them."""
 
     def __init__(self) -> None:
-        self._applied = self._superseded = 0
+        self._seen = self._superseded = 0
+        self._rejected: list[tuple[int, str]] = []
 
     @property
     def counts(self) -> MergeCounts:
         """What became of all entries so far."""
-        return MergeCounts(self._applied, self._superseded)
+        return MergeCounts(self._seen - self._superseded - len(self._rejected), self._superseded, tuple(self._rejected))
 
     def changes(self, keys: Sequence[bytes], records: Sequence[bytes], values: Sequence[bytes | None]) -> dict[bytes, bytes]:
         """What to write for entries, in their order, over the values that stand under their keys."""
         staged: dict[bytes, bytes] = {}
         superseded = 0
-        for key, offered, standing in zip(keys, records, values, strict=True):
+        for at, (key, offered, standing) in enumerate(zip(keys, records, values, strict=True), self._seen):
             value = staged.get(key, standing)
             record = offered
             if record < KNOWN and (value is None or (value[LIVE] and value[EPOCH] == FIRST)):
                 # What `resolve` and `settle` make of an unknown epoch where none was raised.
                 record = KNOWN + record[16:]
-            if value is None:
+            if value is None and record < OVER_LIMIT:
                 staged[key] = record
             elif record == value:
                 continue
-            elif record[LIVE] and value[LIVE] and record >= KNOWN and record[ORDERED] != value[ORDERED]:
+            elif (
+                value is not None
+                and record[LIVE]
+                and value[LIVE]
+                and KNOWN <= record < OVER_LIMIT
+                and record[ORDERED] != value[ORDERED]
+            ):
                 if record > value:
                     staged[key] = record
                 else:
                     superseded += 1
             else:
-                status, stands = _settled(record, value)
+                status, stands, message = _settled(record, value)
                 superseded += status is Status.SUPERSEDED
-                if stands != value:
+                if message:
+                    self._rejected.append((at, message))
+                if stands is not None and stands != value:
                     staged[key] = stands
-        self._applied += len(keys) - superseded
+        self._seen += len(keys)
         self._superseded += superseded
         return staged
 
@@ -82,6 +92,6 @@ class Cuts:
         return Parts([self._samples[(end - 1 + self._stride // 2) // self._stride] for end in ends], self._count)
 
 
-def _settled(record: bytes, value: bytes) -> tuple[Status, bytes]:
-    outcome = settle(SaveEntry(_ANY, decode_record(record)), decode_record(value))
-    return outcome.status, encode_record(outcome.standing) if outcome.standing else value
+def _settled(record: bytes, value: bytes | None) -> tuple[Status, bytes | None, str]:
+    outcome = settle(SaveEntry(_ANY, decode_record(record)), None if value is None else decode_record(value))
+    return outcome.status, encode_record(outcome.standing) if outcome.standing else value, outcome.message

@@ -42,6 +42,14 @@ class Checked(NamedTuple):
     records: list[bytes]
     rejected: list[Rejected]
 
+    def all_rejected(self, count: int, later: Sequence[tuple[int, str]]) -> list[Rejected]:
+        """Those of a request of `count` entries, with the ones that the engine refused: by their places in `keys`."""
+        if not later:
+            return self.rejected
+        before = {refused.at for refused in self.rejected}
+        places = [at for at in range(count) if at not in before]
+        return sorted([*self.rejected, *(Rejected(places[at], message) for at, message in later)])
+
 
 async def check(keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) -> Checked:
     """Check a merge. An entry that does not say when it was committed was so at `now_ms` (Unix ms).

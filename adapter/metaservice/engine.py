@@ -1,9 +1,27 @@
 """What a store has to do to stand behind the Meta Service. Every engine passes tests/contract/test_engine.py."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from adapter.model import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, merge, resolve
+from adapter.errors import RefusedError
+from adapter.model import (
+    EPOCH_LIMIT,
+    EXHAUSTED,
+    FIRST_EPOCH,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    deleted,
+    epoch_problem,
+    exhausted,
+    is_deleted,
+    merge,
+    resolve,
+)
+
+GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # of a page of `whole_group`
 
 
 class Page(NamedTuple):
@@ -11,6 +29,13 @@ class Page(NamedTuple):
 
     entries: list[tuple[OffsetKey, OffsetRecord]]
     after: bytes
+
+
+class GroupPage(NamedTuple):
+    """Records of a group in key order. With `more`, which needs an entry, there may be others behind the last one."""
+
+    entries: list[tuple[OffsetKey, OffsetRecord]]
+    more: bool
 
 
 class Expiry(NamedTuple):
@@ -36,10 +61,11 @@ class Parts(NamedTuple):
 
 
 class MergeCounts(NamedTuple):
-    """What became of merged entries: how many stand now, and above how many a larger value stands."""
+    """What became of merged entries: how many stand now, above how many a larger value stands; which were refused, and why."""
 
     applied: int
     superseded: int
+    rejected: Sequence[tuple[int, str]] = ()
 
 
 class Engine(Protocol):
@@ -54,8 +80,11 @@ class Engine(Protocol):
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         """The records of these keys, tombstones included, absent ones left out."""
 
-    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """All records of a group, tombstones included, in key order."""
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
+        """Records of a group, tombstones included, from behind the shard `after` (empty: from the first one).
+
+        At most `size`, and not many more than `room` bytes of them, but at least one.
+        """
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Put tombstones with a raised epoch over these shards, or over all of the group when none is named."""
@@ -79,6 +108,32 @@ class Engine(Protocol):
         """As `save`, of checked entries in packed form, without the cluster. What it did before it failed stays."""
 
 
+def row_bytes(key: bytes, value: bytes) -> int:
+    """At least what a row takes in a reply, by its packed key and record: names may be in it twice."""
+    return 2 * len(key) + len(value)
+
+
+async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+    """All records of a group that fits into the memory, tombstones included, in key order."""
+    entries: list[tuple[OffsetKey, OffsetRecord]] = []
+    after = ""
+    while True:
+        page = await engine.group_page(cluster, namespace, group, GROUP_PAGE, GROUP_PAGE_BYTES, after)
+        entries += page.entries
+        if not page.more:
+            return entries
+        after = page.entries[-1][0].shard
+
+
+def buried(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> dict[OffsetKey, OffsetRecord]:
+    """The tombstones of a delete of what stands. Raises RefusedError, before anything is written, where no epoch is left."""
+    found = {key: record for key, record in entries if not is_deleted(record)}
+    last = next((key for key, record in found.items() if exhausted(record.epoch)), None)
+    if last:
+        raise RefusedError(f"{'/'.join(last)}: stands in epoch {found[last].epoch}: {EXHAUSTED}; nothing was deleted")
+    return {key: deleted(record, now_ms) for key, record in found.items()}
+
+
 def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     """What becomes of a valid entry: the rule that every engine applies. Pure.
 
@@ -90,6 +145,9 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
         if found != entry.expected_offset:
             return SaveOutcome(Status.CONFLICT, standing)
     offered = resolve(entry.record, standing)
+    problem = epoch_problem(offered.epoch, standing.epoch if standing else 0) if offered.epoch > EPOCH_LIMIT else ""
+    if problem:
+        return SaveOutcome(Status.INVALID, standing, problem)
     if offered.epoch == 0:
         offered = offered._replace(epoch=FIRST_EPOCH)
     stands = merge(offered, standing) if standing else offered

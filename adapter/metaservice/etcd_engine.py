@@ -21,15 +21,15 @@ from adapter.errors import MetaUnavailableError
 from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.config import EtcdSection
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage
+from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, row_bytes, whole_group
 from adapter.metaservice.etcd_expiry import Expirer
 from adapter.metaservice.etcd_lane import Item, Lane
 from adapter.metaservice.etcd_moves import Moves
-from adapter.metaservice.etcd_reads import Row, Widths, lanes_of, read, read_all, walk
+from adapter.metaservice.etcd_reads import Row, Widths, lanes_of, read, walk
 from adapter.metaservice.etcd_values import Keys, decode_value
 from adapter.metaservice.fences import Fences, LayoutChangedError
 from adapter.metaservice.layout import Layout
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, is_deleted
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 from adapter.wire import others
 
@@ -38,6 +38,7 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 SLICE = 500  # entries prepared before the event loop gets a turn
+GROUP_ROWS = 2_000  # of a group that one range asks for: with the longest metadata 8 MB
 LAYOUT_CHANGES = 5  # that a call goes along with
 PAGE_BYTES = 16 * 2**20  # of the records of a page: it fits in a reply
 CHANGES_ALL_THE_TIME = "the layout of the offsets changes all the time"
@@ -88,17 +89,35 @@ class EtcdEngine:
         """Point reads, many in a transaction."""
         return await self._with_layout(lambda layout: self._get(layout, cluster, keys))
 
-    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """A range."""
-        return await self._with_layout(lambda layout: self._get_group(layout, pack_names(cluster, namespace, group)))
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
+        """Ranges of one Raft group."""
+        packed = pack_names(cluster, namespace, group)
+        prefix = self._keys.offsets + packed
+        start = self._keys.offsets + pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
+
+        async def page(layout: Layout) -> GroupPage:
+            await self._moves.bring_home([packed], layout)
+            entries: list[tuple[OffsetKey, OffsetRecord]] = []
+            left = room
+            lanes, limit = [self._lanes[layout.home(packed)]], min(size, GROUP_ROWS)
+            async for found in walk(lanes, layout, self.fences, start, prefix_end(prefix), self._widths, limit=limit):
+                for at, row in enumerate(found, 1):
+                    entries.append(self._entry(row))
+                    left -= row_bytes(row.where, row.value)
+                    if len(entries) == size or left <= 0:
+                        return GroupPage(entries, more=True)
+                    if at % SLICE == 0:
+                        await others()
+            return GroupPage(entries, more=False)
+
+        return await self._with_layout(page)
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """Tombstones are merged like saves: what is raised meanwhile came after the delete, and stays."""
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]
-        standing = await (self.get(cluster, wanted) if shards else self.get_group(cluster, namespace, group))
+        standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
         now_ms = wall_ms()
-        buried = [SaveEntry(key, deleted(record, now_ms)) for key, record in standing if not is_deleted(record)]
-        outcomes = await self.save(cluster, buried)
+        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in buried(standing, now_ms).items()])
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
             raise MetaUnavailableError(failed.message)
@@ -159,6 +178,7 @@ class EtcdEngine:
     async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
         """As saves, in slices, so that saves have their turns between them."""
         applied = superseded = 0
+        rejected: list[tuple[int, str]] = []
         for at in range(0, len(keys), SLICE):
             pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
             outcomes = await self.save(
@@ -169,7 +189,9 @@ class EtcdEngine:
                 raise MetaUnavailableError(failed.message)
             applied += sum(outcome.status is Status.APPLIED for outcome in outcomes)
             superseded += sum(outcome.status is Status.SUPERSEDED for outcome in outcomes)
-        return MergeCounts(applied, superseded)
+            refused = ((index, outcome) for index, outcome in enumerate(outcomes, at) if outcome.status is Status.INVALID)
+            rejected += [(index, outcome.message) for index, outcome in refused]
+        return MergeCounts(applied, superseded, tuple(rejected))
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Numbers for the metrics. Thread-safe."""
@@ -247,11 +269,6 @@ class EtcdEngine:
             for key, found in zip(wanted, await read(self._lanes[name], layout, self.fences, asked), strict=True):
                 records += [(key, decode_value(row.value)) for row in found.rows]
         return records
-
-    async def _get_group(self, layout: Layout, packed: bytes) -> list[tuple[OffsetKey, OffsetRecord]]:
-        await self._moves.bring_home([packed], layout)
-        found = await read_all(self._lanes[layout.home(packed)], layout, self.fences, self._keys.offsets + packed)
-        return [self._entry(row) for row in found.rows]
 
     async def _page(
         self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes, room: int

@@ -15,7 +15,7 @@ from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, No
 from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.engine import settle
 from adapter.metaservice.etcd_values import Keys, decode_value, encode_value
-from adapter.model import FIRST_EPOCH, SaveEntry, SaveOutcome, Status
+from adapter.model import EPOCH_LIMIT, FIRST_EPOCH, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 
 IN_FLIGHT = 4  # transactions; more only wait for each other in etcd
@@ -31,10 +31,10 @@ class Item:
     """An entry on its way. `outcome` is None until it is known, and stays so when the fence refused it.
 
     `error`: why the outcome is UNAVAILABLE. `cost` is an upper bound of its bytes in a transaction. `once` items must not be sent
-    twice: they would meet what they wrote themselves.
+    twice: they would meet what they wrote themselves. They and what may only follow on what stands look first.
     """
 
-    __slots__ = ("_decided", "_put", "_standing", "cost", "entry", "error", "once", "outcome", "where")
+    __slots__ = ("_decided", "_looks_first", "_put", "_standing", "cost", "entry", "error", "once", "outcome", "where")
 
     def __init__(self, entry: SaveEntry, where: bytes) -> None:
         self.entry = entry
@@ -44,6 +44,7 @@ class Item:
         _, record, expected_offset = entry
         self.once = expected_offset is not None
         epoch, _, _, _, metadata, topic, _ = record
+        self._looks_first = self.once or epoch > EPOCH_LIMIT
         self._put = record if epoch else record._replace(epoch=FIRST_EPOCH)
         self.cost = 4 * len(where) + 3 * _OVERHEAD + (8 * (len(metadata) + len(topic)) if metadata or topic else 0)
         self._standing: bytes | None = None
@@ -52,7 +53,7 @@ class Item:
     def add_to(self, request: etcd_pb.TxnRequest, keys: Keys) -> None:
         """Add the next step to a transaction."""
         inner = request.success.add().request_txn
-        if self._decided is None and self.once:
+        if self._decided is None and self._looks_first:
             inner.success.add().request_range.key = self.where
             return
         value = encode_value(self._put)

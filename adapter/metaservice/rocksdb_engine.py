@@ -20,8 +20,8 @@ from adapter.codec import decode_record, encode_record, pack_names, prefix_end, 
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError, StoreDamagedError
 from adapter.metaservice.bulk import Cuts, Merge
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
+from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, row_bytes, settle
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, expired
 from adapter.wire import others
 
 log = structlog.get_logger(__name__)
@@ -34,6 +34,7 @@ ADVICE = (
 )
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop gets a turn
+READ_SLICE = 200  # records read before
 PAGE_BYTES = 16 * 2**20  # of the records of a scanned page; its keys are less than 16 MiB: both fit in a reply
 
 
@@ -85,7 +86,7 @@ class RocksDbEngine:
             for at in range(0, len(entries), SLICE):
                 outcomes += self._decide(cluster, entries[at : at + SLICE], staged)
                 await others()
-            await self._write(staged)
+            await self._write_in_slices(staged)
         # Even when nothing was written: what stands may come from a save that is not synced yet.
         await self._syncs.submit(None)
         return outcomes
@@ -107,11 +108,21 @@ class RocksDbEngine:
             await anyio.lowlevel.checkpoint()
         return found
 
-    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """A scan of the group's prefix."""
-        found = await self._get_group(cluster, namespace, group)
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
+        """A bounded scan, in slices."""
+        prefix = pack_names(cluster, namespace, group)
+        start = pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
+        rows = rocks.scan(self._data, start, prefix_end(prefix))
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        while room > 0 and (found := list(islice(rows, min(READ_SLICE, size - len(entries))))):
+            for key, value in found:
+                entries.append(_entry(key, value))
+                room -= row_bytes(key, value)
+                if room <= 0:
+                    break
+            await others()
         await self.settle()
-        return found
+        return GroupPage(entries, more=room <= 0 or len(entries) == size)
 
     async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
         prefix = pack_names(cluster, namespace, group)
@@ -130,8 +141,7 @@ class RocksDbEngine:
             standing = await self._get(cluster, wanted) if shards else await self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
             prefix = pack_names(cluster)
-            buried = {key: deleted(record, now_ms) for key, record in standing if not is_deleted(record)}
-            await self._write({prefix + pack_names(*key): record for key, record in buried.items()})
+            await self._write_in_slices({prefix + pack_names(*key): record for key, record in buried(standing, now_ms).items()})
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
@@ -146,7 +156,7 @@ class RocksDbEngine:
             if newest_ms >= before_ms:
                 return Expiry(0, newest_ms)
             prefix = pack_names(cluster)
-            await self._write({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
+            await self._write_in_slices({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
         await self._syncs.submit(None)
         return Expiry(len(live))
 
@@ -295,8 +305,11 @@ class RocksDbEngine:
         value: bytes | None = rocks.guarded(self._data.get, key)
         return None if value is None else decode_record(value)
 
-    async def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
-        """One WriteBatch. Encoded in slices; nobody else writes under the lock meanwhile."""
+    def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
+        self._put({key: encode_record(record) for key, record in staged.items()})
+
+    async def _write_in_slices(self, staged: dict[bytes, OffsetRecord]) -> None:
+        """The same, one WriteBatch, for what may be much. Nobody else writes under the lock meanwhile."""
         changes: dict[bytes, bytes] = {}
         for at, (key, record) in enumerate(staged.items(), start=1):
             changes[key] = encode_record(record)

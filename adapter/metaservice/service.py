@@ -4,7 +4,6 @@ A bad entry of a save is answered with INVALID in its row and the others are sav
 and one of them must not disturb the others (invariant 10). A bad request as a whole gets INVALID_ARGUMENT.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from itertools import islice
 from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
 from adapter.large import MAX_BYTES, MAX_NAMED
+from adapter.metaservice import group_reads
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.limits import Limits
@@ -21,7 +21,6 @@ from adapter.model import (
     EPOCH_MAX,
     GroupKey,
     OffsetKey,
-    OffsetRecord,
     SaveEntry,
     SaveOutcome,
     Status,
@@ -45,7 +44,6 @@ from adapter.statuses import Context, answering
 from adapter.wire import SLICE, add_result, in_slices, namespace_of, others, reply_offset, save_entries
 
 DEFAULT_CLUSTER = "default"
-GROUPS_AT_ONCE = 16  # that one call reads
 MAX_SAVED = 25_000  # entries of a save, which holds up all others: an adapter's have up to 20,000
 MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
@@ -92,8 +90,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     async def GetOffsetData(self, request: meta_pb.GetOffsetDataRequest, context: Context) -> meta_pb.GetOffsetDataReply:  # noqa: D102
         self._metrics.calls.labels("GetOffsetData").inc()
         namespace, group = _group(request.namespace, request.tenant, request.group)
-        found = await self._engine.get_group(_cluster(request.cluster_name), namespace, group)
-        return meta_pb.GetOffsetDataReply(offsets=[reply_offset(key, record) for key, record in found if record.live])
+        return await group_reads.whole(self._engine, _cluster(request.cluster_name), GroupKey(namespace, group))
 
     @answering
     async def DeleteOffsetData(  # noqa: D102
@@ -112,25 +109,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self, request: meta_pb.BatchGetOffsetDataRequest, context: Context
     ) -> meta_pb.BatchGetOffsetDataReply:
         self._metrics.calls.labels("BatchGetOffsetData").inc()
-        cluster = _cluster(request.cluster_name)
-        keys: list[OffsetKey] = []
-        groups: list[GroupKey] = []
-        for at, item in enumerate(request.groups):
-            group = GroupKey(*_group(item.namespace, "", item.group, f"groups[{at}]."))
-            names = [check_name(name, f"groups[{at}].shard_names[{index}]") for index, name in enumerate(item.shard_names)]
-            keys += [OffsetKey(*group, name) for name in names]
-            if not names:
-                groups.append(group)
-        # All named ones at once: a call of a recovery may name one shard in each of thousands of groups.
-        named = dict(await self._engine.get(cluster, keys)) if keys else {}
-        whole = await self._get_groups(cluster, groups)
-        reply = meta_pb.BatchGetOffsetDataReply()
-        for item in request.groups:
-            group = GroupKey(namespace_of(item.namespace, ""), item.group)
-            asked = [OffsetKey(*group, name) for name in item.shard_names]
-            found = [(key, named[key]) for key in asked if key in named] if asked else whole[group]
-            reply.groups.add(offsets=[reply_offset(key, record) for key, record in found])
-        return reply
+        return await group_reads.batch(self._engine, _cluster(request.cluster_name), request)
 
     @answering
     async def ExpireOffsetData(  # noqa: D102
@@ -191,24 +170,15 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
             with self._metrics.save_seconds.time():
                 counts = await self._engine.merge(cluster, checked.keys, checked.records)
+        refused = checked.all_rejected(len(request.keys), counts.rejected)
         for status, count in (
             (Status.APPLIED, counts.applied),
             (Status.SUPERSEDED, counts.superseded),
-            (Status.INVALID, len(checked.rejected)),
+            (Status.INVALID, len(refused)),
         ):
             self._metrics.results[status].inc(count)
-        rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in checked.rejected]
+        rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in refused]
         return meta_pb.MergeOffsetDataReply(applied=counts.applied, superseded=counts.superseded, rejected=rejected)
-
-    async def _get_groups(self, cluster: str, groups: Sequence[GroupKey]) -> dict[GroupKey, list[tuple[OffsetKey, OffsetRecord]]]:
-        """Whole groups, a few at a time."""
-        found: dict[GroupKey, list[tuple[OffsetKey, OffsetRecord]]] = {}
-        for at in range(0, len(groups), GROUPS_AT_ONCE):
-            wanted = groups[at : at + GROUPS_AT_ONCE]
-            found.update(
-                zip(wanted, await asyncio.gather(*(self._engine.get_group(cluster, *group) for group in wanted)), strict=True)
-            )
-        return found
 
     async def _save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         problems: list[str] = []

@@ -648,7 +648,15 @@ class BatchGetOffsetDataRequest(_message.Message):
 
     CLUSTER_NAME_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
+    page_size: _builtins.int
+    """At most 10,000; 0 means 10,000. A named shard that is not there, and a
+    group without a row, count as a row.
+    """
+    page_token: _builtins.bytes
+    """`next_page_token` of the page before: the first group goes on behind it."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchGetOffsetDataRequest.Group]: ...
     def __init__(
@@ -656,10 +664,12 @@ class BatchGetOffsetDataRequest(_message.Message):
         *,
         cluster_name: _builtins.str = ...,
         groups: _abc.Iterable[Global___BatchGetOffsetDataRequest.Group] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_name", b"cluster_name", "groups", b"groups", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -688,18 +698,27 @@ class BatchGetOffsetDataReply(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     GROUPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.bytes
+    """Not empty: the last one of `groups` goes on, and is left; the next request
+    has this token. Empty: the last one of `groups` is complete.
+    """
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchGetOffsetDataReply.Group]:
-        """One for each group of the request, in its order."""
+        """The groups of the request, in its order, as far as this page goes. The next
+        request begins with the first one that is left. What is named twice is
+        answered where it is named first.
+        """
 
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___BatchGetOffsetDataReply.Group] | None = ...,
+        next_page_token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

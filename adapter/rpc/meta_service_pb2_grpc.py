@@ -106,6 +106,7 @@ class MetaServiceServiceServicer:
 
     def GetOffsetData(self, request, context):
         """The live offsets of one group. A group that has none gives an empty reply.
+        RESOURCE_EXHAUSTED with their number when they do not fit into one message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,8 +121,9 @@ class MetaServiceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetOffsetData(self, request, context):
-        """Many groups in one call; tombstones included, so that the caller learns
-        the epoch that a new commit has to carry.
+        """Many groups in pages; tombstones included, so that the caller learns the
+        epoch that a new commit has to carry. A page ends by rows, and by bytes at
+        about 3 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,14 +44,17 @@ class MetaServiceServiceStub:
     too much is under way; nothing was written; come back after that time.
     """
     GetOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.GetOffsetDataRequest, _meta_service_pb2.GetOffsetDataReply]
-    """The live offsets of one group. A group that has none gives an empty reply."""
+    """The live offsets of one group. A group that has none gives an empty reply.
+    RESOURCE_EXHAUSTED with their number when they do not fit into one message.
+    """
     DeleteOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.DeleteOffsetDataRequest, _meta_service_pb2.DeleteOffsetDataReply]
     """Deletes shards of a group (all of them when `shard_names` is empty) and
     leaves tombstones with a raised epoch, which late saves cannot pass.
     """
     BatchGetOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.BatchGetOffsetDataRequest, _meta_service_pb2.BatchGetOffsetDataReply]
-    """Many groups in one call; tombstones included, so that the caller learns
-    the epoch that a new commit has to carry.
+    """Many groups in pages; tombstones included, so that the caller learns the
+    epoch that a new commit has to carry. A page ends by rows, and by bytes at
+    about 3 MiB.
     """
     ExpireOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ExpireOffsetDataRequest, _meta_service_pb2.ExpireOffsetDataReply]
     """Takes a group's offsets away when none of them was committed since
@@ -91,14 +94,17 @@ class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     too much is under way; nothing was written; come back after that time.
     """
     GetOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.GetOffsetDataRequest, _meta_service_pb2.GetOffsetDataReply]  # type: ignore[assignment]
-    """The live offsets of one group. A group that has none gives an empty reply."""
+    """The live offsets of one group. A group that has none gives an empty reply.
+    RESOURCE_EXHAUSTED with their number when they do not fit into one message.
+    """
     DeleteOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.DeleteOffsetDataRequest, _meta_service_pb2.DeleteOffsetDataReply]  # type: ignore[assignment]
     """Deletes shards of a group (all of them when `shard_names` is empty) and
     leaves tombstones with a raised epoch, which late saves cannot pass.
     """
     BatchGetOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.BatchGetOffsetDataRequest, _meta_service_pb2.BatchGetOffsetDataReply]  # type: ignore[assignment]
-    """Many groups in one call; tombstones included, so that the caller learns
-    the epoch that a new commit has to carry.
+    """Many groups in pages; tombstones included, so that the caller learns the
+    epoch that a new commit has to carry. A page ends by rows, and by bytes at
+    about 3 MiB.
     """
     ExpireOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ExpireOffsetDataRequest, _meta_service_pb2.ExpireOffsetDataReply]  # type: ignore[assignment]
     """Takes a group's offsets away when none of them was committed since
@@ -147,7 +153,9 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.GetOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.GetOffsetDataReply, _abc.Awaitable[_meta_service_pb2.GetOffsetDataReply]]:
-        """The live offsets of one group. A group that has none gives an empty reply."""
+        """The live offsets of one group. A group that has none gives an empty reply.
+        RESOURCE_EXHAUSTED with their number when they do not fit into one message.
+        """
 
     @_abc_1.abstractmethod
     def DeleteOffsetData(
@@ -165,8 +173,9 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.BatchGetOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.BatchGetOffsetDataReply, _abc.Awaitable[_meta_service_pb2.BatchGetOffsetDataReply]]:
-        """Many groups in one call; tombstones included, so that the caller learns
-        the epoch that a new commit has to carry.
+        """Many groups in pages; tombstones included, so that the caller learns the
+        epoch that a new commit has to carry. A page ends by rows, and by bytes at
+        about 3 MiB.
         """
 
     @_abc_1.abstractmethod

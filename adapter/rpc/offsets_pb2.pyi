@@ -855,17 +855,23 @@ class DescribeGroupRequest(_message.Message):
 
     NAMESPACE_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     group: _builtins.str
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: every shard of the group."""
+
     def __init__(
         self,
         *,
         namespace: _builtins.str = ...,
         group: _builtins.str = ...,
+        shards: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "namespace", b"namespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "namespace", b"namespace", "shards", b"shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -918,6 +924,7 @@ class DescribeGroupReply(_message.Message):
         LOW_WATERMARK_FIELD_NUMBER: _builtins.int
         HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
         LAG_FIELD_NUMBER: _builtins.int
+        WARNING_FIELD_NUMBER: _builtins.int
         shard: _builtins.str
         dirty: _builtins.bool
         """True while the Meta Service has not acknowledged the local value."""
@@ -930,6 +937,8 @@ class DescribeGroupReply(_message.Message):
         high_watermark: _builtins.int
         lag: _builtins.int
         """high_watermark - offset, at least 0."""
+        warning: _builtins.str
+        """Not empty: what is wrong with it, and what to do."""
         @_builtins.property
         def local(self) -> Global___Position: ...
         @_builtins.property
@@ -948,10 +957,11 @@ class DescribeGroupReply(_message.Message):
             low_watermark: _builtins.int | None = ...,
             high_watermark: _builtins.int | None = ...,
             lag: _builtins.int | None = ...,
+            warning: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "remote", b"remote"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "committed_at_ms", b"committed_at_ms", "dirty", b"dirty", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "metadata", b"metadata", "partition", b"partition", "remote", b"remote", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "committed_at_ms", b"committed_at_ms", "dirty", b"dirty", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "metadata", b"metadata", "partition", b"partition", "remote", b"remote", "shard", b"shard", "topic", b"topic", "warning", b"warning"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
         _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
@@ -1476,6 +1486,7 @@ class RecoveryStatus(_message.Message):
     EQUAL_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    OF_FIELD_NUMBER: _builtins.int
     done: _builtins.bool
     compared: _builtins.int
     pushed: _builtins.int
@@ -1483,6 +1494,8 @@ class RecoveryStatus(_message.Message):
     equal: _builtins.int
     failed: _builtins.int
     seconds: _builtins.float
+    of: _builtins.int
+    """Keys in the local store, about as many as are to be compared."""
     def __init__(
         self,
         *,
@@ -1493,10 +1506,11 @@ class RecoveryStatus(_message.Message):
         equal: _builtins.int = ...,
         failed: _builtins.int = ...,
         seconds: _builtins.float = ...,
+        of: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "compared", b"compared", "done", b"done", "equal", b"equal", "failed", b"failed", "pushed", b"pushed", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted", b"adopted", "compared", b"compared", "done", b"done", "equal", b"equal", "failed", b"failed", "of", b"of", "pushed", b"pushed", "seconds", b"seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

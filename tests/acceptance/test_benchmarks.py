@@ -24,6 +24,7 @@ BARS = {
     "rates": 1,
     "flush": 2,
     "recovery": 2,
+    "recovery_loss": 2,
     "floor": 3,
     "client": 3,
     "batches": 3,

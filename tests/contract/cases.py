@@ -3,12 +3,13 @@
 from typing import NamedTuple
 
 from adapter.metaservice.engine import Engine
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.model import EPOCH_LIMIT, EPOCH_MAX, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
 from tests.unit.helpers import record, tombstone
 
 CLUSTER = "cluster"
 
-APPLIED, SUPERSEDED, CONFLICT = Status.APPLIED, Status.SUPERSEDED, Status.CONFLICT
+APPLIED, SUPERSEDED, CONFLICT, INVALID = Status.APPLIED, Status.SUPERSEDED, Status.CONFLICT, Status.INVALID
+OVER = next_era(EPOCH_LIMIT)
 
 
 def at(committed_at_ms: int, metadata: str = "") -> OffsetRecord:
@@ -55,6 +56,13 @@ CASES = [
     Case("onto a tombstone, from before it", tombstone(2), record(9, 1), SUPERSEDED, tombstone(2)),
     Case("onto a tombstone, in its epoch", tombstone(2), record(0, 2), APPLIED, record(0, 2)),
     Case("onto a tombstone, of unknown epoch", tombstone(2), record(3, 0), APPLIED, record(3, 2)),
+    Case("the largest epoch from outside", None, record(5, EPOCH_LIMIT), APPLIED, record(5, EPOCH_LIMIT)),
+    Case("an epoch over the limit", None, record(5, EPOCH_LIMIT + 1), INVALID, None),
+    Case("the largest epoch of all", record(5), record(5, EPOCH_MAX), INVALID, record(5)),
+    Case("a rewind of the limit", record(5, EPOCH_LIMIT), record(4, EPOCH_LIMIT + 1), APPLIED, record(4, EPOCH_LIMIT + 1)),
+    Case("a reset of the limit", record(5, EPOCH_LIMIT), record(4, OVER), APPLIED, record(4, OVER)),
+    Case("two resets over the limit", record(5, EPOCH_LIMIT), record(4, next_era(OVER)), INVALID, record(5, EPOCH_LIMIT)),
+    Case("a tombstone over the limit", record(5, EPOCH_LIMIT), tombstone(OVER), APPLIED, tombstone(OVER)),
     Case("expected and found", record(5), record(6), APPLIED, record(6), expected_offset=5),
     Case("expected and not found", record(5), record(6), CONFLICT, record(5), expected_offset=4),
     Case("expected 0 and found", record(0), record(6), APPLIED, record(6), expected_offset=0),

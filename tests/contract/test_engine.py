@@ -10,7 +10,7 @@ import pytest
 from adapter.clocks import wall_ms
 from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.config import EtcdSection
-from adapter.metaservice.engine import Engine
+from adapter.metaservice.engine import Engine, whole_group
 from adapter.metaservice.etcd_engine import EtcdEngine
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
@@ -118,7 +118,7 @@ async def test_what_was_saved_is_there_for_all_kinds_of_reads(opened: Opened) ->
     async with opened() as engine:
         assert await save(engine, (A, saved)) == [SaveOutcome(Status.APPLIED, saved)]
         assert await engine.get(CLUSTER, [A, B]) == [(A, saved)]
-        assert await engine.get_group(CLUSTER, "default", "g") == [(A, saved)]
+        assert await whole_group(engine, CLUSTER, "default", "g") == [(A, saved)]
         assert await everything(engine) == [(A, saved)]
 
 
@@ -127,7 +127,7 @@ async def test_an_empty_store_has_nothing(opened: Opened) -> None:
     async with opened() as engine:
         assert await engine.save(CLUSTER, []) == []
         assert await standing(engine, A) == [None]
-        assert await engine.get_group(CLUSTER, "default", "g") == []
+        assert await whole_group(engine, CLUSTER, "default", "g") == []
         assert await everything(engine) == []
         await engine.delete(CLUSTER, "default", "g", [])
         await engine.delete(CLUSTER, "default", "g", ["a"])
@@ -249,7 +249,7 @@ async def test_groups_with_tricky_names_are_kept_apart(opened: Opened) -> None:
             assert [where.namespace for where, _ in await everything(engine, namespace)] == [namespace] * len(TRICKY) * 2
             for group in TRICKY:
                 expected = {found: record(at) for at, found in enumerate(keys) if found[:2] == (namespace, group)}
-                assert dict(await engine.get_group(CLUSTER, namespace, group)) == expected
+                assert dict(await whole_group(engine, CLUSTER, namespace, group)) == expected
                 assert dict(await everything(engine, namespace, group, size=1)) == expected
 
 

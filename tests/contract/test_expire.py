@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import NotReadyError
-from adapter.metaservice.engine import Engine, Expiry
+from adapter.metaservice.engine import Engine, Expiry, whole_group
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.model import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, deleted, expired, next_era
 from adapter.testing import FakeMeta
@@ -53,7 +53,7 @@ async def test_an_unknown_group_expires_to_nothing(opened: Opened) -> None:
     """It leaves no tombstone."""
     async with opened() as engine:
         assert await expire(engine) == Expiry(0)
-        assert await engine.get_group(CLUSTER, *GROUP) == []
+        assert await whole_group(engine, CLUSTER, *GROUP) == []
 
 
 async def test_tombstones_stay_as_they_are_and_keep_nothing_alive(opened: Opened) -> None:
@@ -130,7 +130,7 @@ async def test_an_expiry_and_saves_at_the_same_time_leave_the_group_whole_or_the
             expiring = engine.expire(CLUSTER, "default", group, BEFORE, NOW)
             first, second = (saving, expiring) if turn % 2 else (expiring, saving)
             await asyncio.gather(first, second)
-            found = dict(await engine.get_group(CLUSTER, "default", group))
+            found = dict(await whole_group(engine, CLUSTER, "default", group))
             assert len(found) == size + 600
             assert found[keys[0]] == young
             assert {found[where].live for where in keys[1:]} in (set(), {True}, {False})
@@ -174,7 +174,7 @@ async def test_tombstones_are_forgotten_slice_by_slice(opened: Opened, count: in
     async with opened() as engine:
         await save(engine, *((where, deleted(OLD, 1)) for where in dead), *((where, OLD) for where in live))
         assert await engine.drop_tombstones(BEFORE) == count
-        assert [where for where, _ in await engine.get_group(CLUSTER, *GROUP)] == sorted(live)
+        assert [where for where, _ in await whole_group(engine, CLUSTER, *GROUP)] == sorted(live)
 
 
 async def test_a_save_over_a_tombstone_that_is_being_forgotten_stands(opened: Opened) -> None:

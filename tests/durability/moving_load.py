@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from adapter.errors import MetaUnavailableError
 from adapter.history import META, History
+from adapter.metaservice.engine import whole_group
 from adapter.metaservice.etcd_engine import EtcdEngine
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status, next_era
 from adapter.testing import eventually
@@ -107,7 +108,7 @@ class Load:
     async def _get_groups(self, each: EtcdEngine) -> None:
         group = self._random.choice(self._keys)
         reading = self.history.reading(META, keys=group)
-        found = await each.get_group(CLUSTER, group[0].namespace, group[0].group)
+        found = await whole_group(each, CLUSTER, group[0].namespace, group[0].group)
         reading.found({key: _value(record) for key, record in found})
 
     async def _list(self, each: EtcdEngine) -> None:

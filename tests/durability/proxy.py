@@ -21,6 +21,7 @@ class Proxy:
         self._port = free_port()
         self.address = f"127.0.0.1:{self._port}"
         self.delay_s = 0.0
+        self.bytes_per_s = 0.0  # of the bodies of answers; 0: as fast as it goes
         self.cutting = False
         self.disturbed = 0  # answers that were delayed or cut
 
@@ -65,7 +66,7 @@ class Proxy:
             body = await frames.receive_exactly(int.from_bytes(head[:3]))
             if head[3] == self.DATA:
                 self.disturbed += self.cutting or self.delay_s > 0
-                await anyio.sleep(self.delay_s)
+                await anyio.sleep(self.delay_s + (len(body) / self.bytes_per_s if self.bytes_per_s else 0.0))
                 if self.cutting:
                     await client.send(head + body[: len(body) // 2])
                     return

@@ -9,6 +9,7 @@ import pytest
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.metaservice import rebalancing
 from adapter.metaservice.config import EtcdSection
+from adapter.metaservice.engine import whole_group
 from adapter.metaservice.etcd_values import Keys
 from adapter.metaservice.rebalancing import opened
 from adapter.model import OffsetRecord, SaveEntry, SaveOutcome, Status
@@ -101,7 +102,7 @@ async def test_a_front_finds_everything_where_it_was_before_it_is_copied(target:
             if way == 0:
                 assert await each.get(CLUSTER, [key]) == [(key, OffsetRecord(1, 7))]
             elif way == 1:
-                assert await each.get_group(CLUSTER, *key[:2]) == [(key, OffsetRecord(1, 7))]
+                assert await whole_group(each, CLUSTER, *key[:2]) == [(key, OffsetRecord(1, 7))]
             elif way == 2:
                 assert await each.save(CLUSTER, [SaveEntry(key, OffsetRecord(1, 5))]) == [
                     SaveOutcome(Status.SUPERSEDED, OffsetRecord(1, 7))

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from adapter.model import EPOCH_MAX, U64_MAX
+from adapter.codec import encode_key, encode_record
+from adapter.metaservice.bulk_checks import NO_RECORD
+from adapter.model import EPOCH_LIMIT, EPOCH_MAX, U64_MAX, next_era
 from adapter.rpc import meta_grpc, meta_pb, offsets_pb
 from adapter.testing import FRONTS, ServiceProcess, adapter_process, ended, meta_process, served_by
-from tests.integration.helpers import PATIENCE_S, Rpc, commits, key, meta_rpc, rpc, stored_in
+from tests.integration.helpers import PATIENCE_S, Rpc, commits, key, meta_rpc, record, rpc, stored_in
 
 BAD, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
 INVALID, APPLIED = meta_pb.SaveOffsetResult.INVALID, meta_pb.SaveOffsetResult.APPLIED
@@ -145,13 +147,35 @@ def test_the_largest_epoch_that_is_accepted_can_be_deleted_and_committed_again(
     services: tuple[ServiceProcess, ServiceProcess], stub: meta_grpc.MetaServiceServiceStub
 ) -> None:
     """There is an era above it, in which a writer without an epoch goes on."""
-    largest = {"shard_name": "s", "epoch": EPOCH_MAX}
+    largest = {"shard_name": "s", "epoch": EPOCH_LIMIT}
     stub.SaveOffsetData(_save(largest, cluster="edge"), timeout=PATIENCE_S)
     request = meta_pb.DeleteOffsetDataRequest(cluster_name="edge", namespace="default", group="g")
     stub.DeleteOffsetData(request, timeout=PATIENCE_S)
     assert stored_in(services[1], "edge") == {}
     reply = stub.SaveOffsetData(_save({"shard_name": "s", "committed_at_ms": 2**62}, cluster="edge"), timeout=PATIENCE_S)
-    assert (reply.results[0].status, reply.results[0].epoch) == (APPLIED, 2**63)
+    assert (reply.results[0].status, reply.results[0].epoch) == (APPLIED, next_era(EPOCH_LIMIT))
+
+
+@pytest.mark.parametrize("epoch", [EPOCH_LIMIT + 1, EPOCH_MAX])
+def test_an_epoch_that_would_leave_no_room_for_resets_is_invalid(
+    services: tuple[ServiceProcess, ServiceProcess], stub: meta_grpc.MetaServiceServiceStub, epoch: int
+) -> None:
+    """In a save, whose row names epoch and limit, and in a merge, whose answer has the place in the request (10)."""
+    cluster = f"high{epoch}"
+    reply = stub.SaveOffsetData(
+        _save({"shard_name": "a"}, {"shard_name": "s", "epoch": epoch}, cluster=cluster), timeout=PATIENCE_S
+    )
+    why = f"epoch {epoch} is over {EPOCH_LIMIT}, the largest for a key that is not there"
+    assert [(row.status, row.message) for row in reply.results] == [(APPLIED, ""), (INVALID, why)]
+    records = [b"", encode_record(record(1, epoch)), encode_record(record(1))]
+    merged = stub.MergeOffsetData(
+        meta_pb.MergeOffsetDataRequest(
+            cluster_name=cluster, keys=[encode_key(key(name)) for name in ("x", "y", "z")], records=records
+        ),
+        timeout=PATIENCE_S,
+    )
+    assert [(row.index, row.message) for row in merged.rejected] == [(0, NO_RECORD), (1, why)]
+    assert stored_in(services[1], cluster) == {key("a"): (1, 1), key("z"): (1, 1)}
 
 
 GOOD_EXPIRY = {"cluster_name": "x", "namespace": "default", "group": "g", "before_ms": 10, "now_ms": 20}

@@ -17,6 +17,7 @@ from adapter.testing import ServiceProcess, ended, free_port, meta_process
 from adapter.wire import save_request
 from tests.dialect import Failure, RobustMeta, failing, robust_meta
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc, meta_section, record, stored_in
+from tests.unit.helpers import whole_groups
 
 A, B = key("a"), key("b")
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -87,7 +88,7 @@ async def test_groups_are_read_one_by_one_and_their_offsets_have_no_epoch(robust
     """UNIMPLEMENTED is no outage."""
     robust.offsets = {A: 7, key("u", "h"): 2}
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
-        groups = await client.get_groups([GroupKey("default", "g"), GroupKey("default", "h"), GroupKey("default", "none")])
+        groups = await whole_groups(client, *(GroupKey("default", name) for name in ("g", "h", "none")))
         assert groups == [{A: record(7, 0)}, {key("u", "h"): record(2, 0)}, {}]
         assert await client.get([A, key("absent")]) == {A: record(7, 0)}
         assert robust.reads == [("default", "g"), ("default", "h"), ("default", "none"), ("default", "g")]
@@ -154,7 +155,7 @@ async def test_a_server_that_learns_epochs_is_noticed_by_its_answer(directory: P
             assert (before, client.knows_epochs) == (False, True)
             await client.save([SaveEntry(B, TOMBSTONE)])
             client._endpoints.learn(epochs=False)
-            [found] = await client.get_groups([A.group_key])
+            [found] = await whole_groups(client, A.group_key)
             assert {name: held.position for name, held in found.items()} == {A: (3, 5), B: TOMBSTONE.position}
             assert client.knows_epochs
 
@@ -192,7 +193,7 @@ async def test_a_read_that_moves_to_a_server_with_epochs_sees_its_tombstones(rob
         await client.get([])
         assert not client.knows_epochs
         robust.stop()
-        [found] = await client.get_groups([GroupKey("default", "g")], patient=True)
+        [found] = await whole_groups(client, GroupKey("default", "g"))
         assert (found[A].epoch, found[A].live) == (2**32, False)
 
 

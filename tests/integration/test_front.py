@@ -244,8 +244,8 @@ class SilentMeta(FakeMeta):
         super().__init__()
         self.asked = self.given_up = 0
 
-    async def get_groups(self, *_: Any, **__: Any) -> Any:
-        """See `MetaClient.get_groups`."""
+    async def groups_page(self, *_: Any, **__: Any) -> Any:
+        """See `MetaClient.groups_page`."""
         self.asked += 1
         try:
             await anyio.sleep_forever()

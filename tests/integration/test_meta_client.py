@@ -15,6 +15,7 @@ from adapter.model import GroupKey, OffsetKey, SaveEntry, Status
 from adapter.rpc import meta_pb
 from adapter.testing import ServiceProcess, ended, free_port, meta_process
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc, meta_section, record, serving, stored_in, until_clean
+from tests.unit.helpers import whole_groups
 
 ENTRY = SaveEntry(key(), record(7, metadata="m", committed_at_ms=3, topic="t", partition=2))
 
@@ -38,7 +39,7 @@ async def test_a_record_makes_the_round_trip(meta: ServiceProcess) -> None:
             (Status.APPLIED, tombstone.record),
         ]
         assert await client.get([key(), key("dead"), key("absent")]) == {key(): ENTRY.record, key("dead"): tombstone.record}
-        assert await client.get_groups([GroupKey("default", "g"), GroupKey("default", "none")]) == [
+        assert await whole_groups(client, GroupKey("default", "g"), GroupKey("default", "none")) == [
             {key(): ENTRY.record, key("dead"): tombstone.record},
             {},
         ]

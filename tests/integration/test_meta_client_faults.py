@@ -47,12 +47,12 @@ async def garbage_meta() -> AsyncIterator[str]:
         lambda client: client.save([ENTRY]),
         lambda client: client.get([key()]),
         lambda client: client.get([]),
-        lambda client: client.get_groups([GroupKey("default", "g")]),
+        lambda client: client.groups_page([GroupKey("default", "g")]),
         lambda client: client.list_page("", "", 10, b""),
         lambda client: client.expire(GroupKey("default", "g"), 1, 2),
         lambda client: client.delete(GroupKey("default", "g"), ["s"]),
     ],
-    ids=["save", "get", "look", "get_groups", "list_page", "expire", "delete"],
+    ids=["save", "get", "look", "groups_page", "list_page", "expire", "delete"],
 )
 async def test_a_reply_that_is_no_message_is_no_answer(call: Any) -> None:
     """GRPC gives None for it; the endpoint is named, and whoever called tries again as after an outage."""

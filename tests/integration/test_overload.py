@@ -30,6 +30,7 @@ from adapter.statuses import pushback_s
 from adapter.testing import ended, meta_process
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, serving, stored_in, until_clean
 from tests.model.engine import MemoryEngine
+from tests.unit.helpers import whole_groups
 
 ENTRY = SaveEntry(key("held"), record(1))
 
@@ -122,7 +123,7 @@ async def test_a_save_over_the_limit_is_refused_before_anything_is_written_and_r
         assert MIN_DELAY_S <= caught.value.retry_after_s <= MAX_DELAY_S
         assert (front.engine.calls, front.refusals, client.available) == (1, 1, True)
         assert await client.get([key("a")]) == {}
-        assert await client.get_groups([GroupKey("default", "g")]) == [{}]
+        assert await whole_groups(client, GroupKey("default", "g")) == [{}]
         front.engine.gate.set()
         await retrying("save", first_s=0.01, max_s=0.1)(client.save, [SaveEntry(key("a"), record(5))])
         assert front.standing(key("a")) == 5

@@ -9,7 +9,8 @@ import grpc.aio
 import pytest
 
 from adapter.errors import MetaUnavailableError
-from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
+from adapter.meta_client import GroupsPage
+from adapter.model import CommitMode, GroupKey, OffsetKey
 from adapter.reads import ReadMode
 from adapter.rpc import offsets_pb
 from adapter.testing import FakeMeta, eventually, positions
@@ -207,9 +208,9 @@ class GatedMeta(FakeMeta):
         self.gate.set()
         self.waiting = 0
 
-    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
-        """See `MetaClient.get_groups`."""
-        found = await super().get_groups(groups, patient=patient)
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """See `MetaClient.groups_page`."""
+        found = await super().groups_page(groups, after, patient=patient)
         self.waiting += 1
         await self.gate.wait()
         self.waiting -= 1

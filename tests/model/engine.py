@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
 from adapter.metaservice.bulk import Cuts
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, expired, is_deleted
+from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, row_bytes, settle
+from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, expired
 
 Records = dict[bytes, OffsetRecord]
 
@@ -50,23 +50,24 @@ class MemoryEngine:
         await self._sync()
         return found
 
-    async def get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
         """See `Engine`."""
-        found = self._below(pack_names(cluster, namespace, group))
+        behind = pack_names(cluster, namespace, group, after) if after else b""
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        for key, record in self._below(pack_names(cluster, namespace, group), behind):
+            if len(entries) == size or room <= 0:
+                break
+            entries.append((key, record))
+            room -= row_bytes(pack_names(cluster, *key), encode_record(record))
         await self._sync()
-        return found
+        return GroupPage(entries, more=len(entries) == size or room <= 0)
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
         """See `Engine`."""
         found = self._below(pack_names(cluster, namespace, group))
         now_ms = self._now_ms()
-        self._write(
-            {
-                pack_names(cluster, *key): deleted(record, now_ms)
-                for key, record in found
-                if not is_deleted(record) and (not shards or key.shard in shards)
-            }
-        )
+        chosen = buried([entry for entry in found if not shards or entry[0].shard in shards], now_ms)
+        self._write({pack_names(cluster, *key): record for key, record in chosen.items()})
         await self._sync()
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
@@ -119,8 +120,10 @@ class MemoryEngine:
     async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
         """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
         entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
-        statuses = Counter(outcome.status for outcome in await self.save(cluster, entries))
-        return MergeCounts(statuses[Status.APPLIED], statuses[Status.SUPERSEDED])
+        outcomes = await self.save(cluster, entries)
+        statuses = Counter(outcome.status for outcome in outcomes)
+        rejected = [(at, outcome.message) for at, outcome in enumerate(outcomes) if outcome.status is Status.INVALID]
+        return MergeCounts(statuses[Status.APPLIED], statuses[Status.SUPERSEDED], tuple(rejected))
 
     def _below(self, prefix: bytes, after: bytes = b"") -> list[tuple[OffsetKey, OffsetRecord]]:
         end = prefix_end(prefix)

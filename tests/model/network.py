@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError
-from adapter.meta_client import Page
+from adapter.meta_client import GroupsPage, Page
 from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.model.engine import MemoryEngine
 
@@ -21,6 +21,7 @@ CLUSTER = "c"
 WAY_S = 0.001  # of a request, or of an answer
 SYNC_S = 0.001
 TIMEOUT_S = 0.3
+GROUP_PAGE = 3  # rows of a page of a group
 LOAD_TIMEOUT_S = 0.2
 
 
@@ -110,17 +111,19 @@ class SimMeta:
             self._on_save(SaveCall(asyncio.get_running_loop().time(), sent))
         return await self._call(lambda: self._service.save(sent))
 
-    async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """See `MetaClient`."""
-        return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys)))
+        return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys), TIMEOUT_S if patient else LOAD_TIMEOUT_S))
 
-    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
-        """See `MetaClient`."""
-
-        async def get() -> list[dict[OffsetKey, OffsetRecord]]:
-            return [dict(await self._service.engine.get_group(CLUSTER, *group)) for group in groups]
-
-        return await self._call(get, TIMEOUT_S if patient else LOAD_TIMEOUT_S)
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """See `MetaClient`; of the first group alone, and of a few rows."""
+        first = groups[0]
+        page = await self._call(
+            lambda: self._service.engine.group_page(CLUSTER, *first, GROUP_PAGE, 2**20, after.decode()),
+            TIMEOUT_S if patient else LOAD_TIMEOUT_S,
+        )
+        last = page.entries[-1][0].shard.encode() if page.more else b""
+        return GroupsPage(page.entries, groups if page.more else groups[1:], last)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
         """See `MetaClient`: live records only."""

@@ -21,9 +21,9 @@ META_MUTANTS = (
     ),
     Mutant(
         "meta-delete-without-a-tombstone",
-        "metaservice/rocksdb_engine.py",
-        "            buried = {key: deleted(record, now_ms) for key, record in standing if not is_deleted(record)}\n",
-        "            buried = {key: deleted(record, now_ms) for key, record in standing if record.live}\n",
+        "metaservice/engine.py",
+        "    found = {key: record for key, record in entries if not is_deleted(record)}\n",
+        "    found = {key: record for key, record in entries if record.live}\n",
         "a delete of an expired group leaves a tombstone that a late flush passes",
         ("contract/test_expire.py::test_a_delete_of_an_expired_group_holds_back_what_the_expiry_would_have_let_through",),
     ),
@@ -94,8 +94,8 @@ META_MUTANTS = (
     Mutant(
         "merge-takes-a-tombstone-for-live",
         "metaservice/bulk.py",
-        "            elif record[LIVE] and value[LIVE] and record >= KNOWN",
-        "            elif record[LIVE] and record >= KNOWN",
+        "                and value[LIVE]\n",
+        "",
         "a group that comes back after an expiry, with a lower offset, is acknowledged and not stored",
         ("unit/test_bulk.py::test_a_packed_record_becomes_what_settle_makes_of_it",),
     ),

@@ -8,6 +8,7 @@ from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.front_mutants import FRONT_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
+from tests.mutants.page_mutants import PAGE_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -77,7 +78,7 @@ MUTANTS = (
     Mutant(
         "absent-is-in-the-first-epoch",
         "placing.py",
-        "        return FIRST_EPOCH if key.group_key in self.groups else 0\n",
+        "        return FIRST_EPOCH if self.knows_absent(key) else 0\n",
         "        return FIRST_EPOCH\n",
         "the first commit of a key that stands in a higher epoch elsewhere is acknowledged and lost",
         ("unit/test_committer.py::test_a_load_that_cannot_be_written_does_not_count",),
@@ -93,16 +94,16 @@ MUTANTS = (
     Mutant(
         "loaded-kept-after-a-forget",
         "committer.py",
-        "        self._loaded.groups -= {key.group_key for key in change.keys}\n",
-        "",
+        "        self._loaded.forget({key.group_key for key in change.keys})\n",
+        "        self._loaded.forgets += 1\n",
         "a key that was handed over and comes back begins in the first epoch: acknowledged and lost",
         ("unit/test_committer.py::test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first_epoch",),
     ),
     Mutant(
         "load-from-before-a-forget",
         "committer.py",
-        "        if change.forgets != self._loaded.forgets and self._has_forgotten(change):\n",
-        "        if change.forgets > self._loaded.forgets and self._has_forgotten(change):\n",
+        "        if self._loaded.forgotten_since(",
+        "        if not self._loaded.forgotten_since(",
         "a load that was under way during a hand-over brings back what it has forgotten",
         ("unit/test_committer.py::test_a_load_that_was_fetched_before_a_forget_is_refused",),
     ),
@@ -280,18 +281,18 @@ MUTANTS = (
     ),
     Mutant(
         "recovery-skips-clean-keys",
-        "recovery.py",
-        "        return await self._cache.page(self._batch_keys, after=after)\n",
+        "comparing.py",
+        "        return await self._cache.page(self._batch_keys, after=after), forgets\n",
         "        page = await self._cache.page(self._batch_keys, after=after)\n"
-        "        return [stored for stored in page if stored.seq > self._cache.flushed_seq]\n",
+        "        return [stored for stored in page if stored.seq > self._cache.flushed_seq], forgets\n",
         "what the Meta Service lost, or what moved there, is not found at a start",
         ("unit/test_recovery.py::test_the_larger_value_wins_on_both_sides",),
     ),
     Mutant(
         "recovery-brings-back-what-was-removed",
         "recovery.py",
-        "            await self._committer.submit(Load((), [*differing, *lost], forgets))\n",
-        "            await self._committer.submit(Load((), [*differing, *lost], self._committer.loaded.forgets))\n",
+        "            self._committer.apply(Load((), entries, piece.forgets))\n",
+        "            self._committer.apply(Load((), entries, self._committer.loaded.forgets))\n",
         "a shard that is handed over during the recovery comes back with an old value",
         ("unit/test_recovery.py::test_what_is_removed_during_a_comparison_does_not_come_back",),
     ),
@@ -314,8 +315,8 @@ MUTANTS = (
     Mutant(
         "newer-epoch-not-loaded",
         "reads.py",
-        "        return standing is None or epoch > standing.epoch\n",
-        "        return standing is None\n",
+        "        return epoch > standing.epoch\n",
+        "        return False\n",
         "after a reset elsewhere a consumer that has read it cannot commit here until something else brings the epoch",
         ("unit/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
@@ -323,4 +324,5 @@ MUTANTS = (
     *FRONT_MUTANTS,
     *META_MUTANTS,
     *ETCD_MUTANTS,
+    *PAGE_MUTANTS,
 )

@@ -16,9 +16,24 @@ from adapter.core import Core, running_core
 from adapter.disk import RocksDisk
 from adapter.errors import AdapterError
 from adapter.journal import NO_JOURNAL, Journal
+from adapter.meta_client import MetaClient
 from adapter.metrics import AdapterMetrics
 from adapter.model import U64_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.testing import FakeMeta, adapter_config
+
+
+async def whole_groups(meta: MetaClient, *groups: GroupKey) -> list[dict[OffsetKey, OffsetRecord]]:
+    """All pages of groups, group by group."""
+    found: dict[GroupKey, dict[OffsetKey, OffsetRecord]] = {group: {} for group in groups}
+    left: Sequence[GroupKey] = groups
+    after = b""
+    while left:
+        page = await meta.groups_page(left, after)
+        for key, record in page.entries:
+            found[key.group_key][key] = record
+        left, after = page.left, page.after
+    return list(found.values())
+
 
 PATIENCE_S = 30.0  # for what takes milliseconds on an idle machine
 

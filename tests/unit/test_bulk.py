@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from adapter.codec import encode_key, encode_record
 from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, Merge
 from adapter.metaservice.engine import MergeCounts, Parts, settle
-from adapter.model import OffsetRecord, SaveEntry, Status
+from adapter.model import EPOCH_LIMIT, EPOCH_MAX, OffsetRecord, SaveEntry, Status, next_era
 from tests.unit.helpers import key, record, tombstone
 
 NOW_MS = 1_000
 EPOCHS = (1, 2, 2**32)
+HIGH = (EPOCH_LIMIT, EPOCH_LIMIT + 1, next_era(EPOCH_LIMIT), next_era(EPOCH_LIMIT) + 2**33, EPOCH_MAX - 1, EPOCH_MAX)
 VALUES = product((0, 2, 3), (True, False), (0, NOW_MS - 1, NOW_MS), ("", "m"), (("", 0), ("", 1), ("t", 0)))
 FIELDS = [(offset, live, at_ms, metadata, *label) for offset, live, at_ms, metadata, label in VALUES]
 STANDING = [None, *(OffsetRecord(epoch, *fields) for epoch, fields in product(EPOCHS, FIELDS))]
@@ -43,6 +44,48 @@ def test_a_packed_record_becomes_what_settle_makes_of_it(standing: OffsetRecord 
         wanted = settle(SaveEntry(key(), offered), standing)
         assert merge.counts == _counts([wanted.status]), offered
         assert changes == ({} if wanted.standing == standing else {KEY: packed(wanted.standing)}), offered
+
+
+HIGH_FIELDS = [(2, True, NOW_MS), (3, True, NOW_MS - 1), (3, False, NOW_MS), (0, False, NOW_MS)]
+HIGH_STANDING = [None, *(OffsetRecord(epoch, *fields) for epoch, fields in product((1, *HIGH), HIGH_FIELDS))]
+HIGH_OFFERED = [OffsetRecord(epoch, *fields) for epoch, fields in product((0, 1, *HIGH), HIGH_FIELDS)]
+
+
+@pytest.mark.parametrize("standing", HIGH_STANDING, ids=lambda found: "absent" if found is None else "-".join(map(str, found)))
+def test_packed_records_of_high_epochs_become_what_settle_makes_of_them(standing: OffsetRecord | None) -> None:
+    """Also those that it refuses: with its text, and nothing is written (2)."""
+    for offered in HIGH_OFFERED:
+        merge = Merge()
+        changes = merge.changes([KEY], [encode_record(offered)], [packed(standing)])
+        wanted = settle(SaveEntry(key(), offered), standing)
+        assert [message for _, message in merge.counts.rejected] == [wanted.message] * (wanted.status is Status.INVALID), offered
+        assert merge.counts[:2] == _counts([wanted.status])[:2], offered
+        assert changes == ({} if wanted.standing == standing else {KEY: packed(wanted.standing)}), offered
+        stands = max(standing.epoch if standing else 0, EPOCH_LIMIT)
+        assert wanted.standing is None or wanted.standing.epoch <= min(next_era(next_era(stands)) - 1, EPOCH_MAX)
+
+
+@given(st.integers(0, EPOCH_MAX), st.integers(0, 2**64 - 1), st.integers(0, 5), st.integers(0, 5), st.booleans(), st.booleans())
+def test_any_epochs_are_decided_alike(standing: int, offered: int, here: int, there: int, live: bool, lives: bool) -> None:
+    """And nothing stands above the largest epoch."""
+    stands = OffsetRecord(standing, here, live, NOW_MS) if standing else None
+    record = OffsetRecord(offered, there, lives, NOW_MS)
+    merge = Merge()
+    changes = merge.changes([KEY], [encode_record(record)], [packed(stands)])
+    wanted = settle(SaveEntry(key(), record), stands)
+    assert changes == ({} if wanted.standing == stands else {KEY: packed(wanted.standing)})
+    assert [message for _, message in merge.counts.rejected] == [wanted.message] * (wanted.status is Status.INVALID)
+    assert wanted.standing is None or wanted.standing.epoch <= EPOCH_MAX
+
+
+def test_the_places_of_what_is_refused_go_on_over_slices() -> None:
+    """They are those of the whole request."""
+    merge = Merge()
+    high = encode_record(record(1, EPOCH_MAX))
+    for _ in range(2):
+        merge.changes([KEY, KEY], [encode_record(record(1)), high], [None, None])
+    assert [at for at, _ in merge.counts.rejected] == [1, 3]
+    assert merge.counts[:2] == (2, 0)
 
 
 FEW = [

@@ -57,7 +57,7 @@ async def test_a_change_is_answered_after_its_sync(tmp_path: Path, name: str) ->
 
 READS: dict[str, Change] = {
     "get": lambda engine: engine.get(CLUSTER, [key()]),
-    "get_group": lambda engine: engine.get_group(CLUSTER, "default", "g"),
+    "group_page": lambda engine: engine.group_page(CLUSTER, "default", "g", 10, 1_000, ""),
     "list_page": lambda engine: engine.list_page(CLUSTER, (), 10, b""),
     "scan_page": lambda engine: engine.scan_page(CLUSTER, (), 10, b"", b""),
     "split": lambda engine: engine.split(CLUSTER, (), 2),

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from adapter.committer import Reconcile
+from adapter import reads
+from adapter.committer import Columns, Commit, Reconcile
 from adapter.core import Core
-from adapter.errors import MetaUnavailableError, NotReadyError
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.errors import MetaUnavailableError, NotReadyError, TimedOutError
+from adapter.meta_client import GroupsPage
+from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
+from adapter.placing import MAX_ABSENT, LoadedGroups
 from adapter.reads import LOAD_GROUPS, GroupLoader, ReadMode, Wanted
 from adapter.testing import FakeMeta, eventually
 from adapter.watermark import Watermark
@@ -22,17 +25,26 @@ DOWN = MetaUnavailableError("down by the test")
 
 
 class AskedMeta(FakeMeta):
-    """A FakeMeta that notes which groups it was asked for, call by call."""
+    """A FakeMeta that notes which groups and keys it was asked for, call by call, and may time out."""
 
     def __init__(self, records: dict[OffsetKey, OffsetRecord] | None = None) -> None:
         super().__init__(records)
-        self.asked: list[list[GroupKey]] = []
+        self.asked: list[list[GroupKey] | list[OffsetKey]] = []
+        self.slow: list[bool] = []  # whether the next calls time out
         self.gate: asyncio.Event | None = None
 
-    async def get_groups(self, groups: Sequence[GroupKey], *, patient: bool = False) -> list[dict[OffsetKey, OffsetRecord]]:
-        """See `MetaClient.get_groups`."""
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """See `MetaClient.get`."""
+        if keys:
+            self.asked.append(list(keys))
+        return await super().get(keys, patient=patient)
+
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """See `MetaClient.groups_page`."""
         self.asked.append(list(groups))
-        found = await super().get_groups(groups, patient=patient)
+        if self.slow and self.slow.pop(0):
+            raise TimedOutError("slow by the test")
+        found = await super().groups_page(groups, after, patient=patient)
         if self.gate:
             await self.gate.wait()
         return found
@@ -76,11 +88,11 @@ async def test_store_asks_the_meta_service_and_gives_the_larger_value(tmp_path: 
         assert [found in core.dirty for found in (A, B, C)] == [False, True, False]
         meta.records[A] = record(10)
         assert await read(core, STORE) == {"a": 10, "b": 11, "c": 1}
-        assert len(meta.asked) == 2
+        assert meta.asked == [[A, B, C], [GROUP]]
 
 
 async def test_memory_first_asks_only_for_what_is_not_here(tmp_path: Path) -> None:
-    """One load of the group, and then it is known what is absent."""
+    """What is all here is given without a question; else the shards that are named are asked for, and no others."""
     meta = AskedMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta, knows="g") as core:
         await recovered(core)
@@ -89,7 +101,7 @@ async def test_memory_first_asks_only_for_what_is_not_here(tmp_path: Path) -> No
         assert await read(core, FIRST, "a") == {"a": 5}
         assert meta.asked == []
         assert await read(core, FIRST, "a", "b") == {"a": 9, "b": 9}
-        assert meta.asked == [[GROUP]]
+        assert meta.asked == [[A, B]]
 
 
 async def test_memory_first_of_a_whole_group_asks_once(tmp_path: Path) -> None:
@@ -257,3 +269,155 @@ async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None
         await load
         assert len(meta.asked) == 2
         assert core.cache.get(A) == record(8, 4)
+
+
+def of_large(count: int = 7) -> dict[OffsetKey, OffsetRecord]:
+    """A group in epoch 4."""
+    return {key(f"s{at}"): record(5, 4) for at in range(count)}
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of more than three shards are large."""
+    monkeypatch.setattr(reads, "LOAD_ROWS", 3)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_of_a_large_group_a_commit_loads_only_its_keys(tmp_path: Path) -> None:
+    """So that their epochs are known, also of those that are not there; the group does not count as loaded."""
+    meta = AskedMeta(of_large())
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({key("s6"): 6, key("new"): 1}))
+        assert (core.cache.get(key("s6")), core.cache.get(key("new"))) == (record(6, 4), record(1, 1))
+        assert meta.asked == [[GROUP], [key("s6"), key("new")]]
+        assert not loader_of(core).is_loaded(GROUP)
+        meta.asked.clear()
+        await send(core, commit_of({key("s5"): 6, key("newer"): 1}))
+        assert (core.cache.get(key("s5")), core.cache.get(key("newer"))) == (record(6, 4), record(1, 1))
+        assert meta.asked == [[key("s5"), key("newer")]]
+        await send(core, commit_of({key("newer"): 0}, overwrite=True))
+        assert core.cache.get(key("newer")) == record(0, 2)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """It was asked for and not there, then committed, flushed and handed over: now it may stand in any epoch (1)."""
+    meta = AskedMeta(of_large())
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        for _ in range(2):
+            await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
+            await commit(core, 1, "new")
+            assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
+            meta.records[key("new")] = record(9, 7)
+            await commit(core, 1, "new")
+            assert core.cache.get(key("new")) == record(9, 7)
+
+
+async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """The same, where it was committed among the columns of a group that had been loaded since (1)."""
+    meta = AskedMeta(of_large())
+    async with core_over(tmp_path, meta) as core:
+        await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
+        await loader_of(core).load(GROUP)
+        await send(core, Commit((), CommitMode.INCREASE_ONLY, columns=[Columns(GROUP, ["new"], [1], [], 1)]))
+        assert core.cache.get(key("new")) == record(1, committed_at_ms=1)
+        assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
+        meta.records[key("new")] = record(9, 7)
+        await commit(core, 1, "new")
+        assert core.cache.get(key("new")) == record(9, 7)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_whole_large_group_is_read_in_pages_and_is_loaded_behind_the_last(tmp_path: Path) -> None:
+    """Then it is known what is absent in it."""
+    meta = AskedMeta(of_large(10))
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        await recovered(core)
+        meta.gate = asyncio.Event()
+        meta.gate.set()
+        assert await read(core, STORE) == {f"s{at}": 5 for at in range(10)}
+        assert loader_of(core).is_loaded(GROUP)
+        meta.asked.clear()
+        await commit(core, 1, "new")
+        assert core.cache.get(key("new")) == record(1, 1)
+        assert meta.asked == []
+
+
+async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> None:
+    """A commit of a key that is on a page which is still to come must not begin in the first epoch (1)."""
+    meta = AskedMeta(of_large(9))
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        meta.slow = [False, False, True, True, True, True]
+        with pytest.raises(TimedOutError):
+            await loader_of(core).load_patiently(Wanted(GROUP, ()))
+        assert not loader_of(core).is_loaded(GROUP)
+        meta.slow = [True]
+        await commit(core, 1, "s8")
+        assert core.cache.get(key("s8")) == record(1, 0)
+
+
+async def test_a_page_in_the_middle_that_takes_too_long_is_asked_for_again(tmp_path: Path) -> None:
+    """What was read before it is not read again; the first page may take too long for another reason: nobody is there."""
+    meta = AskedMeta(of_large(9))
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        meta.slow = [False, True, True, False, False, False]
+        await loader_of(core).load_patiently(Wanted(GROUP, ()))
+        assert loader_of(core).is_loaded(GROUP)
+        assert len(meta.asked) == 5
+        meta.slow = [True]
+        with pytest.raises(TimedOutError):
+            await loader_of(core).load_patiently(Wanted(GROUP, ()))
+
+
+async def test_a_removal_between_two_pages_lets_the_group_be_loaded_again(tmp_path: Path) -> None:
+    """With the whole group, so that nothing of it is missing; a removal in another group disturbs nobody."""
+    meta = AskedMeta(of_large(6))
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta, knows="h") as core:
+        await core.committer.submit(Reconcile([(key("s0"), record(5, 4)), (key("x", "h"), record(1))]))
+        meta.records[key("x", "h")] = record(1)
+        for wanted, calls in ((Wanted(GROUP, ["s0"]), 3), (Wanted(GroupKey("default", "h"), ["x"]), 2)):
+            meta.asked.clear()
+            meta.gate = asyncio.Event()
+            load = asyncio.create_task(loader_of(core).load_patiently(Wanted(GROUP, ())))
+            await eventually(lambda: len(meta.asked) == 1)
+            await core.ownership.remove([wanted])
+            meta.gate.set()
+            await load
+            assert len(meta.asked) == calls
+            assert loader_of(core).is_loaded(GROUP)
+            assert len(await read(core, MEMORY)) == 6
+
+
+async def test_reads_of_many_named_shards_share_a_call(tmp_path: Path) -> None:
+    """Consumers that start at the same time, each with its own shards."""
+    meta = AskedMeta(of_large(30))
+    async with core_over(tmp_path, meta) as core:
+        await recovered(core)
+        found = await asyncio.gather(*(read(core, STORE, f"s{at}", f"none{at}") for at in range(30)))
+        assert found == [{f"s{at}": 5} for at in range(30)]
+        assert len(meta.asked) <= 2
+        assert sorted(name.shard for call in meta.asked for name in call if isinstance(name, OffsetKey)) == sorted(
+            [f"s{at}" for at in range(30)] + [f"none{at}" for at in range(30)]
+        )
+
+
+def test_what_is_remembered_of_absent_keys_and_removals_is_bounded() -> None:
+    """And says at most too often that there was a removal."""
+    loaded = LoadedGroups()
+    for at in range(3 * MAX_ABSENT):
+        loaded.note_absent([key(f"s{at}")])
+        loaded.forget([GroupKey("default", f"g{at}")] if at % 2 else [])
+        assert len(loaded.absent) <= MAX_ABSENT + 1
+        assert len(loaded._forgotten) <= MAX_ABSENT + 1
+    newest = loaded.forgets
+    assert loaded.forgotten_since([GroupKey("default", "g1")], 0)
+    assert not loaded.forgotten_since([GroupKey("default", "g1")], newest)
+    loaded.forget([GroupKey("default", "g")])
+    assert loaded.forgotten_since([GroupKey("default", "g")], newest)
+    assert not loaded.forgotten_since([GroupKey("default", "other")], newest)

@@ -28,15 +28,15 @@ class ComparedMeta(FakeMeta):
         self.compared: list[int] = []
         self.get_faults: list[AdapterError | None] = []
 
-    async def get(self, keys: Sequence[OffsetKey]) -> Records:
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> Records:
         """See `MetaClient.get`. A question for no keys only looks whether anybody is there."""
         if not keys:
-            return await super().get(keys)
+            return await super().get(keys, patient=patient)
         fault = self.get_faults.pop(0) if self.get_faults else None
         if fault:
             raise fault
         self.compared.append(len(keys))
-        return await super().get(keys)
+        return await super().get(keys, patient=patient)
 
 
 def left_behind(directory: Path, records: Records, flushed: int = 0) -> None:
@@ -212,8 +212,8 @@ async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: 
     """The shard went to another broker: what was fetched before is older than what stands there by now."""
 
     class HandingOver(ComparedMeta):
-        async def get(self, keys: Sequence[OffsetKey]) -> Records:
-            found = await super().get(keys)
+        async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> Records:
+            found = await super().get(keys, patient=patient)
             if keys:
                 await core.ownership.remove([Wanted(A.group_key, ["a"])])
                 self.records[A] = record(20)

@@ -1,0 +1,203 @@
+"""Reads of groups for the gRPC front: pages of BatchGetOffsetData, and GetOffsetData, which has none. Bounded, whatever is asked.
+
+A page ends by rows and by bytes. No loop here runs for longer than some milliseconds without a turn for others.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from adapter.errors import InvalidInputError, TooLargeError
+from adapter.metaservice.engine import Engine, GroupPage
+from adapter.model import DEFAULT_NAMESPACE, GroupKey, OffsetKey, OffsetRecord, check_name, name_problem
+from adapter.rpc import meta_pb
+from adapter.wire import SLICE, others, reply_offset
+
+MAX_ROWS = 10_000  # of a page
+MAX_BYTES = 3 * 2**20  # of a page: with the row that goes over it, less than the 4 MiB that gRPC's clients take by default
+MAX_GROUP_BYTES = 16 * 2**20  # of a GetOffsetData: the serialization of a message holds up all others
+KEYS_AT_ONCE = 1_000  # named ones that the engine is asked for: a recovery may name one in each of thousands of groups
+GROUPS_AT_ONCE = 16  # whole ones, while they are small
+NAMES_AT_ONCE = 2_000  # that are checked without a turn for others
+SMALL_PART = 32  # of a page: groups that take less are read several at once
+ROW_OVERHEAD = 4  # bytes of a row in a reply beside itself
+
+
+class _Wanted(NamedTuple):
+    """A group of a request; without shards the whole of it."""
+
+    group: GroupKey
+    shards: list[str]
+
+
+async def batch(engine: Engine, cluster: str, request: meta_pb.BatchGetOffsetDataRequest) -> meta_pb.BatchGetOffsetDataReply:
+    """A page of the groups of a request. Raises InvalidInputError, and what the engine raises."""
+    if request.page_size > MAX_ROWS:
+        raise InvalidInputError(f"page_size: {request.page_size} is over {MAX_ROWS}")
+    wanted = await _parse(request)
+    page = _Page(engine, cluster, wanted, request.page_size or MAX_ROWS)
+    await page.fill(_behind(request.page_token, wanted))
+    return page.reply
+
+
+async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOffsetDataReply:
+    """The live offsets of a group in one reply. Raises TooLargeError with their number, and what the engine raises."""
+    reply = meta_pb.GetOffsetDataReply()
+    after, count, room = "", 0, MAX_GROUP_BYTES
+    while True:
+        page = await engine.group_page(cluster, *group, MAX_ROWS, MAX_BYTES, after)
+        for at in range(0, len(page.entries), SLICE):
+            live = [entry for entry in page.entries[at : at + SLICE] if entry[1].live]
+            count += len(live)
+            if room >= 0:
+                rows = [reply_offset(key, record) for key, record in live]
+                room -= sum(row.ByteSize() + ROW_OVERHEAD for row in rows)
+                reply.offsets.extend(rows)
+            await others()
+        if not page.more:
+            break
+        after = page.entries[-1][0].shard
+    if room < 0:
+        raise TooLargeError(
+            f"{'/'.join(group)}: has {count} offsets, more than the {MAX_GROUP_BYTES} bytes of one reply hold; "
+            "BatchGetOffsetData and ListOffsetData have pages"
+        )
+    return reply
+
+
+async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_Wanted]:
+    wanted = []
+    names = 0
+    for at, item in enumerate(request.groups):
+        namespace = check_name(item.namespace or DEFAULT_NAMESPACE, f"groups[{at}].namespace")
+        group = GroupKey(namespace, check_name(item.group, f"groups[{at}].group"))
+        shards = item.shard_names
+        for begin in range(0, len(shards), NAMES_AT_ONCE):
+            for index, name in enumerate(islice(shards, begin, begin + NAMES_AT_ONCE), begin):
+                if name_problem(name):
+                    check_name(name, f"groups[{at}].shard_names[{index}]")
+            names += NAMES_AT_ONCE
+            if names > NAMES_AT_ONCE:
+                await others()
+        names += 1
+        if names % NAMES_AT_ONCE == 0:
+            await others()
+        wanted.append(_Wanted(group, list(dict.fromkeys(shards))))
+    return wanted
+
+
+def _behind(token: bytes, wanted: Sequence[_Wanted]) -> str:
+    """The shard of the first group behind which the page begins; empty: at its beginning."""
+    if not token:
+        return ""
+    try:
+        shard = token.decode()
+    except UnicodeDecodeError:
+        shard = ""
+    first = wanted[0] if wanted else None
+    if first is None or name_problem(shard) or (first.shards and shard not in first.shards):
+        raise InvalidInputError("page_token: is not the next_page_token of a page of which the first group was left")
+    return shard
+
+
+class _Page:
+    """Fills a reply until it is full, or everything is in it."""
+
+    def __init__(self, engine: Engine, cluster: str, wanted: Sequence[_Wanted], rows: int) -> None:
+        self._engine = engine
+        self._cluster = cluster
+        self._wanted = wanted
+        self._rows = self._of_rows = rows  # that there is room for
+        self._room = MAX_BYTES
+        self._at_once = 1
+        self._done_groups: set[GroupKey] = set()
+        self._done_keys: set[OffsetKey] = set()
+        self.reply = meta_pb.BatchGetOffsetDataReply()
+
+    async def fill(self, after: str) -> None:
+        """Begin in the first group, behind the shard `after`."""
+        at = 0
+        while at < len(self._wanted) and not self._full:
+            add = self._add_named if self._wanted[at].shards else self._add_whole
+            at, after = await add(at, after)
+        self.reply.next_page_token = after.encode()
+
+    @property
+    def _full(self) -> bool:
+        return self._rows <= 0 or self._room <= 0
+
+    async def _add_named(self, at: int, after: str) -> tuple[int, str]:
+        """Named shards, also of several groups; returns where to go on: the group, and behind which shard."""
+        parts: list[list[OffsetKey]] = []
+        left = min(KEYS_AT_ONCE, self._rows)
+        cut = False
+        for group, shards in islice(self._wanted, at, None):
+            if not shards or left <= 0:
+                break
+            begin = shards.index(after) + 1 if after and not parts else 0
+            keys = [OffsetKey(*group, shard) for shard in islice(shards, begin, begin + left)]
+            left -= max(len(keys), 1)
+            parts.append(keys)
+            cut = begin + len(keys) < len(shards)
+        asked = [key for keys in parts for key in keys if key not in self._done_keys]
+        found = dict(await self._engine.get(self._cluster, asked))
+        for place, keys in enumerate(parts, at):
+            into = self._open(place)
+            for number, key in enumerate(keys):
+                self._rows -= 1
+                if key not in self._done_keys:
+                    self._done_keys.add(key)
+                    if key in found:
+                        self._append(into, key, found[key])
+                if self._full and (number + 1 < len(keys) or (cut and place == at + len(parts) - 1)):
+                    return place, key.shard
+            if self._full:
+                return place + 1, ""
+            await others()
+        return (at + len(parts) - 1, parts[-1][-1].shard) if cut else (at + len(parts), "")
+
+    async def _add_whole(self, at: int, after: str) -> tuple[int, str]:
+        """Whole groups, several at once while they are small."""
+        places = [at]
+        while len(places) < self._at_once and places[-1] + 1 < len(self._wanted) and not self._wanted[places[-1] + 1].shards:
+            places.append(places[-1] + 1)
+        size, room = max(self._rows // len(places), 1), max(self._room // len(places), 1)
+        pages = await asyncio.gather(
+            *(self._whole_page(self._wanted[place].group, size, room, after if place == at else "") for place in places)
+        )
+        self._at_once = min(2 * self._at_once, GROUPS_AT_ONCE)
+        for place, page in zip(places, pages, strict=True):
+            into, group = self._open(place), self._wanted[place].group
+            entries = page.entries if group not in self._done_groups else []
+            for begin in range(0, len(entries), SLICE):
+                for number, (key, record) in enumerate(entries[begin : begin + SLICE], begin):
+                    self._rows -= 1
+                    self._append(into, key, record)
+                    if self._full and (number + 1 < len(entries) or page.more):
+                        return place, key.shard
+                await others()
+            if page.more and entries:
+                self._at_once = 1
+                return place, entries[-1][0].shard
+            self._rows -= not entries
+            self._done_groups.add(group)
+            if len(entries) * SMALL_PART > self._of_rows:
+                self._at_once = 1
+            if self._full:
+                return place + 1, ""
+        return places[-1] + 1, ""
+
+    async def _whole_page(self, group: GroupKey, size: int, room: int, after: str) -> GroupPage:
+        if group in self._done_groups:
+            return GroupPage([], more=False)
+        return await self._engine.group_page(self._cluster, *group, size, room, after)
+
+    def _open(self, place: int) -> meta_pb.BatchGetOffsetDataReply.Group:
+        groups = self.reply.groups
+        return groups[place] if place < len(groups) else groups.add()
+
+    def _append(self, into: meta_pb.BatchGetOffsetDataReply.Group, key: OffsetKey, record: OffsetRecord) -> None:
+        row = reply_offset(key, record)
+        self._room -= row.ByteSize() + ROW_OVERHEAD
+        into.offsets.append(row)

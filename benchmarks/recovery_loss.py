@@ -1,0 +1,110 @@
+"""Recovery after a loss, when whole groups are compared: its time, and what it costs the Meta Service, against an ordinary start.
+
+The local stores look as after a power cut: an acknowledged write is missing. The Meta Service has all keys, and some more.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+from rich.progress import Progress
+
+from adapter.cache import OffsetCache
+from adapter.client import OffsetClient
+from adapter.config import MetaSection
+from adapter.meta_client import GrpcMetaClient
+from adapter.model import OffsetKey
+from adapter.rpc import offsets_pb
+from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.watermark import Watermark
+from benchmarks.keyspace import Pair, fill_local, fill_meta, record_of
+from benchmarks.machine import cpu_s
+from benchmarks.report import Bar, Result, Table
+from benchmarks.scale import Scale
+
+TITLE = "recovery after a loss"
+SLOWER_LIMIT = 2.0  # times the ordinary recovery of the same keys
+CPU_LIMIT_US = 25.0  # of the Meta Service, for each row that is there
+PATIENCE_S = 300.0
+POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """One start. `start_s` is from the start of the process; the CPU is of the whole start."""
+
+    status: offsets_pb.RecoveryStatus
+    start_s: float
+    adapter_cpu_s: float
+    meta_cpu_s: float
+
+
+async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
+    """One group of many keys, and many groups of many shards of which one is local; each without and after a loss."""
+    result = Result("recovery_loss", TITLE)
+    keys, groups, shards = scale.loss_keys, scale.loss_groups, scale.loss_shards
+    one = list(_rows("one", 1, keys))
+    many = list(_rows("many", groups, shards))
+    rows: list[list[str | float]] = []
+    meta = meta_process(directory)
+    with ended(meta):
+        meta.start()
+        task = progress.add_task(f"recovery_loss: load {len(one) + len(many):,} keys", total=len(one) + len(many))
+        async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,))) as client:
+            await fill_meta([*one, *many], client, lambda done: progress.advance(task, done))
+        found: dict[tuple[str, bool], Recovered] = {}
+        for name, local, there in (("one group", one, len(one)), ("many groups", many[::shards], len(many))):
+            for is_lost in (False, True):
+                path = directory / f"{name.split()[0]}-{is_lost}"
+                _fill(local, path / "adapter", is_lost=is_lost)
+                found[name, is_lost] = recovered = await _recover(path, meta)
+                what = f"{name}, {'after a loss' if is_lost else 'ordinary'}"
+                status = recovered.status
+                costs = (status.seconds, recovered.start_s, recovered.adapter_cpu_s, recovered.meta_cpu_s)
+                rows.append([what, len(local), there, status.adopted, *costs])
+    columns = ("", "local keys", "rows there", "adopted", "recovery s", "start s", "adapter CPU s", "Meta Service CPU s")
+    result.tables.append(Table("Starts", columns, rows))
+    slower = found["one group", True].status.seconds / found["one group", False].status.seconds
+    result.bars.append(Bar(f"recovery of {keys:,} keys of one group after a loss, to an ordinary one", slower, SLOWER_LIMIT))
+    cost = found["many groups", True].meta_cpu_s / len(many) * 1e6
+    result.bars.append(Bar("CPU of the Meta Service for each row that is read after a loss, us", cost, CPU_LIMIT_US))
+    return result
+
+
+def _rows(name: str, groups: int, shards: int) -> Iterator[Pair]:
+    for group in range(groups):
+        for shard in range(shards):
+            yield OffsetKey("default", f"{name}-{group:05}", f"queue-{shard:05}"), record_of(shard)
+
+
+def _fill(local: list[Pair], path: Path, *, is_lost: bool) -> None:
+    cache = OffsetCache.open(path, "never")
+    fill_local(local, cache, lambda _: None)
+    cache.close()
+    if is_lost:
+        mark = Watermark.open(path / "watermark")
+        mark.advance(mark.value + 1)
+        mark.close()
+
+
+async def _recover(directory: Path, meta: ServiceProcess) -> Recovered:
+    adapter = adapter_process(directory, meta.address)
+    with ended(adapter):
+        meta_cpu_s = cpu_s(meta.pid)
+        launched = time.monotonic()
+        adapter.launch()
+        async with asyncio.timeout(PATIENCE_S), OffsetClient.connect(adapter.address) as client:
+            while True:
+                await asyncio.sleep(POLL_S)
+                with suppress(grpc.aio.AioRpcError):
+                    status = await client.admin.Status(offsets_pb.StatusRequest(), wait_for_ready=True, timeout=5.0)
+                    if status.recovery.done:
+                        break
+        start_s = time.monotonic() - launched
+        found = Recovered(status.recovery, start_s, cpu_s(adapter.pid), cpu_s(meta.pid) - meta_cpu_s)
+        adapter.stop()
+    return found

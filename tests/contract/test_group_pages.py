@@ -1,0 +1,204 @@
+"""Groups in pages, over every engine and through the front of the Meta Service: complete, in order, bounded, each row once."""
+
+from collections.abc import Sequence
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.codec import encode_key
+from adapter.errors import InvalidInputError, TooLargeError
+from adapter.metaservice import group_reads
+from adapter.metaservice.engine import Engine, whole_group
+from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry
+from adapter.rpc import meta_pb
+from tests.contract.cases import CLUSTER
+from tests.contract.test_engine import TRICKY, Opened, opened
+from tests.model.engine import MemoryEngine
+from tests.unit.helpers import key, record
+
+__all__ = ["opened"]
+
+G = GroupKey("default", "g")
+Request, Reply = meta_pb.BatchGetOffsetDataRequest, meta_pb.BatchGetOffsetDataReply
+Asked = tuple[str, Sequence[str]]  # a group and its shards
+
+
+async def fill(engine: Engine, shards: Sequence[str], group: str = "g", metadata: str = "") -> list[OffsetKey]:
+    """Save a group; returns its keys in the order of the store."""
+    keys = [key(shard, group) for shard in shards]
+    await engine.save(CLUSTER, [SaveEntry(where, record(at, metadata=metadata)) for at, where in enumerate(keys)])
+    return sorted(keys, key=encode_key)
+
+
+def request(asked: Sequence[Asked], rows: int = 0, token: bytes = b"") -> Request:
+    """A request for these groups."""
+    groups = [Request.Group(namespace="default", group=group, shard_names=shards) for group, shards in asked]
+    return Request(cluster_name=CLUSTER, groups=groups, page_size=rows, page_token=token)
+
+
+async def all_pages(engine: Engine, asked: Sequence[Asked], rows: int) -> list[Reply]:
+    """The pages, as the adapter follows them."""
+    pages: list[Reply] = []
+    left, token = list(asked), b""
+    while left:
+        page = await group_reads.batch(engine, CLUSTER, request(left, rows, token))
+        assert 0 < len(page.groups) <= len(left)
+        assert sum(len(group.offsets) for group in page.groups) <= rows
+        pages.append(page)
+        token = page.next_page_token
+        left = left[len(page.groups) - bool(token) :]
+    return pages
+
+
+def rows_of(asked: Sequence[Asked], pages: Sequence[Reply]) -> list[OffsetKey]:
+    """The keys of all rows, in the order in which they came."""
+    keys = []
+    at = 0
+    for page in pages:
+        for number, group in enumerate(page.groups):
+            keys += [key(item.shard_name, asked[at + number][0]) for item in group.offsets]
+        at += len(page.groups) - bool(page.next_page_token)
+    return keys
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+async def test_pages_of_a_group_have_each_row_once_and_in_order(opened: Opened, size: int) -> None:
+    """Whatever the names are, and wherever a page ends; neighbours of the group are not in it."""
+    async with opened() as engine:
+        for other in ("f", "gg", "g/a"):
+            await fill(engine, ["s"], other)
+        keys = await fill(engine, TRICKY)
+        found: list[OffsetKey] = []
+        after, more = "", True
+        while more:
+            page = await engine.group_page(CLUSTER, *G, size, 2**20, after)
+            assert len(page.entries) <= size
+            assert page.entries or not page.more
+            found += [where for where, _ in page.entries]
+            after, more = found[-1].shard, page.more
+        assert found == keys
+        assert [where for where, _ in await whole_group(engine, CLUSTER, *G)] == keys
+
+
+async def test_a_page_of_a_group_ends_by_bytes_too(opened: Opened) -> None:
+    """With one row at least, and not long behind the bound."""
+    async with opened() as engine:
+        keys = await fill(engine, [f"s{at:02}" for at in range(20)], metadata="m" * 4_000)
+        first = await engine.group_page(CLUSTER, *G, 100, 1, "")
+        assert ([where for where, _ in first.entries], first.more) == (keys[:1], True)
+        some = await engine.group_page(CLUSTER, *G, 100, 20_000, keys[0].shard)
+        assert 4 <= len(some.entries) <= 5
+        assert some.more
+
+
+ASKED: list[Asked] = [
+    ("few", []),
+    ("many", []),
+    ("none", []),
+    ("many", ["m3", "absent", "m1", "m3"]),
+    ("few", ["f0"]),
+    ("few", []),
+    ("many", []),
+    ("last", []),
+]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 1000])
+async def test_pages_of_groups_and_named_shards_are_complete(opened: Opened, rows: int) -> None:
+    """A page goes on where the one before it ended, also in the middle of a group and between names."""
+    async with opened() as engine:
+        await fill(engine, [f"f{at}" for at in range(3)], "few")
+        await fill(engine, [f"m{at}" for at in range(9)], "many")
+        await fill(engine, ["l"], "last")
+        pages = await all_pages(engine, ASKED, rows)
+        found = rows_of(ASKED, pages)
+        many, few = [key(f"m{at}", "many") for at in range(9)], [key(f"f{at}", "few") for at in range(3)]
+        # What is named twice is answered once in a page, so with small pages once more in a later one.
+        head = [*few, *many, key("m3", "many"), key("m1", "many"), few[0]]
+        assert found[: len(head)] == head
+        assert found[-1] == key("l", "last")
+        if rows == 1000:
+            assert len(pages) == 1
+            assert found == [*head, key("l", "last")]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.lists(st.sampled_from([f"s{at}" for at in range(9)] + ["x"]), unique=True)),
+        unique_by=lambda each: each[0],
+    ),
+    st.integers(1, 12),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)),
+)
+async def test_any_request_is_answered_by_its_pages_as_by_one(asked: list[Asked], rows: int, sizes: dict[str, int]) -> None:
+    """Each row exactly once, named ones in the order of their names."""
+    engine = MemoryEngine(lambda: 1)
+    stored = {group: await fill(engine, [f"s{at}" for at in range(size)], group) for group, size in sizes.items() if size}
+    expected = [
+        [where for name in shards if (where := key(name, group)) in stored.get(group, [])] if shards else stored.get(group, [])
+        for group, shards in asked
+    ]
+    assert rows_of(asked, await all_pages(engine, asked, rows)) == list(chain(*expected))
+
+
+async def test_a_small_request_cannot_make_a_large_answer() -> None:
+    """A group that is named a thousand times is in the page once; without a wish a page has its bounds all the same (8)."""
+    engine = MemoryEngine(lambda: 1)
+    await fill(engine, [f"s{at}" for at in range(1_000)], metadata="m" * 4_000)
+    page = await group_reads.batch(engine, CLUSTER, request([("g", [])] * 1_000))
+    assert page.ByteSize() < 4 * 2**20
+    assert (len(page.groups), bool(page.next_page_token)) == (1, True)
+    named = await group_reads.batch(engine, CLUSTER, request([("g", ["s1", "s2"] * 10)] * 1_000))
+    assert [len(group.offsets) for group in named.groups] == [2] + [0] * 999
+
+
+@pytest.mark.parametrize(
+    ("asked", "token", "rows"),
+    [
+        ([("g", [])], b"\xff", 0),
+        ([("g", [])], b"\0", 0),
+        ([("g", ["a", "b"])], b"c", 0),
+        ([], b"a", 0),
+        ([("g", [])], b"", 10_001),
+    ],
+)
+async def test_a_bad_token_or_size_is_refused(asked: list[Asked], token: bytes, rows: int) -> None:
+    """By the name of the field (10)."""
+    with pytest.raises(InvalidInputError, match="page_size: 10001 is over" if rows else "page_token: is not the next_page_token"):
+        await group_reads.batch(MemoryEngine(lambda: 1), CLUSTER, request(asked, rows, token))
+
+
+async def test_a_group_that_is_too_large_for_one_reply_says_how_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RobustMQ's own call has no pages."""
+    monkeypatch.setattr(group_reads, "MAX_GROUP_BYTES", 1_000)
+    engine = MemoryEngine(lambda: 1)
+    await fill(engine, [f"s{at}" for at in range(10)])
+    assert len((await group_reads.whole(engine, CLUSTER, G)).offsets) == 10
+    await fill(engine, [f"s{at:03}" for at in range(300)])
+    with pytest.raises(TooLargeError, match="default/g: has 310 offsets, more than the 1000 bytes of one reply hold"):
+        await group_reads.whole(engine, CLUSTER, G)
+
+
+async def test_a_deleted_offset_is_not_in_the_reply_but_on_the_page() -> None:
+    """Pages show tombstones, RobustMQ's own call does not."""
+    engine = MemoryEngine(lambda: 1)
+    await fill(engine, ["a", "b"])
+    await engine.delete(CLUSTER, *G, ["a"])
+    assert [item.shard_name for item in (await group_reads.whole(engine, CLUSTER, G)).offsets] == ["b"]
+    (group,) = (await group_reads.batch(engine, CLUSTER, request([("g", [])]))).groups
+    assert [(item.shard_name, item.tombstone) for item in group.offsets] == [("a", True), ("b", False)]
+    assert OffsetRecord(1, 1) in [found for _, found in await engine.get(CLUSTER, [key("b")])]
+
+
+async def test_groups_that_are_read_together_are_complete() -> None:
+    """While they are small; a large one among them goes on by itself."""
+    engine = MemoryEngine(lambda: 1)
+    asked: list[Asked] = [(f"none{at}", []) for at in range(40)] + [("large0", []), ("large1", []), ("few", []), ("large2", [])]
+    expected = []
+    for group, size in (("large0", 400), ("large1", 500), ("few", 3), ("large2", 400)):
+        expected += await fill(engine, [f"s{at:03}" for at in range(size)], group)
+    pages = await all_pages(engine, asked, 1_000)
+    assert rows_of(asked, pages) == expected
+    assert len(pages) == 2

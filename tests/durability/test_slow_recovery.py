@@ -1,0 +1,57 @@
+"""After a power cut, with a Meta Service that is slow: the recovery ends, and shows how far it is (9)."""
+
+from pathlib import Path
+
+import anyio
+
+from adapter.cache import OffsetCache
+from adapter.client import OffsetClient
+from adapter.config import MetaSection
+from adapter.meta_client import GrpcMetaClient
+from adapter.model import OffsetKey, SaveEntry
+from adapter.rpc import offsets_pb
+from adapter.testing import adapter_process, ended, eventually, meta_process
+from tests.durability.callers import WAIT_S
+from tests.durability.proxy import Proxy
+from tests.unit.helpers import key, record
+from tests.unit.test_recovery import lost
+
+GROUPS, SHARDS = 40, 300
+PATIENCE_S = 60.0
+BYTES_PER_S = 600_000.0  # the rows of all groups take about a second, a whole page of them longer than a call may
+SETTINGS = "timeout_ms = 400\n[recovery]\ntimeout_ms = 0\n"
+
+
+async def test_a_recovery_after_a_loss_ends_though_the_meta_service_is_slow(tmp_path: Path) -> None:
+    """It asked for all groups in one call, and that again and again, for ever, as if nothing had been compared."""
+    local = {key("s000", f"g{group:02}"): record(5) for group in range(GROUPS)}
+    cache = OffsetCache.open(tmp_path / "adapter", "interval")
+    cache.write(local)
+    cache.close()
+    lost(tmp_path, 1)
+    there = [OffsetKey(*where[:2], f"s{shard:03}") for where in local for shard in range(SHARDS)]
+    meta = meta_process(tmp_path / "meta")
+    proxy = Proxy(meta.address)
+    adapter = adapter_process(tmp_path, proxy.address, extra=SETTINGS)
+    async with proxy.listening():
+        with ended(adapter, meta):
+            meta.start()
+            async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,))) as client:
+                await client.save([SaveEntry(where, record(7)) for where in there])
+            proxy.bytes_per_s = BYTES_PER_S
+            adapter.launch()
+            states: list[offsets_pb.StatusReply] = []
+            async with OffsetClient.connect(adapter.address, WAIT_S) as admin:
+                await eventually(lambda: "sidecar.serving" in adapter.log, WAIT_S)
+                with anyio.fail_after(PATIENCE_S):
+                    while not states or not states[-1].recovery.done:
+                        states.append(await admin.status())
+                degraded = [state for state in states if state.state == offsets_pb.StatusReply.DEGRADED]
+                for state in degraded:
+                    assert f"compared {state.recovery.compared} of {state.recovery.of} keys" in state.reason
+                last = states[-1].recovery
+                assert (last.compared, last.adopted, last.failed) == (GROUPS, len(there), 0)
+                assert states[-1].stored_keys == len(there)
+    assert "no answer within 0.4 s" in adapter.log  # else nothing was slow
+    compared = [state.recovery.compared for state in states]
+    assert compared == sorted(compared)

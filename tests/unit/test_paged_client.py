@@ -1,0 +1,125 @@
+"""The client follows pages, and asks for less where the server is slow: what has been read is not read again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from adapter.config import MetaSection
+from adapter.errors import TimedOutError
+from adapter.meta_client import LOAD_ROWS, MIN_ROWS, PAGE_ROWS, GrpcMetaClient
+from adapter.metaservice import group_reads
+from adapter.model import GroupKey, OffsetKey, SaveEntry
+from adapter.rpc import meta_pb
+from adapter.testing import free_port
+from tests.model.engine import MemoryEngine
+from tests.unit.helpers import key, record
+
+Request, Reply = meta_pb.BatchGetOffsetDataRequest, meta_pb.BatchGetOffsetDataReply
+G = GroupKey("default", "g")
+
+
+class SlowServer:
+    """Answers a page of more than `fast_rows` rows never."""
+
+    def __init__(self) -> None:
+        self.engine = MemoryEngine(lambda: 1)
+        self.fast_rows = PAGE_ROWS
+        self.fast_once = 0  # rows of the first page that is answered all the same
+        self.asked: list[int] = []
+        self.rows: list[str] = []
+
+    async def get(self, request: Request, _: Any) -> Reply:
+        """BatchGetOffsetData."""
+        reply = await group_reads.batch(self.engine, request.cluster_name, request)
+        rows = [item.shard_name for group in reply.groups for item in group.offsets]
+        if request.groups:
+            self.asked.append(request.page_size)
+        if len(rows) > max(self.fast_rows, 0 if self.rows else self.fast_once):
+            await asyncio.Event().wait()
+        self.rows += rows
+        return reply
+
+
+@asynccontextmanager
+async def served(shards: int) -> AsyncIterator[tuple[SlowServer, GrpcMetaClient]]:
+    """A server that holds a group of so many shards, and a client that waits a little for it."""
+    slow = SlowServer()
+    await slow.engine.save("default", [SaveEntry(key(f"s{at:06}"), record(at)) for at in range(shards)])
+    server = grpc.aio.server()
+    method = grpc.unary_unary_rpc_method_handler(slow.get, Request.FromString, Reply.SerializeToString)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("meta.service.common.MetaServiceService", {"BatchGetOffsetData": method}),)
+    )
+    address = f"127.0.0.1:{free_port()}"
+    server.add_insecure_port(address)
+    await server.start()
+    try:
+        async with GrpcMetaClient.open(MetaSection(endpoints=(address,), timeout_ms=1_000, load_timeout_ms=500)) as client:
+            yield slow, client
+    finally:
+        await server.stop(None)
+
+
+async def test_pages_shrink_until_a_slow_server_answers_and_grow_again() -> None:
+    """Each try that took too long lets the next one ask for half; no row is read twice."""
+    async with served(300) as (slow, client):
+        slow.fast_rows = 120
+        client._patient_pages.rows = 300
+        found: list[OffsetKey] = []
+        left, after, failures = [G], b"", 0
+        while left:
+            try:
+                page = await client.groups_page(left, after)
+            except TimedOutError:
+                failures += 1
+                assert failures < 5, slow.asked
+                continue
+            found += [where for where, _ in page.entries]
+            left, after = list(page.left), page.after
+        assert (failures, slow.asked[:3]) == (2, [300, 150, 75])
+        assert slow.asked[3:] == sorted(slow.asked[3:])
+        assert slow.asked[-1] > 75
+        assert found == [key(f"s{at:06}") for at in range(300)]
+        assert slow.rows == [where.shard for where in found]
+
+
+async def test_named_shards_go_on_with_less_when_the_server_becomes_slow() -> None:
+    """Only what fails at once is an error: then nobody may be there."""
+    async with served(400) as (slow, client):
+        client._patient_pages.rows = 100
+        keys = [key(f"s{at:06}") for at in range(400)]
+        slow.fast_rows = 60
+        slow.fast_once = 100
+        assert list(await client.get(keys)) == keys
+        assert slow.asked[:3] == [100, 104, 52]
+        assert slow.rows == [where.shard for where in keys]
+        client._patient_pages.rows = 100
+        with pytest.raises(TimedOutError):
+            await client.get(keys)
+
+
+async def test_without_a_limit_a_page_is_no_larger_than_the_server_says() -> None:
+    """And one that a commit waits for is smaller."""
+    async with served(LOAD_ROWS + 1) as (slow, client):
+        page = await client.groups_page([G], patient=False)
+        assert (len(page.entries), page.left, page.after) == (LOAD_ROWS, [G], f"s{LOAD_ROWS - 1:06}".encode())
+        page = await client.groups_page(page.left, page.after, patient=False)
+        assert (len(page.entries), list(page.left), page.after) == (1, [], b"")
+        assert slow.asked == [LOAD_ROWS, LOAD_ROWS]
+
+
+async def test_pages_do_not_shrink_below_the_floor() -> None:
+    """A server that is stopped does not leave the client asking for one row at a time."""
+    async with served(MIN_ROWS) as (slow, client):
+        slow.fast_rows = 0
+        client._patient_pages.rows = 2 * MIN_ROWS
+        for _ in range(2):
+            with pytest.raises(TimedOutError):
+                await client.groups_page([G])
+        assert client._patient_pages.rows == MIN_ROWS
+        assert slow.asked == [2 * MIN_ROWS, MIN_ROWS]
