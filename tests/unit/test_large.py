@@ -254,7 +254,7 @@ async def test_of_groups_that_were_forgotten_long_ago_nobody_is_sure(tmp_path: P
     async with core_over(tmp_path, FakeMeta()) as core:
         loaded = core.committer.loaded
         forgets = loaded.forgets
-        for group in ("a", "b", "c"):
+        for group in ("a", "b", "c", "d"):
             loaded.forget([GroupKey("default", group)])
         assert loaded.forgotten_since([GROUP], forgets)
         assert not loaded.forgotten_since([GROUP], loaded.forgets)
