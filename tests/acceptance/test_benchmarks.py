@@ -31,6 +31,7 @@ BARS = {
     "wal_sync": 3,
     "front": 10,
     "during_flush": 1,
+    "worst_requests": 2,
     "journal": 3,
     "meta_bulk": 2,
     "offset_files": 9,
