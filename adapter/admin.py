@@ -31,10 +31,9 @@ from adapter.statuses import Context
 from adapter.views import change_reply, describe_row, shard_offset
 from adapter.wire import in_slices, others
 
-MAX_DESCRIBED = 20_000  # shards of a group
+MAX_DESCRIBED = 20_000  # shards of a group: its answer is one message
 MAX_SNAPSHOTS = 8  # that are read at the same time
 PAGE_SPARE = 2**16  # of the bytes of a page, for a slice without live offsets: a walk over tombstones ends, too
-
 
 Describe = offsets_pb.DescribeGroupReply
 
@@ -64,7 +63,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         size = request.page_size or DEFAULT_PAGE
         reply = offsets_pb.ListOffsetsReply()
         room = MAX_BYTES
-        async with core.large.one():
+        async with core.large.one(context=context):
             while size > 0 and room > 0:
                 page = core.cache.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
                 rows = [shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live]
@@ -82,7 +81,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ListGroups(self, request: offsets_pb.ListGroupsRequest, context: Context) -> offsets_pb.ListGroupsReply:  # noqa: D102
         core = self._core()
         prefix = pack_names(*parse_page(request.namespace, "", request.page_size))
-        page = await core.groups.page(prefix, request.page_token, request.page_size or DEFAULT_PAGE)
+        page = await core.groups.page(prefix, request.page_token, request.page_size or DEFAULT_PAGE, context)
         rows = [
             offsets_pb.ListGroupsReply.Group(
                 namespace=row.group.namespace,
@@ -107,7 +106,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         if member:
             reply.generation = member.generation
         wanted = Wanted(group, await parse_shards(request.shards))
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             local: dict[OffsetKey, OffsetRecord] = {}
             for rows in core.reader.slices([wanted]):
                 local.update(rows)
@@ -134,19 +133,17 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ResetOffsets(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         core = self._core()
         wanted, reset = await parse_reset(request)
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             return await change_reply(await core.resets.reset(wanted, reset, execute=request.execute))
 
     @audited
     async def DeleteOffsets(self, request: offsets_pb.DeleteOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         core = self._core()
-        shards, topics = (
-            await parse_shards(request.shards, required=not request.group and not request.topics),
-            parse_topics(request.topics),
-        )
+        shards = await parse_shards(request.shards, required=not request.group and not request.topics)
+        topics = parse_topics(request.topics)
         if topics and not request.group:
             raise InvalidInputError("topics: need a group; of every group only named shards are deleted")
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             if request.group:
                 wanted = Wanted(parse_group(request.namespace, request.group), shards, topics)
                 return await change_reply(await core.resets.delete(wanted, execute=request.execute))
@@ -159,7 +156,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         source = parse_group(request.namespace, request.from_group, "from_group")
         target = parse_group(request.namespace, request.to_group, "to_group")
         wanted = Wanted(source, await parse_shards(request.shards), parse_topics(request.topics))
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             return await change_reply(await core.resets.clone(wanted, target, execute=request.execute))
 
     @audited
@@ -172,7 +169,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
             await core.loader.load_patiently(*some)
             slices = core.reader.slices(some)
             while True:
-                async with core.large.one():
+                async with core.large.one(context=context):
                     entries = next(slices, None)
                 if entries is None:
                     break
@@ -184,7 +181,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
         core = self._core()
         size_of(request.groups)
-        async with core.admin_calls.one():
+        async with core.admin_calls.one(context=context):
             commit = (await parse_in_slices(request.groups, CommitMode.INCREASE_ONLY.value)).commit
             return await change_reply(await core.resets.merge(commit, execute=request.execute))
 
@@ -219,6 +216,14 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         return {shard: told for shard in shards if (told := core.bounds.get(ShardKey(group.namespace, shard)))}
 
 
+def _check_described(group: GroupKey, shards: int) -> None:
+    if shards > MAX_DESCRIBED:
+        raise TooLargeError(
+            f"group: {'/'.join(group)} has more than {MAX_DESCRIBED:,} shards, which is what one answer may have: name some of "
+            "them in each of several calls, or use ListOffsets, which has pages"
+        )
+
+
 async def _remote(core: Core, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
     """What the Meta Service holds. Raises MetaUnavailableError, TooLargeError."""
     if wanted.shards:
@@ -231,14 +236,6 @@ async def _remote(core: Core, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
         _check_described(wanted.group, len(found))
         left, after = list(page.left), page.after
     return found
-
-
-def _check_described(group: GroupKey, shards: int) -> None:
-    if shards > MAX_DESCRIBED:
-        raise TooLargeError(
-            f"group: {'/'.join(group)} has more than {MAX_DESCRIBED:,} shards, which is what one answer may have: name shards, "
-            "or use ListOffsets, which has pages, or ExportOffsets"
-        )
 
 
 async def _all(core: Core) -> AsyncIterator[Wanted]:

@@ -109,7 +109,7 @@ class Groups:
         if row:
             yield row
 
-    async def page(self, prefix: bytes, token: bytes, size: int) -> GroupPage:
+    async def page(self, prefix: bytes, token: bytes, size: int, context: object = None) -> GroupPage:
         """A page of rows. `token` is the `after` of the page before. Raises InvalidInputError, OverloadedError.
 
         It ends after so many records, too, also in the midst of a group: what was counted of that goes into the token, and so
@@ -120,7 +120,7 @@ class Groups:
             parse_page_token(group_prefix(begun.row.group), prefix, len(GroupKey._fields))
         else:
             parse_page_token(token, prefix, len(GroupKey._fields))
-        async with self._large.one():
+        async with self._large.one(context=context):
             return await self._page(prefix, token, begun, size)
 
     async def _page(self, prefix: bytes, token: bytes, begun: Begun | None, size: int) -> GroupPage:

@@ -8,6 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Protocol, runtime_checkable
 
 from adapter.errors import OverloadedError
 from adapter.wire import others
@@ -18,6 +19,18 @@ MAX_BYTES = 4 * 2**20 - 65_536  # of an answer: what a gRPC client takes unless 
 MAX_NAMED = 50_000  # groups and shards in a request
 MAX_CHANGES = 20_000  # shards of a reset, delete, clone or import
 RETRY_AFTER_S = 0.5  # a large call takes some tenths of a second
+
+
+@runtime_checkable
+class HasPeer(Protocol):
+    """A call of the lean front, which knows what its peer has not read. grpcio's does not."""
+
+    @property
+    def is_read(self) -> bool:
+        """False while the peer leaves too much unread."""
+
+    async def until_read(self) -> None:
+        """Wait until it does not."""
 
 
 class LargeCalls:
@@ -33,21 +46,27 @@ class LargeCalls:
         self._waiting = 0
 
     @asynccontextmanager
-    async def one(self, units: int = 1, *, patient: bool = False) -> AsyncIterator[None]:
-        """Wait for one's turn, and have it inside.
+    async def one(self, units: int = 1, *, patient: bool = False, context: object = None) -> AsyncIterator[None]:
+        """Wait for one's turn, and have it inside; with the `context` of a call not before its peer reads what it has.
 
         Raises OverloadedError when too much waits already, unless `patient`; nothing of the call was done then.
         """
+        call = context if isinstance(context, HasPeer) else None
         if self._waiting >= self._max_waiting and not patient:
             raise OverloadedError(
                 f"too many {self._what} wait already; nothing was done: come back in {RETRY_AFTER_S} s",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._waiting += units
-        try:
-            await self._room.acquire()
-        finally:
-            self._waiting -= units
+        while True:
+            self._waiting += units
+            try:
+                await self._room.acquire()
+            finally:
+                self._waiting -= units
+            if call is None or call.is_read:
+                break
+            self._room.release()
+            await call.until_read()
         try:
             await others()  # one never begins in the turn in which another one has ended
             yield
@@ -81,7 +100,8 @@ class Room:
             try:
                 await turn
             except asyncio.CancelledError:
-                self._next()
+                if not turn.cancelled():
+                    self._next()  # it was this one's turn
                 raise
         self._taken += size
         self._next()

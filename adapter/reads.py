@@ -179,7 +179,9 @@ class GroupLoader:
             forgets = self._committer.loaded.forgets
             found = await self._meta.get(keys, patient=patient)
             # Of a key that is here an absence says nothing: its own flush may be under way.
-            news = [(key, found.get(key)) for key in keys if key in found or self._cache.get(key) is None]
+            news: list[tuple[OffsetKey, OffsetRecord | None]] = []
+            async for some in in_slices(keys):
+                news += [(key, found.get(key)) for key in some if key in found or self._cache.get(key) is None]
             await self._adopt((), news, forgets)
 
         await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
@@ -280,28 +282,38 @@ class OffsetReader:
 
     async def ask(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
         """Bring from the Meta Service what a read in this mode must not miss. Raises what `read` does."""
-        asked = [part for part in wanted if await self._must_ask(part, mode)]
+        asked = []
+        for at, part in enumerate(wanted, start=1):
+            if await self._must_ask(part, mode):
+                asked.append(part)
+            if at % SLICE_ROWS == 0:
+                await others()
         if asked:
             if not self.recovered:
                 raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
             await self._loader.load_wanted(asked)
 
     async def answer(
-        self, wanted: Sequence[Wanted], make: Callable[[OffsetKey, OffsetRecord], R], size: Callable[[R], int]
+        self,
+        wanted: Sequence[Wanted],
+        make: Callable[[OffsetKey, OffsetRecord], R],
+        size: Callable[[R], int],
+        context: object = None,
     ) -> list[R]:
         """A row of each live offset that is here, in the order asked for; `size` gives the bytes of one in an answer.
 
         Raises TooLargeError, and OverloadedError when too many ask for much at the same time.
         """
         slices = self.slices(wanted)
-        rows = [make(key, record) for key, record in next(slices, ()) if record.live]
-        more = next(slices, None)
-        if more is None:
-            return rows
-        async with self._large.one():
-            left = MAX_BYTES - sum(map(size, rows))
-            while more is not None:
-                made = [make(key, record) for key, record in more if record.live]
+        found = next(slices, [])
+        if next(slices, None) is None:
+            return [make(key, record) for key, record in found if record.live]
+        del found, slices  # who waits holds nothing but its request
+        rows: list[R] = []
+        left = MAX_BYTES
+        async with self._large.one(context=context):
+            for some in self.slices(wanted):
+                made = [make(key, record) for key, record in some if record.live]
                 rows += made
                 left -= sum(map(size, made))
                 if len(rows) > MAX_ROWS or left < 0:
@@ -310,7 +322,6 @@ class OffsetReader:
                         "shards in each of several calls, or use ListOffsets, which has pages"
                     )
                 await others()
-                more = next(slices, None)
         return rows
 
     async def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:

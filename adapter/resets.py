@@ -197,8 +197,9 @@ class Resets:
                 for group, named in groupby(commit.entries, lambda at: at[0].group_key)
             )
         )
-        found = await self._standing([key for key, _ in commit.entries])
-        before = {key: found.get(key) for key, _ in commit.entries}
+        before: dict[OffsetKey, OffsetRecord | None] = {}
+        async for some in in_slices(commit.entries):
+            before.update((key, self._cache.get(key)) for key, _ in some)
         after = {key: decide(offered, before[key], commit.mode) for key, offered in commit.entries}
         if execute:
             # Most of what is imported once more stands already.
@@ -300,7 +301,8 @@ class Resets:
     async def _known(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
         """What stands under the keys, loaded from the Meta Service first.
 
-        Raises ContendedError when some are removed all the time, TooLargeError for a group of more than MAX_CHANGES.
+        Of a whole group not what is deleted. Raises ContendedError when some are removed all the time, TooLargeError for more
+        than one call may change.
         """
         attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=KNOW_LIMIT_S, on=ContendedError)
         return await attempts(self._known_once, wanted)
@@ -320,7 +322,7 @@ class Resets:
         else:
             after: OffsetKey | None = None
             while page := self._cache.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after):
-                standing.update((stored.key, stored.record) for stored in page)
+                standing.update((key, record) for key, record, _ in page if not is_deleted(record))
                 if len(standing) > MAX_CHANGES:
                     raise TooLargeError(
                         f"shards: {'/'.join(wanted.group)} has more than {MAX_CHANGES:,} offsets, which is what one call may "
@@ -348,15 +350,6 @@ class Resets:
         while self._own and now_ms - self._own[0].noted_ms >= ACTIVE_MS:
             self._own.popleft()
         return {own.committed_at_ms for own in self._own if own.group == group}
-
-    def _stands(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
-        return {key: record for key in keys if (record := self._cache.get(key))}
-
-    async def _standing(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
-        found: dict[OffsetKey, OffsetRecord] = {}
-        async for some in in_slices(keys):
-            found |= self._stands(some)
-        return found
 
     async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
         """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""

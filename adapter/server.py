@@ -87,7 +87,9 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         def row(key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
             return shard_offset(key, record, dirty=key in core.dirty)
 
-        return offsets_pb.ReadOffsetsReply(offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize))
+        return offsets_pb.ReadOffsetsReply(
+            offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize, context)
+        )
 
     @answering
     async def PersistOffsets(  # noqa: D102
@@ -143,7 +145,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         if self.commit_lone(request):
             return offsets_pb.CommitOffsetsReply()
         async with self.turn_of(request):
-            begun = await self.begin(request)
+            begun = await self.begin_in_slices(request)
             rows = self.finish_at_once(begun)
         if rows is None:
             await self.prepare(begun)
@@ -176,15 +178,24 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._metrics.committed(1, 0, time.perf_counter() - started)
         return True
 
-    async def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
-        """Check a commit; a large one inside `turn_of` it."""
+    def begin(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
+        """Check a commit."""
         started = time.perf_counter()
         try:
             core = self._core()
-            now_ms = core.clocks.now_ms()
-            if len(request.groups) + sum(len(group.shards) for group in request.groups) <= SMALL:
-                return _Begun(core, parse_commit(request, now_ms), started)
-            return _Begun(core, await parse_in_slices(request.groups, request.mode, now_ms), started)
+            return _Begun(core, parse_commit(request, core.clocks.now_ms()), started)
+        except AdapterError as error:
+            self._count(error)
+            raise
+
+    async def begin_in_slices(self, request: offsets_pb.CommitOffsetsRequest) -> "_Begun":
+        """The same, inside `turn_of` the commit, with turns for others when it is large."""
+        if len(request.groups) + sum(len(group.shards) for group in request.groups) <= SMALL:
+            return self.begin(request)
+        started = time.perf_counter()
+        try:
+            core = self._core()
+            return _Begun(core, await parse_in_slices(request.groups, request.mode, core.clocks.now_ms()), started)
         except AdapterError as error:
             self._count(error)
             raise
@@ -346,7 +357,7 @@ class _Stream:
                 self._add(Reply(id=request.id, covers=1))
                 return
             async with self._store.turn_of(request.commit, patient=True):
-                begun = await self._store.begin(request.commit)
+                begun = await self._store.begin_in_slices(request.commit)
                 rows = self._store.finish_at_once(begun)
                 if rows is not None:
                     # Here: what is committed is answered, even when the reader is ended behind this.

@@ -201,6 +201,15 @@ class Call:
         """As grpc.aio's: empty without TLS."""
         return {}
 
+    @property
+    def is_read(self) -> bool:
+        """Not of grpc.aio: False while the peer leaves too much unread; nothing large should be made for it then."""
+        return self._peer.may_start
+
+    async def until_read(self) -> None:
+        """Not of grpc.aio: wait until it does not."""
+        await self._peer.until_it_reads()
+
     async def write(self, reply: Any) -> None:  # noqa: ANN401 - whatever the method answers
         """As grpc.aio's: send a reply; returns when there is room for another."""
         self._peer.connection.send_message(self._stream, self.method.serialize(reply))

@@ -59,6 +59,7 @@ class Peer(asyncio.Protocol):
         self._flushing = False
         self._begun: list[Call] = []
         self._waiting: deque[Call] = deque()
+        self._until_it_reads: list[asyncio.Future[None]] = []
         self._in_turn = False
         self._running: set[asyncio.Task[None]] = set()
 
@@ -145,9 +146,9 @@ class Peer(asyncio.Protocol):
 
     def start_next(self) -> bool:
         """Let one call be handled; False when no other waits, or none may start."""
-        while self._waiting and self._may_start and not self._waiting.popleft().start():
+        while self._waiting and self.may_start and not self._waiting.popleft().start():
             pass
-        self._in_turn = bool(self._waiting) and self._may_start
+        self._in_turn = bool(self._waiting) and self.may_start
         return self._in_turn
 
     def begun(self, task: asyncio.Task[None]) -> None:
@@ -196,13 +197,25 @@ class Peer(asyncio.Protocol):
         self._flush()
         self.hang_up(at_once=bool(self._transport and self._transport.get_write_buffer_size()))
 
+    async def until_it_reads(self) -> None:
+        """Wait until the peer does not leave too much unread."""
+        while not self.may_start:
+            reads: asyncio.Future[None] = self._loop.create_future()
+            self._until_it_reads.append(reads)
+            await reads
+
     @property
-    def _may_start(self) -> bool:
+    def may_start(self) -> bool:
         """False while the peer leaves too much unread."""
         return self.can_write.is_set() and self.connection.held_back <= HELD_BACK_MAX
 
     def _take_turn(self) -> None:
-        if self._waiting and not self._in_turn and self._may_start:
+        if self._until_it_reads and self.may_start:
+            waiting, self._until_it_reads = self._until_it_reads, []
+            for reads in waiting:
+                if not reads.done():
+                    reads.set_result(None)
+        if self._waiting and not self._in_turn and self.may_start:
             self._in_turn = True
             self._server.let_start(self)
 

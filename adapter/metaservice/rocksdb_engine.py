@@ -180,9 +180,13 @@ class RocksDbEngine:
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
         """Read, decide and write under the lock; synced."""
+        # First without the lock: most groups that are asked about, or all that an attacker asks about, are young.
+        newest_ms = _newest_ms(await self._get_group(cluster, namespace, group))
+        if newest_ms >= before_ms:
+            return Expiry(0, newest_ms)
         async with self._saving:
             live = [(key, record) for key, record in await self._get_group(cluster, namespace, group) if record.live]
-            newest_ms = max((record.committed_at_ms for _, record in live), default=0)
+            newest_ms = _newest_ms(live)
             if newest_ms >= before_ms:
                 return Expiry(0, newest_ms)
             prefix = pack_names(cluster)
@@ -518,6 +522,10 @@ async def _encoded(staged: Mapping[bytes, OffsetRecord]) -> dict[bytes, bytes]:
 def _is_old(value: bytes, before_ms: int) -> bool:
     record = decode_record(value)
     return not record.live and record.committed_at_ms < before_ms
+
+
+def _newest_ms(found: Sequence[tuple[OffsetKey, OffsetRecord]]) -> int:
+    return max((record.committed_at_ms for _, record in found if record.live), default=0)
 
 
 def _entry(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord]:

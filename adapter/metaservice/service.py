@@ -51,7 +51,7 @@ DEFAULT_CLUSTER = "default"
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 NO_ROOM = "the answer has no room for what stands there"
 ANSWER_BYTES = 32 * 2**20  # of the records in an answer to a merge: all that an adapter takes in one message is 64 MiB
-MAX_SAVED = 50_000  # entries of a save: an adapter's have up to 20,000
+MAX_SAVED = 25_000  # entries of a save, which holds up all others: an adapter's have up to 20,000
 MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
 

@@ -198,7 +198,9 @@ class CommitOffsetsRequest(_message.Message):
     mode: Global___CommitMode.ValueType
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupCommits]:
-        """At least one offset; no (namespace, group, shard) twice."""
+        """At least one offset, at most 5,000, in at most 2,500 groups; no
+        (namespace, group, shard) twice.
+        """
 
     def __init__(
         self,
@@ -744,6 +746,8 @@ Global___ListOffsetsRequest: _TypeAlias = ListOffsetsRequest  # noqa: Y015
 
 @_typing.final
 class ListOffsetsReply(_message.Message):
+    """Ends early behind 4 MiB."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     OFFSETS_FIELD_NUMBER: _builtins.int
@@ -796,6 +800,8 @@ Global___ListGroupsRequest: _TypeAlias = ListGroupsRequest  # noqa: Y015
 
 @_typing.final
 class ListGroupsReply(_message.Message):
+    """May have fewer groups than `page_size`, or none, and not be the last one."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final

@@ -92,7 +92,8 @@ class OffsetStoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadOffsets(self, request, context):
-        """An absent offset is not in the reply. It is never 0.
+        """An absent offset is not in the reply. It is never 0. More than 50,000
+        offsets, or 4 MiB, are RESOURCE_EXHAUSTED: name the shards in several calls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,7 +107,8 @@ class OffsetStoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveOffsets(self, request, context):
-        """Flushes, then forgets the values locally. The Meta Service keeps them.
+        """Flushes, then forgets the values locally, part by part. The Meta Service
+        keeps them. When it fails, some may be removed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

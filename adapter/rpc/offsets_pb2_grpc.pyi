@@ -43,11 +43,15 @@ class OffsetStoreStub:
     does not end the stream.
     """
     ReadOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ReadOffsetsRequest, _offsets_pb2.ReadOffsetsReply]
-    """An absent offset is not in the reply. It is never 0."""
+    """An absent offset is not in the reply. It is never 0. More than 50,000
+    offsets, or 4 MiB, are RESOURCE_EXHAUSTED: name the shards in several calls.
+    """
     PersistOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.PersistOffsetsRequest, _offsets_pb2.PersistOffsetsReply]
     """Flushes: answers when the Meta Service holds at least the local values."""
     RemoveOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.RemoveOffsetsRequest, _offsets_pb2.RemoveOffsetsReply]
-    """Flushes, then forgets the values locally. The Meta Service keeps them."""
+    """Flushes, then forgets the values locally, part by part. The Meta Service
+    keeps them. When it fails, some may be removed.
+    """
     CommitBroadcast: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.CommitBroadcastRequest, _offsets_pb2.CommitOffsetsReply]
     """Commits for one client of a broadcasting group, in which every client reads
     every shard and has a position of its own (RocketMQ's RIP-48).
@@ -70,11 +74,15 @@ class OffsetStoreAsyncStub(OffsetStoreStub):
     does not end the stream.
     """
     ReadOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ReadOffsetsRequest, _offsets_pb2.ReadOffsetsReply]  # type: ignore[assignment]
-    """An absent offset is not in the reply. It is never 0."""
+    """An absent offset is not in the reply. It is never 0. More than 50,000
+    offsets, or 4 MiB, are RESOURCE_EXHAUSTED: name the shards in several calls.
+    """
     PersistOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.PersistOffsetsRequest, _offsets_pb2.PersistOffsetsReply]  # type: ignore[assignment]
     """Flushes: answers when the Meta Service holds at least the local values."""
     RemoveOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.RemoveOffsetsRequest, _offsets_pb2.RemoveOffsetsReply]  # type: ignore[assignment]
-    """Flushes, then forgets the values locally. The Meta Service keeps them."""
+    """Flushes, then forgets the values locally, part by part. The Meta Service
+    keeps them. When it fails, some may be removed.
+    """
     CommitBroadcast: _aio.UnaryUnaryMultiCallable[_offsets_pb2.CommitBroadcastRequest, _offsets_pb2.CommitOffsetsReply]  # type: ignore[assignment]
     """Commits for one client of a broadcasting group, in which every client reads
     every shard and has a position of its own (RocketMQ's RIP-48).
@@ -112,7 +120,9 @@ class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
         request: _offsets_pb2.ReadOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offsets_pb2.ReadOffsetsReply, _abc.Awaitable[_offsets_pb2.ReadOffsetsReply]]:
-        """An absent offset is not in the reply. It is never 0."""
+        """An absent offset is not in the reply. It is never 0. More than 50,000
+        offsets, or 4 MiB, are RESOURCE_EXHAUSTED: name the shards in several calls.
+        """
 
     @_abc_1.abstractmethod
     def PersistOffsets(
@@ -128,7 +138,9 @@ class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
         request: _offsets_pb2.RemoveOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offsets_pb2.RemoveOffsetsReply, _abc.Awaitable[_offsets_pb2.RemoveOffsetsReply]]:
-        """Flushes, then forgets the values locally. The Meta Service keeps them."""
+        """Flushes, then forgets the values locally, part by part. The Meta Service
+        keeps them. When it fails, some may be removed.
+        """
 
     @_abc_1.abstractmethod
     def CommitBroadcast(

@@ -32,6 +32,7 @@ BARS = {
     "front": 10,
     "during_flush": 1,
     "drain": 4,
+    "worst_requests": 2,
     "journal": 3,
     "meta_bulk": 2,
     "offset_files": 9,

@@ -162,7 +162,7 @@ async def test_what_was_held_back_goes_on_when_its_peer_reads(times: Times, firs
     async with listening() as server:
         with Attacker(server.address, buffer=262_144) as peer:
             peer.send(first + _calls(LARGE, count))
-            await eventually(lambda: server.replies > 0 and not any(each._may_start for each in server.peers))
+            await eventually(lambda: server.replies > 0 and not any(each.may_start for each in server.peers))
             assert server.replies < count
             peer.send(WIDE if first == NO_WINDOW else b"")
             await until(peer, lambda found: len(_ended(found)) == count)
@@ -175,7 +175,7 @@ async def test_a_reply_that_is_given_up_makes_room_for_others(times: Times) -> N
     async with listening() as server:
         with Attacker(server.address) as peer:
             peer.send(NO_WINDOW + _calls(LARGE, 4))
-            await eventually(lambda: server.replies > 0 and not any(each._may_start for each in server.peers))
+            await eventually(lambda: server.replies > 0 and not any(each.may_start for each in server.peers))
             assert server.replies < 4
             peer.send(*(frame(RST_STREAM, 0, stream, bytes(4)) for stream in (1, 3, 5)))
             await eventually(lambda: server.replies == 4)

@@ -3,7 +3,6 @@
 Every method is one step: it starts a call, which `pass_time` lets happen.
 """
 
-import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -88,7 +87,7 @@ class World(Consumers):
         assert running.sidecar
         name, through = running.broker.name, running.broker.writes_through
         before = dict(self.model.generations)
-        begun = await running.sidecar.store.begin(request)
+        begun = running.sidecar.store.begin(request)
         await running.sidecar.store.prepare(begun)
         commit = begun.parsed.commit
         for one in sent:
@@ -135,9 +134,7 @@ class World(Consumers):
         request = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=[good, shard])])
         before = (dict(running.broker.platter.contents), len(core.dirty))
         try:
-            # A small request is checked without a turn for others: no loop has to run.
-            with contextlib.suppress(StopIteration):
-                running.sidecar.store.begin(request).send(None)
+            running.sidecar.store.begin(request)
         except InvalidInputError as error:
             if field not in str(error):
                 self._violation(f"10: {error} does not name {field}")
@@ -212,7 +209,7 @@ class World(Consumers):
     def reset(self, at: int, keys: Sequence[OffsetKey], offset: int) -> None:
         """An admin resets shards of a group."""
         wanted = Wanted(keys[0].group_key, [key.shard for key in keys])
-        self._admin(at, lambda core: core.resets.reset(wanted, Reset(To.OFFSET, offset, create=True), execute=True))
+        self._admin(at, lambda core: core.resets.reset(wanted, Reset(To.OFFSET, offset), execute=True))
 
     def delete(self, at: int, group: GroupKey, shards: Sequence[str] = ()) -> None:
         """An admin deletes shards, or a whole group with its generation."""

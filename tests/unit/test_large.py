@@ -250,11 +250,11 @@ async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: P
 
 async def test_of_groups_that_were_forgotten_long_ago_nobody_is_sure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which forgets were of which groups is remembered for so many; beyond, a load from before is refused."""
-    monkeypatch.setattr("adapter.placing.MAX_FORGOTTEN", 2)
+    monkeypatch.setattr("adapter.placing.MAX_ABSENT", 2)
     async with core_over(tmp_path, FakeMeta()) as core:
         loaded = core.committer.loaded
         forgets = loaded.forgets
-        for group in ("a", "b", "c"):
+        for group in ("a", "b", "c", "d"):
             loaded.forget([GroupKey("default", group)])
         assert loaded.forgotten_since([GROUP], forgets)
         assert not loaded.forgotten_since([GROUP], loaded.forgets)
