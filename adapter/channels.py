@@ -4,7 +4,6 @@ import ssl
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import anyio
 import grpc
 import grpc.aio
 
@@ -28,6 +27,8 @@ def open_channel(address: str, tls: "ClientTls | None", options: Options, *, nam
 
 async def close_channels(channels: Iterable[grpc.aio.Channel]) -> None:
     """Close them, also when the caller is being cancelled: gRPC's threads write answers into memory that is gone without it."""
+    import anyio  # noqa: PLC0415 - a command that makes one call does without
+
     with anyio.CancelScope(shield=True):
         for channel in channels:
             await channel.close()

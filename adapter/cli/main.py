@@ -54,7 +54,7 @@ META_COMMANDS = {
     ),
     "repair": Lazy("adapter.cli.meta_store:repair", "Repair an embedded store that does not start."),
     "status": Lazy(
-        "adapter.cli.meta_store:status", "Show what a Meta Service's own store is, and whether it ever lost something."
+        "adapter.cli.meta_store:status", "Show which stores a Meta Service has, how far they are, and what they lost."
     ),
 }
 
