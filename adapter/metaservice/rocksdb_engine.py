@@ -5,6 +5,7 @@ A save is one WriteBatch, synced before the reply; concurrent saves share the sy
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Self, cast
@@ -19,6 +20,7 @@ from adapter import rocks
 from adapter.codec import decode_record, encode_record, pack_names, prefix_end, unpack_names
 from adapter.combine import Combiner
 from adapter.errors import StorageFailedError, StoreDamagedError
+from adapter.large import LargeCalls
 from adapter.metaservice.bulk import Cuts, Merge
 from adapter.metaservice.engine import Expiry, GroupPage, MergeCounts, Page, Parts, RawPage, buried, row_bytes, settle
 from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, expired
@@ -49,6 +51,7 @@ class RocksDbEngine:
         self._meta_handle = db.get_column_family_handle(META)
         self._path = path
         self._saving = anyio.Lock()
+        self._large = LargeCalls("large saves", at_once=1)
         self._limiter = anyio.CapacityLimiter(1)
         self._failure: str | None = None
         self.failed = anyio.Event()
@@ -81,8 +84,10 @@ class RocksDbEngine:
         """One WriteBatch, synced."""
         outcomes: list[SaveOutcome] = []
         staged: dict[bytes, OffsetRecord] = {}
-        # Between the decision and the write nobody else may decide on the same keys (invariant 2).
-        async with self._saving:
+        # Between the decision and the write nobody else may decide on the same keys (invariant 2). Of large saves one at a time
+        # comes to that lock, so that small ones wait for one at most.
+        line = self._large.one(patient=True) if len(entries) > SLICE else nullcontext()
+        async with line, self._saving:
             for at in range(0, len(entries), SLICE):
                 outcomes += self._decide(cluster, entries[at : at + SLICE], staged)
                 await others()
