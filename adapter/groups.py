@@ -100,12 +100,13 @@ class Groups:
     async def rows(self, prefix: bytes = b"", after: OffsetKey | None = None) -> AsyncIterator[GroupRow]:
         """The groups below `prefix` whose keys are behind `after`."""
         row: GroupRow | None = None
-        while page := self._cache.first(SLICE_ROWS, prefix=prefix, after=after):
-            *done, row = self._counted(row, page)
-            for each in done:
-                yield each
+        while page := await self._cache.page(PAGE_KEYS, prefix=prefix, after=after):
+            for at in range(0, len(page), SLICE_ROWS):
+                *done, row = self._counted(row, page[at : at + SLICE_ROWS])
+                for each in done:
+                    yield each
+                await others()
             after = page[-1].key
-            await others()
         if row:
             yield row
 

@@ -8,6 +8,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,7 @@ from adapter.clocks import wall_ms
 from adapter.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
 from adapter.combine import Combiner
 from adapter.errors import AdapterError, StorageFailedError
+from adapter.large import LargeCalls
 from adapter.metaservice.bulk import Cuts, Merge
 from adapter.metaservice.engine import (
     Differing,
@@ -81,6 +83,7 @@ class RocksDbEngine:
         self._meta_handle = db.get_column_family_handle(META)
         self._path = path
         self._saving = anyio.Lock()
+        self._large = LargeCalls("large saves", at_once=1)
         self._limiter = anyio.CapacityLimiter(1)
         self._failure: str | None = None
         self.failed = anyio.Event()
@@ -115,8 +118,10 @@ class RocksDbEngine:
         outcomes: list[SaveOutcome] = []
         staged: dict[bytes, OffsetRecord] = {}
         standing: dict[bytes, bytes | None] = {}
-        # Between the decision and the write nobody else may decide on the same keys (invariant 2).
-        async with self._saving:
+        # Between the decision and the write nobody else may decide on the same keys (invariant 2). Of large saves one at a time
+        # comes to that lock, so that small ones wait for one at most.
+        line = self._large.one(patient=True) if len(entries) > SLICE else nullcontext()
+        async with line, self._saving:
             for at in range(0, len(entries), SLICE):
                 outcomes += self._decide(cluster, entries[at : at + SLICE], staged, standing)
                 await others()
