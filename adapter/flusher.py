@@ -165,8 +165,9 @@ class Flusher:
                 with self._metrics.save_call("flush", len(chunk)):
                     results = await save(self._meta, chunk, uncompared=self._is_uncompared)
             except RefusedError as error:
-                for entry in chunk:
-                    self._refuse(entry.key, str(error), outcome)
+                async for entries in in_slices(chunk):
+                    for entry in entries:
+                        self._refuse(entry.key, str(error), outcome)
             else:
                 self._journal.flushed(chunk, results)
                 await self._take_in(chunk, await Outcomes.of(chunk, results), outcome)
