@@ -12,6 +12,7 @@ from adapter.errors import InvalidInputError
 
 DEFAULT_NAMESPACE = "default"
 NAME_MAX_BYTES = 255
+STORE_ID_BYTES = 16
 METADATA_MAX_BYTES = 4096  # Kafka's offset.metadata.max.bytes
 U64_MAX = 2**64 - 1
 FIRST_EPOCH = 1  # of a key that was never there; 0 means unknown
@@ -70,6 +71,35 @@ class OffsetRecord(NamedTuple):
     def position(self) -> tuple[int, int]:
         """(epoch, offset): what may never go backwards."""
         return self.epoch, self.offset
+
+
+class LocalStore(NamedTuple):
+    """An adapter's local store, as the Meta Service knows it: where it is, which one it is, and its newest write that got there."""
+
+    broker: str
+    path: str
+    store_id: bytes
+    flushed_seq: int
+
+
+class KnownStore(NamedTuple):
+    """What the Meta Service remembers of a broker's local store, and when it was told (Unix ms, by the Meta Service's clock)."""
+
+    store: LocalStore
+    told_at_ms: int
+
+
+class StoreMark(NamedTuple):
+    """How far a store behind the Meta Service is.
+
+    Another `store_id`, another `incarnation` or a lower `revision` than before: it holds less than was acknowledged. `name` is
+    the Raft group, empty for the embedded store.
+    """
+
+    name: str
+    store_id: bytes
+    incarnation: int
+    revision: int
 
 
 class CommitMode(Enum):

@@ -39,7 +39,7 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One comparison of all local keys; after a failure it goes on where it was."""
+    """A comparison of all local keys; after a failure it goes on where it was."""
 
     def __init__(
         self,
@@ -59,10 +59,17 @@ class Recovery:
         self._meta = meta
         self._batch_keys = batch_keys
         self._clock = clock
-        self._whole_groups = cache.loss_at_open
         self._after: OffsetKey | None = None
         self._push_from = 0.0
         self.report = RecoveryReport()
+
+    def again(self) -> None:
+        """Begin anew with all keys: the Meta Service holds less than it acknowledged, so nothing counts as flushed (3)."""
+        self._after = None
+        self._push_from = 0.0
+        self.report = RecoveryReport()
+        self._flusher.tracks_all = False
+        self._cache.forget_flushed()
 
     async def run(self) -> RecoveryReport:
         """Compare from the last finished batch to the end.
@@ -148,7 +155,7 @@ class Recovery:
             await self._push(pushed)
 
     async def _fetch(self, batch: list[Stored]) -> dict[OffsetKey, OffsetRecord]:
-        if not self._whole_groups:
+        if not self._cache.loss_at_open:
             return await self._meta.get([stored.key for stored in batch])
         groups = list(dict.fromkeys(stored.key.group_key for stored in batch))
         found = await self._meta.get_groups(groups, patient=True)

@@ -227,17 +227,30 @@ def _print_status(reply: offsets_pb.StatusReply, state: str) -> None:
         ("wal_sync", f"{reply.wal_sync}: {reply.at_risk}; now {reply.unsynced_writes:,} writes"),
         ("Meta Service", meta),
         ("last flush", flush_text + (f"; {reply.last_flush_error}" if reply.last_flush_error else "")),
+        ("clock", _clock_text(reply)),
         ("recovery", f"{'done' if recovery.done else 'not done'} in {recovery.seconds:.1f} s: {counts}"),
     ]
     if reply.HasField("journal"):
         rows.append(("journal", _journal_text(reply.journal)))
+    if reply.HasField("store"):
+        store = reply.store
+        newest = f"newest write {store.seq:,}, flushed up to {store.flushed_seq:,}"
+        rows.append(("store", f"{store.id} of broker {store.broker}, {newest}"))
     if reply.HasField("loss"):
-        rows.append(
-            ("LOSS", f"up to {reply.loss.writes:,} acknowledged writes were missing, found {when(reply.loss.found_at_ms)}")
-        )
+        found = f"up to {reply.loss.writes:,} acknowledged writes were missing, found {when(reply.loss.found_at_ms)}"
+        rows.append(("LOSS", f"{found}: {reply.loss.why}"))
+    if reply.meta_losses:
+        times = f"{reply.meta_losses:,} times since the start, last {when(reply.meta_loss_at_ms)}"
+        rows.append(("META LOSS", f"the Meta Service held less than it had acknowledged, {times}: {reply.meta_loss}"))
     for row in rows:
         table.add_row(*row)
     Console().print(table, markup=False)
+
+
+def _clock_text(reply: offsets_pb.StatusReply) -> str:
+    seconds = reply.clock_skew_seconds
+    text = f"{abs(seconds):,.1f} s {'ahead of' if seconds > 0 else 'behind'} the Meta Service's"
+    return f"WRONG here or there: {text}; nothing expires through this adapter" if reply.clock_is_off else text
 
 
 def _journal_text(journal: offsets_pb.JournalStatus) -> str:

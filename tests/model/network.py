@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta_client import Page
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.meta_told import Told
+from adapter.model import GroupKey, KnownStore, LocalStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.model.engine import MemoryEngine
 
 R = TypeVar("R")
@@ -53,7 +54,15 @@ class Service:
         self.engine = MemoryEngine(now_ms, SYNC_S)
         self.up = True
         self.refusing: set[OffsetKey] = set()
+        self.stores: dict[str, KnownStore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def report_store(self, store: LocalStore, replaces: bytes) -> KnownStore | None:
+        """As the production service."""
+        known = self.stores.get(store.broker)
+        if known is None or known.store.store_id in {store.store_id, replaces}:
+            self.stores[store.broker] = KnownStore(store, 0)
+        return known
 
     def standing(self, key: OffsetKey) -> OffsetRecord | None:
         """What it holds durably."""
@@ -102,6 +111,11 @@ class SimMeta:
         self._on_save = on_save
         self.available = True
         self.dead = False
+        self.told = Told()
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """See `MetaClient`."""
+        return await self._call(lambda: self._service.report_store(store, replaces))
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """See `MetaClient`."""
