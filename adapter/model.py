@@ -74,7 +74,7 @@ class OffsetRecord(NamedTuple):
 
 
 class LocalStore(NamedTuple):
-    """An adapter's local store, as the Meta Service knows it: where it is, which one it is, and its newest write that got there."""
+    """An adapter's local store, as the Meta Service knows it: where it is, which one, and its newest write that got there."""
 
     broker: str
     path: str

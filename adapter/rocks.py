@@ -1,5 +1,8 @@
 """What both stores share of RocksDB: options, opening with clear errors, and the table foreign error -> ours."""
 
+import errno
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -7,6 +10,7 @@ from typing import Any, TypeVar
 from rocksdict import BlockBasedOptions, Cache, Options, Rdict, ReadOptions
 
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.files import sync_directory
 
 R = TypeVar("R")
 
@@ -56,31 +60,70 @@ def options(*, create: bool = True) -> Options:
     return made
 
 
-def open_store(path: Path, families: Sequence[str], advice: str) -> Rdict:
+def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[[Rdict], None] = lambda _: None) -> Rdict:
     """Open or create a database. Raises StoreLockedError, StoreDamagedError (with `advice`), DiskFullError or StorageFailedError.
 
     Only an empty directory becomes a new database: one that has files but no CURRENT was a database once, and RocksDB
-    would in some cases silently begin an empty one there.
+    would in some cases silently begin an empty one there. `fill` puts the first rows into a new one.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
         names = {entry.name for entry in path.iterdir()}
+        if not names:
+            _create(path, families, fill)
     except OSError as error:
         where = error.filename or path
-        raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise DiskFullError(f"{where}: {error.strerror}") from error
+        what = (
+            "; raise the limit of open files"
+            if error.errno in {errno.EMFILE, errno.ENFILE}
+            else ": it must be writable by this user"
+        )
+        raise StorageFailedError(f"{where}: {error.strerror}{what}") from error
+    except Exception as error:
+        raise _explained(error, path, advice) from error
     if names and "CURRENT" not in names:
         raise StoreDamagedError(f"{path}: has files of a store, but its CURRENT file is missing. {advice}")
     try:
-        return Rdict(str(path), options=options(create=not names), column_families={name: options() for name in families})
+        return Rdict(str(path), options=options(create=False), column_families={name: options() for name in families})
     except Exception as error:
-        found = translate(error)
-        if isinstance(found, StoreLockedError):
-            raise StoreLockedError(
-                f"{path}: another process has this store open; stop it, or give this one another path"
-            ) from error
-        if isinstance(found, StoreDamagedError):
-            raise StoreDamagedError(f"{path}: {found}. {advice}") from error
-        raise type(found)(f"{path}: {found}") from error
+        raise _explained(error, path, advice) from error
+
+
+def _explained(error: Exception, path: Path, advice: str) -> AdapterError:
+    """Our error for what opening the database at `path` raised, with what to do."""
+    found = translate(error)
+    if isinstance(found, StoreLockedError):
+        return StoreLockedError(f"{path}: another process has this store open; stop it, or give this one another path")
+    return type(found)(f"{path}: {found}. {advice}" if isinstance(found, StoreDamagedError) else f"{path}: {found}")
+
+
+def _create(path: Path, families: Sequence[str], fill: Callable[[Rdict], None]) -> None:
+    """Make a database beside `path`, and give it that name when it is complete and synced.
+
+    So one whose making was cut short is never taken for one that lost files: the next start makes it anew.
+    """
+    fresh = path.with_name(f"{path.name}.new")
+    if fresh.exists():
+        shutil.rmtree(fresh)
+    db = Rdict(str(fresh), options=options(), column_families={name: options() for name in families})
+    try:
+        fill(db)
+        db.flush_wal(True)
+    finally:
+        db.close()
+    publish(fresh, path)
+
+
+def publish(complete: Path, path: Path) -> None:
+    """Give a directory the name `path`, which nothing or an empty directory has, with all that is in it. Raises OSError."""
+    for file in complete.iterdir():
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    sync_directory(complete)
+    complete.rename(path)
+    sync_directory(path.parent)
 
 
 def translate(error: Exception) -> AdapterError:

@@ -3,7 +3,20 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from adapter.model import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, merge, resolve
+from adapter.model import (
+    FIRST_EPOCH,
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreMark,
+    merge,
+    resolve,
+)
+from adapter.writing import Loss
 
 
 class Page(NamedTuple):
@@ -48,8 +61,13 @@ class Engine(Protocol):
     Every method raises StorageFailedError, or DiskFullError when nothing was written for lack of space.
     """
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """Merge entries by (epoch, offset), in their order; one outcome each."""
+    kind: str  # as `engine` in the configuration names it
+
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
+        """Merge entries by (epoch, offset), in their order; one outcome each.
+
+        With them `reported`, as `report_store` does it: the local store that they come from.
+        """
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         """The records of these keys, tombstones included, absent ones left out."""
@@ -75,8 +93,25 @@ class Engine(Protocol):
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
         """Where to cut what is below `names` in so many parts of about the same number of records."""
 
-    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+    async def merge(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> MergeCounts:
         """As `save`, of checked entries in packed form, without the cluster. What it did before it failed stays."""
+
+    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+        """Remember a broker's local store, at its highest `flushed_seq`; returns what was remembered before.
+
+        Where another store is remembered for this broker and path nothing changes, unless `replaces` is its `store_id`.
+        """
+
+    async def forget_stores(self, before_ms: int) -> int:
+        """Forget local stores that were last told of before `before_ms`, in every cluster; returns how many."""
+
+    def marks(self) -> list[StoreMark]:
+        """How far the stores are, durably; never less than at any answer before."""
+
+    def loss(self) -> Loss | None:
+        """What the store once had lost, or None."""
 
 
 def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
@@ -94,3 +129,13 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
         offered = offered._replace(epoch=FIRST_EPOCH)
     stands = merge(offered, standing) if standing else offered
     return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
+
+
+def keep(told: LocalStore, known: KnownStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
+    """What is remembered of a broker's local store from now on; None: what was. The rule that every engine applies. Pure.
+
+    The first store that is told stays until it is replaced: what comes in its place without a word is what is to be found.
+    """
+    if known and told.store_id == known.store.store_id:
+        return KnownStore(told._replace(flushed_seq=max(told.flushed_seq, known.store.flushed_seq)), now_ms)
+    return KnownStore(told, now_ms) if known is None or replaces == known.store.store_id else None

@@ -29,9 +29,21 @@ from adapter.metaservice.etcd_reads import Row, Widths, lanes_of, read, read_all
 from adapter.metaservice.etcd_values import Keys, decode_value
 from adapter.metaservice.fences import Fences, LayoutChangedError
 from adapter.metaservice.layout import Layout
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, is_deleted
+from adapter.model import (
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreMark,
+    deleted,
+    is_deleted,
+)
 from adapter.rpc import etcd_pb
 from adapter.wire import others
+from adapter.writing import Loss
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +57,8 @@ CHANGES_ALL_THE_TIME = "the layout of the offsets changes all the time"
 
 class EtcdEngine:
     """Offsets of clusters in etcd. `run` must be running, and `open` comes first."""
+
+    kind = "etcd"
 
     def __init__(self, metadata: EtcdCluster, offsets: Sequence[EtcdCluster], section: EtcdSection) -> None:
         self._keys = Keys(section.prefix)
@@ -69,7 +83,12 @@ class EtcdEngine:
                 tasks.start_soon(lane.run, name=f"etcd.{name}")
             tasks.start_soon(self._moves.run, name="etcd.moves")
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+    async def save(
+        self,
+        cluster: str,
+        entries: Sequence[SaveEntry],
+        reported: LocalStore | None = None,  # noqa: ARG002 - nothing is remembered
+    ) -> list[SaveOutcome]:
         """Merges in each Raft group at once. Entries of one that fails are UNAVAILABLE; raises when all are."""
         items: list[Item] = []
         for at in range(0, len(entries), SLICE):
@@ -156,7 +175,29 @@ class EtcdEngine:
 
         return await self._with_layout(split)
 
-    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:  # noqa: ARG002
+        """Nothing is remembered."""
+        return None
+
+    async def forget_stores(self, before_ms: int) -> int:  # noqa: ARG002
+        """There are none."""
+        return 0
+
+    def marks(self) -> list[StoreMark]:
+        """None are told."""
+        return []
+
+    def loss(self) -> Loss | None:
+        """What an etcd cluster loses is not found here."""
+        return None
+
+    async def merge(
+        self,
+        cluster: str,
+        keys: Sequence[bytes],
+        records: Sequence[bytes],
+        reported: LocalStore | None = None,  # noqa: ARG002 - nothing is remembered
+    ) -> MergeCounts:
         """As saves, in slices, so that saves have their turns between them."""
         applied = superseded = 0
         for at in range(0, len(keys), SLICE):

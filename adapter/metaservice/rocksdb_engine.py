@@ -1,8 +1,11 @@
 """The embedded engine: one RocksDB, offsets in the column family `data`, everything else in `meta`.
 
-A save is one WriteBatch, synced before the reply; concurrent saves share the sync.
+A save is one WriteBatch, synced before the reply; concurrent saves share the sync. Each row has a write counter, and each batch
+the bookkeeping that tells a start whether anything is missing.
 """
 
+import os
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -13,25 +16,39 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import structlog
-from rocksdict import Rdict, WriteBatch
+from rocksdict import WriteBatch
 
 from adapter import rocks
-from adapter.codec import decode_record, encode_record, pack_names, prefix_end, unpack_names
+from adapter.clocks import wall_ms
+from adapter.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
 from adapter.combine import Combiner
-from adapter.errors import StorageFailedError, StoreDamagedError
+from adapter.errors import StorageFailedError
 from adapter.metaservice.bulk import Cuts, Merge
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
+from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, keep, settle
+from adapter.metaservice.rocksdb_store import DATA, META, STATE, Opened, State, open_store
+from adapter.model import (
+    STORE_ID_BYTES,
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    StoreMark,
+    deleted,
+    expired,
+    is_deleted,
+)
 from adapter.wire import others
+from adapter.writing import Loss
 
 log = structlog.get_logger(__name__)
 
-DATA, META = "data", "meta"
-_SCHEMA_KEY, _SCHEMA = b"schema", b"1"
-ADVICE = (
-    "Restore it from a backup, or move it away and start empty: every adapter then pushes what it still holds "
-    "(offsets of brokers that are gone are only in the backup)."
-)
+_STORES = b"s/"  # in `meta`, before the packed cluster and broker and the path of an adapter's local store
+_STORE = struct.Struct(f">{STORE_ID_BYTES}sQQ")
+_SEQ = struct.Struct(">Q")
+_NO_SEQ = bytes(_SEQ.size)
+WATERMARK_SYNC_S = 1.0
 MAX_SYNC_CALLERS = 1_024
 SLICE = 500  # entries decided before the event loop gets a turn
 PAGE_BYTES = 16 * 2**20  # of the records of a scanned page; its keys are less than 16 MiB: both fit in a reply
@@ -40,8 +57,12 @@ PAGE_BYTES = 16 * 2**20  # of the records of a scanned page; its keys are less t
 class RocksDbEngine:
     """Offsets of clusters in one RocksDB. `run` must be running: it does the syncs."""
 
-    def __init__(self, db: Rdict, path: Path) -> None:
-        self._db = db
+    kind = "rocksdb"
+
+    def __init__(self, opened: Opened, path: Path) -> None:
+        self._db = db = opened.db
+        self._state, self._loss, self._watermark, self._lock = opened[1:]
+        self._synced_seq = self._marked_seq = self._state.seq
         self._data = db.get_column_family(DATA)
         self._handle = db.get_column_family_handle(DATA)
         self._meta = db.get_column_family(META)
@@ -56,36 +77,38 @@ class RocksDbEngine:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create the store. Blocks. Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError."""
-        db = rocks.open_store(path, (DATA, META), ADVICE)
-        meta = db.get_column_family(META)
-        schema: bytes | None = meta.get(_SCHEMA_KEY)
-        if schema is None:
-            meta.put(_SCHEMA_KEY, _SCHEMA)
-            db.flush_wal(True)
-        elif schema != _SCHEMA:
-            db.close()
-            raise StoreDamagedError(f"{path}: was written by another version (schema {schema!r}, this one is {_SCHEMA!r})")
-        log.info("engine.opened", path=str(path), created=schema is None)
-        return cls(db, path)
+        """Open or create the store, and check it. Blocks. Raises what `rocksdb_store.open_store` raises."""
+        opened = open_store(path)
+        state, loss = opened.state, opened.loss
+        log.info("engine.opened", path=str(path), rows=state.records, seq=state.seq, incarnation=state.incarnation)
+        if loss:
+            log.error(
+                "engine.acknowledged_writes_lost",
+                writes=loss.writes,
+                found_at_ms=loss.found_at_ms,
+                help="found by a repair; adapters push again what they hold; what none of them holds is in the damaged store",
+            )
+        return cls(opened, path)
 
     async def run(self) -> None:
         """Sync for those who wait; raises StorageFailedError once a sync has failed."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._syncs.run, name="engine.sync")
+            tasks.start_soon(self._run_watermark, name="engine.watermark")
             await self.failed.wait()
             raise StorageFailedError(f"{self._path}: {self._failure}")
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
         """One WriteBatch, synced."""
         outcomes: list[SaveOutcome] = []
         staged: dict[bytes, OffsetRecord] = {}
+        standing: dict[bytes, bytes | None] = {}
         # Between the decision and the write nobody else may decide on the same keys (invariant 2).
         async with self._saving:
             for at in range(0, len(entries), SLICE):
-                outcomes += self._decide(cluster, entries[at : at + SLICE], staged)
+                outcomes += self._decide(cluster, entries[at : at + SLICE], staged, standing)
                 await anyio.lowlevel.checkpoint()
-            self._write(staged)
+            self._put({key: encode_record(record) for key, record in staged.items()}, standing, cluster, reported)
         # Even when nothing was written: what stands may come from a save that is not synced yet.
         await self._syncs.submit(None)
         return outcomes
@@ -172,7 +195,7 @@ class RocksDbEngine:
         last, room = b"", PAGE_BYTES
         while room > 0 and (found := list(islice(rows, min(SLICE, size - len(keys))))):
             keys += [key[cut:] for key, _ in found]
-            records += [value for _, value in found]
+            records += [_NO_SEQ + value[_SEQ.size :] for _, value in found]
             last = found[-1][0]
             room -= sum(map(len, records[-len(found) :]))
             await others()
@@ -191,7 +214,9 @@ class RocksDbEngine:
         await self.settle()
         return cuts.parts()
 
-    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+    async def merge(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> MergeCounts:
         """One WriteBatch for each slice, so that saves have their turns between them; synced at the end."""
         prefix = pack_names(cluster)
         merge = Merge()
@@ -199,30 +224,57 @@ class RocksDbEngine:
             where = [prefix + key for key in keys[at : at + SLICE]]
             async with self._saving:
                 values = cast("list[bytes | None]", rocks.guarded(self._data.get, where))
-                self._put(merge.changes(where, records[at : at + SLICE], values))
+                bare = [value and _NO_SEQ + value[_SEQ.size :] for value in values]
+                self._put(merge.changes(where, records[at : at + SLICE], bare), dict(zip(where, values, strict=True)))
             await others()
+        # Not before: what it says the Meta Service has is in all of the slices.
+        self._put({}, {}, cluster, reported)
         await self._syncs.submit(None)
         return merge.counts
+
+    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+        """A point read, and one WriteBatch, synced."""
+        known = self._known_store(cluster, store)
+        kept = keep(store, known, replaces, now_ms)
+        if kept:
+            self.write_meta({_store_key(cluster, store): _packed_store(kept)})
+        await self.settle()
+        return known
+
+    async def forget_stores(self, before_ms: int) -> int:
+        """One WriteBatch: there is a row for each broker."""
+        old: dict[bytes, bytes | None] = {
+            key: None for key, value in self.scan_meta(_STORES, prefix_end(_STORES)) if _STORE.unpack(value)[2] < before_ms
+        }
+        if old:
+            self.write_meta(old)
+            await self.settle()
+        return len(old)
+
+    def marks(self) -> list[StoreMark]:
+        """One, at the newest write that is synced."""
+        return [StoreMark("", self._state.store_id, self._state.incarnation, self._synced_seq)]
+
+    def loss(self) -> Loss | None:
+        """What a repair found missing."""
+        return self._loss
 
     def get_meta(self, key: bytes) -> bytes | None:
         """A value in `meta`; `settle` makes sure of it. Raises StorageFailedError or StoreDamagedError."""
         value: bytes | None = rocks.guarded(self._meta.get, key)
-        return value
+        return value and value[_SEQ.size :]
 
     def scan_meta(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in `meta` from `start` up to, not including, `end`."""
-        return rocks.scan(self._meta, start, end)
+        return ((key, value[_SEQ.size :]) for key, value in rocks.scan(self._meta, start, end))
 
     def write_meta(self, changes: Mapping[bytes, bytes | None]) -> None:
         """One WriteBatch to `meta`; None deletes. Not synced before `settle`. Raises DiskFullError or StorageFailedError."""
         self._check()
-        batch = WriteBatch(raw_mode=True)
+        batch, state = WriteBatch(raw_mode=True), self._state
         for key, value in changes.items():
-            if value is None:
-                batch.delete(key, self._meta_handle)
-            else:
-                batch.put(key, value, self._meta_handle)
-        self._write_batch(batch)
+            state = self._stage_meta(batch, state, key, value)
+        self._write_batch(batch, state)
 
     async def settle(self) -> None:
         """Behind a read: what it shows survives a power cut. Otherwise an adapter takes for clean what can still go (3).
@@ -234,7 +286,14 @@ class RocksDbEngine:
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """RocksDB's own numbers for the metrics. Thread-safe."""
-        return {
+        own = {
+            "lost_writes": (
+                "Acknowledged writes that a repair found missing, about.",
+                float(self._loss.writes if self._loss else 0),
+            ),
+            "store_incarnation": ("The store's incarnation: a repair raises it.", float(self._state.incarnation)),
+        }
+        return own | {
             f"rocksdb_{ours}": (f"RocksDB: {ours}.", float(self._data.property_int_value(theirs) or 0))
             for theirs, ours in rocks.PROPERTIES.items()
         }
@@ -244,30 +303,43 @@ class RocksDbEngine:
         try:
             if not self._failure:
                 rocks.guarded(self._db.flush_wal, True)
+                self._watermark.advance(self._state.seq)
+                self._watermark.sync()
+        except OSError as error:
+            raise StorageFailedError(f"{self._path}: the watermark could not be synced: {error}") from error
         finally:
             del self._handle, self._meta_handle  # they hold the database, and so the lock
             self._data.close()
             self._meta.close()
             self._db.close()
+            self._watermark.close()
+            os.close(self._lock)
 
     async def _drop(self, keys: Sequence[bytes], before_ms: int) -> int:
         async with self._saving:
             self._check()
-            batch = WriteBatch(raw_mode=True)
-            count = 0
+            batch, state, count = WriteBatch(raw_mode=True), self._state, 0
             for key in keys:
                 value = rocks.guarded(self._data.get, key)
                 # A commit may have come over it since the scan.
                 if value is not None and _is_old(value, before_ms):
                     batch.delete(key, self._handle)
+                    state = state.without(decode_seq(value))
                     count += 1
-            self._write_batch(batch)
+            self._write_batch(batch, state)
         await self._syncs.submit(None)
         return count
 
-    def _decide(self, cluster: str, entries: Sequence[SaveEntry], staged: dict[bytes, OffsetRecord]) -> list[SaveOutcome]:
+    def _decide(
+        self,
+        cluster: str,
+        entries: Sequence[SaveEntry],
+        staged: dict[bytes, OffsetRecord],
+        found: dict[bytes, bytes | None],
+    ) -> list[SaveOutcome]:
         keys = [pack_names(cluster, *entry.key) for entry in entries]
         values = cast("list[bytes | None]", rocks.guarded(self._data.get, keys))
+        found.update(zip(keys, values, strict=True))
         outcomes = []
         for entry, key, value in zip(entries, keys, values, strict=True):
             standing = staged.get(key) or (None if value is None else decode_record(value))
@@ -282,35 +354,96 @@ class RocksDbEngine:
         return None if value is None else decode_record(value)
 
     def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
-        self._put({key: encode_record(record) for key, record in staged.items()})
+        keys = [*staged]
+        standing = dict(zip(keys, cast("list[bytes | None]", rocks.guarded(self._data.get, keys)), strict=True))
+        self._put({key: encode_record(record) for key, record in staged.items()}, standing)
 
-    def _put(self, changes: Mapping[bytes, bytes]) -> None:
+    def _put(
+        self,
+        changes: Mapping[bytes, bytes],
+        standing: Mapping[bytes, bytes | None],
+        cluster: str = "",
+        reported: LocalStore | None = None,
+    ) -> None:
+        """Write packed records, each with its write counter, over what stands under their keys; and the store they come from."""
         self._check()
-        if not changes:
-            return
         batch = WriteBatch(raw_mode=True)
-        batch.set_default_column_family(self._handle)
+        seq, records, digest = self._state.seq, self._state.records, self._state.digest
+        put, pack, size, handle = batch.put, _SEQ.pack, _SEQ.size, self._handle
         for key, value in changes.items():
-            batch[key] = value
-        self._write_batch(batch)
+            seq += 1
+            put(key, pack(seq) + value[size:], handle)
+            replaced = standing[key]
+            if replaced is None:
+                records += 1
+                digest += seq
+            else:
+                digest += seq - decode_seq(replaced)
+        state = self._state._replace(seq=seq, records=records, digest=digest)
+        if reported:
+            kept = keep(reported, self._known_store(cluster, reported), b"", wall_ms())
+            if kept:
+                state = self._stage_meta(batch, state, _store_key(cluster, reported), _packed_store(kept))
+        if state.seq != self._state.seq:
+            self._write_batch(batch, state)
 
-    def _write_batch(self, batch: WriteBatch) -> None:
+    def _stage_meta(self, batch: WriteBatch, state: State, key: bytes, value: bytes | None) -> State:
+        """Put a value into `meta`, or delete it, in a batch; returns the bookkeeping with it."""
+        standing = rocks.guarded(self._meta.get, key)
+        if standing is not None:
+            state = state.without(decode_seq(standing))
+        if value is None:
+            batch.delete(key, self._meta_handle)
+            return state
+        state = state.with_one()
+        batch.put(key, _SEQ.pack(state.seq) + value, self._meta_handle)
+        return state
+
+    def _known_store(self, cluster: str, store: LocalStore) -> KnownStore | None:
+        """What is remembered for the same broker and path."""
+        value = self.get_meta(_store_key(cluster, store))
+        if value is None:
+            return None
+        store_id, flushed_seq, told_at_ms = _STORE.unpack(value)
+        return KnownStore(store._replace(store_id=store_id, flushed_seq=flushed_seq), told_at_ms)
+
+    def _write_batch(self, batch: WriteBatch, state: State) -> None:
+        """Write a batch and the bookkeeping that is true with it. Nothing may be awaited since `state` was begun."""
+        # A batch that only deletes counts as a write: without it, a store that lost it would look like one that has it.
+        state = state._replace(seq=max(state.seq, self._state.seq + 1), digest=state.digest % 2**64)
+        batch.put(STATE, state.encode(), self._meta_handle)
         try:
             self._written += 1
             rocks.guarded(self._db.write, batch)
         except StorageFailedError as error:
             self._fail(str(error))
             raise
+        self._state = state
+
+    async def _run_watermark(self) -> None:
+        """Sync the watermark once in a while, so that a power cut leaves one that is about as new as the store."""
+        while True:
+            await anyio.sleep(WATERMARK_SYNC_S)
+            marked = self._synced_seq
+            if marked == self._marked_seq:
+                continue
+            try:
+                await anyio.to_thread.run_sync(self._watermark.sync)
+            except OSError as error:
+                self._fail(f"the sync of the watermark failed: {error}")
+            self._marked_seq = marked
 
     async def _sync(self, callers: Sequence[None]) -> Sequence[None]:
         self._check()
-        written = self._written
+        written, seq = self._written, self._state.seq
         try:
             await anyio.to_thread.run_sync(rocks.guarded, self._db.flush_wal, True, limiter=self._limiter)
+            # After the sync, before the reply: a watermark above the store always means a loss.
+            self._watermark.advance(seq)
         except Exception as error:
             self._fail(f"the sync of the store failed: {error}")
             raise StorageFailedError(str(error)) from error
-        self._synced = written
+        self._synced, self._synced_seq = written, seq
         return callers
 
     def _check(self) -> None:
@@ -330,3 +463,11 @@ def _is_old(value: bytes, before_ms: int) -> bool:
 def _entry(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord]:
     _, namespace, group, shard = unpack_names(key)
     return OffsetKey(namespace, group, shard), decode_record(value)
+
+
+def _store_key(cluster: str, store: LocalStore) -> bytes:
+    return _STORES + pack_names(cluster, store.broker) + store.path.encode()
+
+
+def _packed_store(known: KnownStore) -> bytes:
+    return _STORE.pack(known.store.store_id, known.store.flushed_seq, known.told_at_ms)

@@ -9,6 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from adapter import __version__
+from adapter.clocks import wall_ms
 from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
 from adapter.metaservice.bulk_checks import check
@@ -17,7 +19,9 @@ from adapter.metaservice.limits import Limits
 from adapter.metrics import MetaMetrics
 from adapter.model import (
     EPOCH_MAX,
+    STORE_ID_BYTES,
     GroupKey,
+    LocalStore,
     OffsetKey,
     OffsetRecord,
     SaveEntry,
@@ -42,6 +46,7 @@ from adapter.statuses import Context, answering
 from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save_entries
 
 DEFAULT_CLUSTER = "default"
+PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 GROUPS_AT_ONCE = 16  # that one call reads
 MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
@@ -59,15 +64,18 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self, request: meta_pb.SaveOffsetDataRequest, context: Context
     ) -> meta_pb.SaveOffsetDataReply:
         self._metrics.calls.labels("SaveOffsetData").inc()
-        cluster = _cluster(request.cluster_name)
+        cluster, reported = _cluster(request.cluster_name), _reported(request)
         with self._limits.offsets.admit(sum(len(group.offsets) for group in request.offsets)):
-            return await self._saved(cluster, request)
+            return await self._saved(cluster, request, reported)
 
-    async def _saved(self, cluster: str, request: meta_pb.SaveOffsetDataRequest) -> meta_pb.SaveOffsetDataReply:
+    async def _saved(
+        self, cluster: str, request: meta_pb.SaveOffsetDataRequest, reported: LocalStore | None
+    ) -> meta_pb.SaveOffsetDataReply:
         entries = list(save_entries(request, time.time_ns() // 1_000_000))
         with self._metrics.save_seconds.time():
-            outcomes = await self._save(cluster, entries)
-        reply = meta_pb.SaveOffsetDataReply(committed=all(outcome.status.acknowledged for outcome in outcomes))
+            outcomes = await self._save(cluster, entries, reported)
+        committed = all(outcome.status.acknowledged for outcome in outcomes)
+        reply = meta_pb.SaveOffsetDataReply(committed=committed, marks=self._marks(), now_ms=wall_ms())
         async for entry_slice in in_slices(entries):
             at = len(reply.results)
             made = outcomes[at : at + len(entry_slice)]
@@ -167,11 +175,11 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     @answering
     async def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Context) -> meta_pb.MergeOffsetDataReply:  # noqa: D102
         self._metrics.calls.labels("MergeOffsetData").inc()
-        cluster = _cluster(request.cluster_name)
+        cluster, reported = _cluster(request.cluster_name), _reported(request)
         with self._limits.offsets.admit(len(request.keys)):
             checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
             with self._metrics.save_seconds.time():
-                counts = await self._engine.merge(cluster, checked.keys, checked.records)
+                counts = await self._engine.merge(cluster, checked.keys, checked.records, reported)
         for status, count in (
             (Status.APPLIED, counts.applied),
             (Status.SUPERSEDED, counts.superseded),
@@ -179,7 +187,34 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         ):
             self._metrics.results[status].inc(count)
         rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in checked.rejected]
-        return meta_pb.MergeOffsetDataReply(applied=counts.applied, superseded=counts.superseded, rejected=rejected)
+        return meta_pb.MergeOffsetDataReply(
+            applied=counts.applied, superseded=counts.superseded, rejected=rejected, marks=self._marks(), now_ms=wall_ms()
+        )
+
+    @answering
+    async def ReportStore(self, request: meta_pb.ReportStoreRequest, context: Context) -> meta_pb.ReportStoreReply:  # noqa: D102
+        self._metrics.calls.labels("ReportStore").inc()
+        cluster, store = _cluster(request.cluster_name), _local_store(request.store)
+        if request.replaces:
+            _check_store_id(request.replaces, "replaces")
+        known = await self._engine.report_store(cluster, store, request.replaces, wall_ms())
+        reply = meta_pb.ReportStoreReply(marks=self._marks(), now_ms=wall_ms())
+        if known:
+            reply.known.CopyFrom(meta_pb.LocalStore(**known.store._asdict()))
+            reply.known_at_ms = known.told_at_ms
+        return reply
+
+    @answering
+    async def GetStoreStatus(self, request: meta_pb.GetStoreStatusRequest, context: Context) -> meta_pb.GetStoreStatusReply:  # noqa: D102
+        self._metrics.calls.labels("GetStoreStatus").inc()
+        reply = meta_pb.GetStoreStatusReply(engine=self._engine.kind, version=__version__, marks=self._marks(), now_ms=wall_ms())
+        loss = self._engine.loss()
+        if loss:
+            reply.loss.writes, reply.loss.found_at_ms = loss
+        return reply
+
+    def _marks(self) -> list[meta_pb.StoreMark]:
+        return [meta_pb.StoreMark(**mark._asdict()) for mark in self._engine.marks()]
 
     async def _get_groups(self, cluster: str, groups: Sequence[GroupKey]) -> dict[GroupKey, list[tuple[OffsetKey, OffsetRecord]]]:
         """Whole groups, a few at a time."""
@@ -191,9 +226,10 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             )
         return found
 
-    async def _save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+    async def _save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None) -> list[SaveOutcome]:
         problems = _problems(entries)
-        saved = iter(await self._engine.save(cluster, [entry for entry, bad in zip(entries, problems, strict=True) if not bad]))
+        good = [entry for entry, bad in zip(entries, problems, strict=True) if not bad]
+        saved = iter(await self._engine.save(cluster, good, reported))
         return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
 
 
@@ -230,6 +266,24 @@ def _problem(at: int, entry: SaveEntry) -> str:
 def _cluster(name: str) -> str:
     """The cluster; newer RobustMQ does not name one."""
     return check_name(name or DEFAULT_CLUSTER, "cluster_name")
+
+
+def _reported(request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> LocalStore | None:
+    """The local store that the entries come from, where the request names it."""
+    return _local_store(request.store) if request.HasField("store") else None
+
+
+def _local_store(store: meta_pb.LocalStore) -> LocalStore:
+    check_name(store.broker, "store.broker")
+    if not 0 < len(store.path.encode()) <= PATH_MAX_BYTES:
+        raise InvalidInputError(f"store.path is {len(store.path.encode())} bytes long; it must be 1 to {PATH_MAX_BYTES}")
+    _check_store_id(store.store_id, "store.store_id")
+    return LocalStore(store.broker, store.path, store.store_id, store.flushed_seq)
+
+
+def _check_store_id(store_id: bytes, field: str) -> None:
+    if len(store_id) != STORE_ID_BYTES:
+        raise InvalidInputError(f"{field} is {len(store_id)} bytes long; it must be {STORE_ID_BYTES}")
 
 
 def _group(namespace: str, tenant: str, group: str, where: str = "") -> tuple[str, str]:

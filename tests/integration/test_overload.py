@@ -22,7 +22,7 @@ from adapter.metaservice.engine import MergeCounts
 from adapter.metaservice.limits import MAX_DELAY_S, MIN_DELAY_S, Limits
 from adapter.metaservice.service import MetaService
 from adapter.metrics import MetaMetrics
-from adapter.model import GroupKey, OffsetKey, SaveEntry, SaveOutcome
+from adapter.model import GroupKey, LocalStore, OffsetKey, SaveEntry, SaveOutcome
 from adapter.pipeline.meta_calls import MetaCalls
 from adapter.retry import retrying
 from adapter.rpc import meta_grpc, offsets_pb
@@ -43,15 +43,17 @@ class HeldEngine(MemoryEngine):
         self.gate = asyncio.Event()
         self.calls = 0
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
         """See `Engine`."""
         await self._wait()
-        return await super().save(cluster, entries)
+        return await super().save(cluster, entries, reported)
 
-    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+    async def merge(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> MergeCounts:
         """See `Engine`."""
         await self._wait()
-        return await super().merge(cluster, keys, records)
+        return await super().merge(cluster, keys, records, reported)
 
     async def _wait(self) -> None:
         self.calls += 1

@@ -6,8 +6,21 @@ from collections.abc import Callable, Sequence
 
 from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
 from adapter.metaservice.bulk import Cuts
-from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, settle
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, deleted, expired, is_deleted
+from adapter.metaservice.engine import Expiry, MergeCounts, Page, Parts, RawPage, keep, settle
+from adapter.model import (
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    StoreMark,
+    deleted,
+    expired,
+    is_deleted,
+)
+from adapter.writing import Loss
 
 Records = dict[bytes, OffsetRecord]
 
@@ -15,12 +28,16 @@ Records = dict[bytes, OffsetRecord]
 class MemoryEngine:
     """See `Engine`. Answers, also of reads, only what a crash cannot take any more."""
 
+    kind = "rocksdb"
+
     def __init__(self, now_ms: Callable[[], int], sync_s: float = 0.0) -> None:
         self._now_ms = now_ms
         self._sync_s = sync_s
         self._written: Records = {}
         self._synced: Records = {}
         self._writes = self._synced_writes = 0
+        self._stores: dict[tuple[str, str, str], KnownStore] = {}  # of these a crash takes nothing
+        self.store_id, self.incarnation = b"memory engine, 0", 1
 
     def standing(self, cluster: str, key: OffsetKey) -> OffsetRecord | None:
         """What stands, durably, at this moment."""
@@ -31,8 +48,9 @@ class MemoryEngine:
         self._written = dict(self._synced)
         self._synced_writes = self._writes
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
         """See `Engine`."""
+        self._note(cluster, reported, b"", self._now_ms())
         outcomes = []
         for entry in entries:
             key = pack_names(cluster, *entry.key)
@@ -116,11 +134,45 @@ class MemoryEngine:
         await self._sync()
         return cuts.parts()
 
-    async def merge(self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes]) -> MergeCounts:
+    async def merge(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> MergeCounts:
         """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
         entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
-        statuses = Counter(outcome.status for outcome in await self.save(cluster, entries))
+        statuses = Counter(outcome.status for outcome in await self.save(cluster, entries, reported))
         return MergeCounts(statuses[Status.APPLIED], statuses[Status.SUPERSEDED])
+
+    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+        """See `Engine`."""
+        known = self._note(cluster, store, replaces, now_ms)
+        await self._sync()
+        return known
+
+    async def forget_stores(self, before_ms: int) -> int:
+        """See `Engine`."""
+        old = [at for at, known in self._stores.items() if known.told_at_ms < before_ms]
+        for at in old:
+            del self._stores[at]
+        return len(old)
+
+    def marks(self) -> list[StoreMark]:
+        """See `Engine`."""
+        return [StoreMark("", self.store_id, self.incarnation, self._synced_writes)]
+
+    def loss(self) -> Loss | None:
+        """See `Engine`."""
+        return None
+
+    def _note(self, cluster: str, store: LocalStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
+        if store is None:
+            return None
+        at = cluster, store.broker, store.path
+        known = self._stores.get(at)
+        kept = keep(store, known, replaces, now_ms)
+        if kept:
+            self._stores[at] = kept
+            self._writes += 1
+        return known
 
     def _below(self, prefix: bytes, after: bytes = b"") -> list[tuple[OffsetKey, OffsetRecord]]:
         end = prefix_end(prefix)

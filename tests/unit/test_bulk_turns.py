@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,10 +96,10 @@ async def test_a_merge_on_a_full_disk_can_be_repeated(tmp_path: Path, monkeypatc
     async with opened(tmp_path) as engine:
         put = engine._put
 
-        def fails_late(changes: dict[bytes, bytes]) -> None:
+        def fails_late(changes: dict[bytes, bytes], *more: Any) -> None:
             if pack_names(CLUSTER) + KEYS[-1] in changes:
                 raise DiskFullError("full by the test")
-            put(changes)
+            put(changes, *more)
 
         with monkeypatch.context() as patch:
             patch.setattr(engine, "_put", fails_late)
