@@ -39,7 +39,8 @@ class Loss(NamedTuple):
     @classmethod
     def decode(cls, value: bytes) -> "Loss":
         """The stored form."""
-        return cls(*_LOSS_FORM.unpack_from(value), why=value[_LOSS_FORM.size :].decode())
+        writes, found_at_ms = _LOSS_FORM.unpack_from(value)
+        return cls(writes, found_at_ms, value[_LOSS_FORM.size :].decode())
 
     def encode(self) -> bytes:
         """The inverse of `decode`."""

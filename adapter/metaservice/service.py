@@ -5,17 +5,18 @@ and one of them must not disturb the others (invariant 10). A bad request as a w
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Sequence
 
 from adapter import __version__
-from adapter.clocks import wall_ms
+from adapter.clocks import CLOCK_LIMIT_MS, wall_ms
 from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
+from adapter.metaservice.bulk import TIME
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.limits import Limits
+from adapter.metaservice.skewed import SkewedClocks, are_ahead, moved_entries, moved_records
 from adapter.metrics import MetaMetrics
 from adapter.model import (
     EPOCH_MAX,
@@ -48,7 +49,6 @@ from adapter.wire import add_result, in_slices, namespace_of, reply_offset, save
 DEFAULT_CLUSTER = "default"
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 GROUPS_AT_ONCE = 16  # that one call reads
-MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
 
 class MetaService(meta_grpc.MetaServiceServiceServicer):
@@ -58,6 +58,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self._engine = engine
         self._limits = limits
         self._metrics = metrics
+        self._clocks = SkewedClocks(metrics)
 
     @answering
     async def SaveOffsetData(  # noqa: D102 - documented in the proto, as all RPCs
@@ -71,7 +72,12 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
     async def _saved(
         self, cluster: str, request: meta_pb.SaveOffsetDataRequest, reported: LocalStore | None
     ) -> meta_pb.SaveOffsetDataReply:
-        entries = list(save_entries(request, time.time_ns() // 1_000_000))
+        now_ms = wall_ms()
+        entries = list(save_entries(request, now_ms))
+        shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
+        newest_ms = max((entry.record.committed_at_ms for entry in entries), default=0)
+        if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
+            entries = moved_entries(entries, shift_ms, now_ms)
         with self._metrics.save_seconds.time():
             outcomes = await self._save(cluster, entries, reported)
         committed = all(outcome.status.acknowledged for outcome in outcomes)
@@ -135,9 +141,10 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         namespace, group = _group(request.namespace, "", request.group)
         if not 0 < request.before_ms <= request.now_ms:
             raise InvalidInputError(f"before_ms: {request.before_ms} is not between 1 and now_ms, {request.now_ms}")
-        ahead_ms = request.now_ms - time.time_ns() // 1_000_000
-        if ahead_ms > MAX_AHEAD_MS:
-            raise InvalidInputError(f"now_ms: is {ahead_ms} ms ahead of this server's clock; one of both is wrong")
+        ahead_ms = request.now_ms - wall_ms()
+        if abs(ahead_ms) > CLOCK_LIMIT_MS:
+            where = "ahead of" if ahead_ms > 0 else "behind"
+            raise InvalidInputError(f"now_ms: is {abs(ahead_ms)} ms {where} this server's clock; one of both is wrong")
         expiry = await self._engine.expire(_cluster(request.cluster_name), namespace, group, request.before_ms, request.now_ms)
         return meta_pb.ExpireOffsetDataReply(expired=expiry.expired, newest_ms=expiry.newest_ms)
 
@@ -177,9 +184,15 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self._metrics.calls.labels("MergeOffsetData").inc()
         cluster, reported = _cluster(request.cluster_name), _reported(request)
         with self._limits.offsets.admit(len(request.keys)):
-            checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
+            now_ms = wall_ms()
+            checked = await check(request.keys, request.records, now_ms)
+            shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
+            records = checked.records
+            newest_ms = int.from_bytes(max((data[TIME] for data in records), default=b""), "big")
+            if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
+                records = await moved_records(records, shift_ms, now_ms)
             with self._metrics.save_seconds.time():
-                counts = await self._engine.merge(cluster, checked.keys, checked.records, reported)
+                counts = await self._engine.merge(cluster, checked.keys, records, reported)
         for status, count in (
             (Status.APPLIED, counts.applied),
             (Status.SUPERSEDED, counts.superseded),
@@ -210,7 +223,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         reply = meta_pb.GetStoreStatusReply(engine=self._engine.kind, version=__version__, marks=self._marks(), now_ms=wall_ms())
         loss = self._engine.loss()
         if loss:
-            reply.loss.writes, reply.loss.found_at_ms = loss
+            reply.loss.writes, reply.loss.found_at_ms, _ = loss
         return reply
 
     def _marks(self) -> list[meta_pb.StoreMark]:

@@ -54,15 +54,11 @@ class Service:
         self.engine = MemoryEngine(now_ms, SYNC_S)
         self.up = True
         self.refusing: set[OffsetKey] = set()
-        self.stores: dict[str, KnownStore] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def report_store(self, store: LocalStore, replaces: bytes) -> KnownStore | None:
         """As the production service."""
-        known = self.stores.get(store.broker)
-        if known is None or known.store.store_id in {store.store_id, replaces}:
-            self.stores[store.broker] = KnownStore(store, 0)
-        return known
+        return await self.engine.report_store(CLUSTER, store, replaces, 0)
 
     def standing(self, key: OffsetKey) -> OffsetRecord | None:
         """What it holds durably."""
