@@ -8,7 +8,7 @@ import contextlib
 import errno
 import gc
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self, TypeVar, cast
 
@@ -127,7 +127,7 @@ class RocksDisk:
         self._watermark = watermark
         self._limiter = anyio.CapacityLimiter(1)
         self._lock = _file_id(path / "db" / "LOCK")
-        self._newest_log = 0
+        self._newest_log = _newest_log(_names(path / "db"))
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> Self:
@@ -238,13 +238,13 @@ class RocksDisk:
                 return f"{self._path / 'watermark'}: the file that is open is not there any more"
             if _file_id(database / "LOCK") != self._lock:
                 return f"{database}: is not the database that is open"
-            names = {entry.name for entry in database.iterdir()}
+            names = _names(database)
         except OSError as error:
             return "" if error.errno in _NO_ROOM_TO_LOOK else f"{error.filename or self._path}: {error.strerror}"
         if "CURRENT" not in names:
             return f"{database / 'CURRENT'}: is gone"
         # RocksDB begins a new WAL before it deletes an old one.
-        newest = max((int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal()), default=0)
+        newest = _newest_log(names)
         if newest < self._newest_log:
             return f"{database / f'{self._newest_log:06}.log'}: is gone"
         self._newest_log = newest
@@ -263,6 +263,15 @@ class RocksDisk:
         """See `Disk`."""
         self._watermark.close()
         rocks.guarded(self._db.close)
+
+
+def _names(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir()}
+
+
+def _newest_log(names: Iterable[str]) -> int:
+    """The number of the newest WAL among a database's files; 0 when there is none."""
+    return max((int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal()), default=0)
 
 
 def _file_id(path: Path) -> tuple[int, int]:

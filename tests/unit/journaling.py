@@ -91,7 +91,7 @@ def files_of(path: Path, at_ms: int = NOW_MS, **settings: Any) -> SegmentFiles:
 def writer_over(path: Path, time: SetTime, **settings: Any) -> tuple[SegmentWriter, Notes, BrokenFiles]:
     """A writer whose turns a test takes itself."""
     section, notes = section_of(path, **settings), Notes(Counts(str(path)))
-    files = BrokenFiles(path, section, notes.counts, time.now_ms)
+    files = BrokenFiles(path, BROKER, section, notes.counts, time.now_ms)
     return SegmentWriter(section, notes, files, time.clocks), notes, files
 
 
