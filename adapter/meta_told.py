@@ -26,6 +26,10 @@ class SeenMarks:
         """What was seen until now: to be taken when a call begins, since replies may overtake each other."""
         return dict(self._seen)
 
+    def newest(self, name: str) -> StoreMark | None:
+        """The newest mark of a store."""
+        return self._seen.get(name)
+
     def take(self, noted: Mapping[str, StoreMark], mark: StoreMark) -> str:
         """Take in a mark of a reply to a call that began when `noted` was. Returns how it shows a loss; empty: it does not.
 
