@@ -107,13 +107,22 @@ def _create(path: Path, families: Sequence[str], fill: Callable[[Rdict], None]) 
     fresh = path.with_name(f"{path.name}.new")
     if fresh.exists():
         shutil.rmtree(fresh)
-    db = Rdict(str(fresh), options=options(), column_families={name: options() for name in families})
+    db = new(fresh, families)
     try:
         fill(db)
         db.flush_wal(True)
     finally:
         db.close()
     publish(fresh, path)
+
+
+def new(path: Path, families: Sequence[str]) -> Rdict:
+    """A new database. Its families have the same numbers as in any other that was made with the same names."""
+    db = Rdict(str(path), options=options())
+    for name in families:
+        if name != "default":
+            db.create_column_family(name, options())
+    return db
 
 
 def publish(complete: Path, path: Path) -> None:

@@ -12,6 +12,8 @@ from adapter.cli.meta_copy import copy
 from adapter.cli.meta_kv import kv
 from adapter.cli.meta_placement import placement
 from adapter.cli.meta_rebalance import rebalance
+from adapter.cli.meta_store import repair as meta_repair
+from adapter.cli.meta_store import status as meta_status
 from adapter.cli.moving import export_command, import_command
 from adapter.cli.snapshot import snapshot
 from adapter.config import AdapterConfig, load
@@ -161,6 +163,8 @@ meta.add_command(copy)
 meta.add_command(kv)
 meta.add_command(placement)
 meta.add_command(rebalance)
+meta.add_command(meta_repair)
+meta.add_command(meta_status)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 SERVICE = "meta.service.common.MetaServiceService"
 HOUR_MS = 3_600_000
+STORES_KEPT_MS = 90 * 24 * HOUR_MS  # since an adapter told of its local store
 MAX_REQUEST_BYTES = 64 * 2**20  # whatever `flush.max_batch_bytes` an adapter is configured with
 OPTIONS = (("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.max_send_message_length", MAX_REQUEST_BYTES))
 
@@ -85,11 +86,15 @@ async def _begin(
 async def drop_tombstones(
     engine: Engine, section: TombstoneSection, metrics: MetaMetrics, now_ms: Callable[[], int] = wall_ms
 ) -> None:
-    """Forget tombstones older than the retention, once per interval; without a retention never. Raises StorageFailedError."""
+    """Forget tombstones older than the retention, once per interval; without a retention never. Raises StorageFailedError.
+
+    With them go local stores of adapters that nobody told of for long.
+    """
     while section.retention_hours:
         await anyio.sleep(section.interval_ms / 1000)
         try:
             dropped = await engine.drop_tombstones(now_ms() - section.retention_hours * HOUR_MS)
+            await engine.forget_stores(now_ms() - STORES_KEPT_MS)
         except (DiskFullError, MetaUnavailableError, RefusedError) as error:
             log.warning("tombstones.kept", error=str(error), help="the next look tries again")
             continue

@@ -369,7 +369,7 @@ class RocksDbEngine:
         self._check()
         batch = WriteBatch(raw_mode=True)
         seq, records, digest = self._state.seq, self._state.records, self._state.digest
-        put, pack, size, handle = batch.put, _SEQ.pack, _SEQ.size, self._handle
+        put, pack, unpack, size, handle = batch.put, _SEQ.pack, _SEQ.unpack_from, _SEQ.size, self._handle
         for key, value in changes.items():
             seq += 1
             put(key, pack(seq) + value[size:], handle)
@@ -378,7 +378,7 @@ class RocksDbEngine:
                 records += 1
                 digest += seq
             else:
-                digest += seq - decode_seq(replaced)
+                digest += seq - unpack(replaced)[0]
         state = self._state._replace(seq=seq, records=records, digest=digest)
         if reported:
             kept = keep(reported, self._known_store(cluster, reported), b"", wall_ms())

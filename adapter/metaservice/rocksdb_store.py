@@ -1,4 +1,4 @@
-"""The directory of an embedded store: a RocksDB in `db`, the watermark beside it. Made, checked, opened; by one process at a time.
+"""The directory of an embedded store: a RocksDB in `db` and the watermark beside it. Made, checked, opened, by one process.
 
 Promises that a store which holds less than it acknowledged is refused at every start, with its files as they were. So a check
 comes before RocksDB opens it for writing, which stores what it could read of the log and takes the log away.
@@ -9,6 +9,7 @@ import fcntl
 import os
 import secrets
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,7 +113,7 @@ def open_store(path: Path) -> Opened:
             raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
         db = rocks.open_store(database, FAMILIES, ADVICE, _fill)
         undo.callback(db.close)
-        state, loss = _bookkeeping(db, database)
+        state, loss = bookkeeping(db, database)
         if checked and checked != state:
             raise StoreDamagedError(f"{path}: opened for writing it ends at {state.seq}, and just now at {checked.seq}. {ADVICE}")
         undo.pop_all()
@@ -146,7 +147,7 @@ def check(path: Path, watermark: int) -> State:
     database = path / "db"
     try:
         with contextlib.closing(read_only(database)) as db:
-            state, _ = _bookkeeping(db, database)
+            state, _ = bookkeeping(db, database)
             records = digest = 0
             for name, start in ((DATA, b""), (META, ROWS)):
                 more, seqs = _tally(db.get_column_family(name), start)
@@ -154,13 +155,13 @@ def check(path: Path, watermark: int) -> State:
                 digest += seqs
     except StoreDamagedError as error:
         raise StoreDamagedError(f"{path}: the store is damaged: {error}. Nothing was changed. {ADVICE}") from error
-    problem = _problem(state, watermark, records, digest % 2**64)
-    if problem:
-        raise StoreDamagedError(f"{path}: {problem}. Nothing was changed. {ADVICE}")
+    wrong = problem(state, watermark, records, digest % 2**64)
+    if wrong:
+        raise StoreDamagedError(f"{path}: {wrong}. Nothing was changed. {ADVICE}")
     return state
 
 
-def read_only(database: Path, *, skip: bool = False) -> Rdict:
+def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool = False) -> Rdict:
     """Open without changing a file. What only the log has is held in memory. With `skip` damaged records of the log are left out.
 
     Raises StoreDamagedError or StorageFailedError.
@@ -170,8 +171,8 @@ def read_only(database: Path, *, skip: bool = False) -> Rdict:
         options = rocks.options(create=False)
         if skip:
             options.set_wal_recovery_mode(DBRecoveryMode.skip_any_corrupted_record())
-        families = {name: rocks.options(create=False) for name in FAMILIES}
-        return Rdict(str(database), options=options, column_families=families, access_type=AccessType.read_only())
+        named = {name: rocks.options(create=False) for name in families}
+        return Rdict(str(database), options=options, column_families=named, access_type=AccessType.read_only())
 
     if not (database / "CURRENT").exists():
         raise StoreDamagedError("its CURRENT file is missing")
@@ -191,7 +192,8 @@ def _fill(db: Rdict) -> None:
     fill(db, State(secrets.token_bytes(STORE_ID_BYTES)))
 
 
-def _bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
+def bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
+    """What a store says of itself. Raises StoreDamagedError, or ConfigError for one of another version."""
     meta = db.get_column_family(META)
     schema, state, loss = (rocks.guarded(meta.get, key) for key in (_SCHEMA_KEY, STATE, LOSS))
     if schema not in {None, _SCHEMA}:
@@ -215,7 +217,7 @@ def _tally(family: Rdict, start: bytes) -> tuple[int, int]:
     return count, total
 
 
-def _problem(state: State, watermark: int, records: int, digest: int) -> str:
+def problem(state: State, watermark: int, records: int, digest: int) -> str:
     """How the store differs from what it acknowledged; empty when it does not."""
     if not watermark:
         return "the store's watermark is missing or unreadable, so that nothing tells what it acknowledged"

@@ -282,19 +282,35 @@ class Watcher:
     def __init__(self, meta: MetaClient, history: History) -> None:
         self._meta = meta
         self._history = history
+        self.turn = anyio.Lock()  # who has it keeps the watcher from reading
         self.seen: Positions = {}
         self.readings = 0
 
     async def run(self) -> None:
         """Read until cancelled. While the Meta Service is away there is nothing to read."""
         while True:
-            with suppress(MetaUnavailableError):
-                reading = self._history.reading(META)
-                found = await remote_records(self._meta)
-                reading.found({key: record[:3] for key, record in found.items()})
-                self.seen = {key: record.position for key, record in found.items() if record.live}
-                self.readings += 1
+            async with self.turn:
+                with suppress(MetaUnavailableError):
+                    await self._read()
             await anyio.sleep(POLL_S)
+
+    async def _read(self) -> None:
+        reading = self._history.reading(META)
+        found = await remote_records(self._meta)
+        reading.found({key: record[:3] for key, record in found.items()})
+        self.seen = {key: record.position for key, record in found.items() if record.live}
+        self.readings += 1
+
+    async def has_everything(self) -> None:
+        """Wait until the Meta Service has all that it ever acknowledged. Not of interest to the history."""
+        least = self._history.least(META)
+        with anyio.fail_after(LIMIT_S):
+            while True:
+                with suppress(MetaUnavailableError):
+                    found = await self._meta.get(sorted(least))
+                    if all(key in found and found[key].position >= position for key, position in least.items()):
+                        return
+                await anyio.sleep(POLL_S)
 
     async def fresh(self) -> Positions:
         """A reading that began after this call."""

@@ -206,3 +206,66 @@ def test_http1_on_the_port_disturbs_nobody(service: ServiceProcess, stub: meta_g
         while wrong.recv(4096):
             pass
     stub.SaveOffsetData(_save(_entry()), timeout=PATIENCE_S)
+
+
+STORE: dict[str, Any] = {"broker": "b", "path": "/p", "store_id": bytes(16), "flushed_seq": 1}
+STORES: list[tuple[dict[str, Any], str]] = [
+    ({"broker": ""}, "store.broker is empty"),
+    ({"broker": LONG}, f"store.broker {TOO_LONG}"),
+    ({"path": ""}, "store.path is 0 bytes long; it must be 1 to 4096"),
+    ({"path": "p" * 4097}, "store.path is 4097 bytes long; it must be 1 to 4096"),
+    ({"store_id": b"short"}, "store.store_id is 5 bytes long; it must be 16"),
+    ({"store_id": b""}, "store.store_id is 0 bytes long; it must be 16"),
+]
+
+
+@pytest.mark.parametrize(("fields", "why"), STORES, ids=[why for _, why in STORES])
+def test_a_bad_local_store_refuses_the_request_by_its_field(
+    stub: meta_grpc.MetaServiceServiceStub, fields: dict[str, Any], why: str
+) -> None:
+    """In each call that carries one; nothing of a save with one is stored."""
+    store = meta_pb.LocalStore(**{**STORE, **fields})
+    saving = _save(_entry(), cluster="bad-store")
+    saving.store.CopyFrom(store)
+    calls: list[tuple[Any, Message]] = [
+        (stub.ReportStore, meta_pb.ReportStoreRequest(store=store)),
+        (stub.SaveOffsetData, saving),
+        (stub.MergeOffsetData, meta_pb.MergeOffsetDataRequest(store=store)),
+    ]
+    for call, request in calls:
+        with pytest.raises(grpc.RpcError, match=re.escape(why)) as error:
+            call(request, timeout=PATIENCE_S)
+        assert error.value.code() is BAD
+    assert not stub.ListOffsetData(meta_pb.ListOffsetDataRequest(cluster_name="bad-store"), timeout=PATIENCE_S).entries
+
+
+def test_what_a_store_replaces_is_the_id_of_one(stub: meta_grpc.MetaServiceServiceStub) -> None:
+    """Or nothing."""
+    request = meta_pb.ReportStoreRequest(store=meta_pb.LocalStore(**STORE), replaces=b"x")
+    with pytest.raises(grpc.RpcError, match=re.escape("replaces is 1 bytes long; it must be 16")) as error:
+        stub.ReportStore(request, timeout=PATIENCE_S)
+    assert error.value.code() is BAD
+
+
+def test_a_report_is_remembered_and_each_reply_has_the_mark_and_the_time(stub: meta_grpc.MetaServiceServiceStub) -> None:
+    """Whether it comes by itself, with a save, or with a merge; the mark only grows."""
+    report = meta_pb.ReportStoreRequest(store=meta_pb.LocalStore(**STORE), cluster_name="reports")
+    replies: list[Any] = [stub.ReportStore(report, timeout=PATIENCE_S)]
+    assert not replies[0].HasField("known")
+    saving = _save(_entry(), cluster="reports")
+    saving.store.CopyFrom(meta_pb.LocalStore(**{**STORE, "flushed_seq": 2}))
+    replies.append(stub.SaveOffsetData(saving, timeout=PATIENCE_S))
+    told = meta_pb.LocalStore(**{**STORE, "flushed_seq": 3})
+    merging = meta_pb.MergeOffsetDataRequest(store=told, cluster_name="reports")
+    replies += [stub.MergeOffsetData(merging, timeout=PATIENCE_S), stub.ReportStore(report, timeout=PATIENCE_S)]
+    assert replies[-1].known == told
+    assert 0 < replies[-1].known_at_ms <= replies[-1].now_ms
+    replies.append(stub.GetStoreStatus(meta_pb.GetStoreStatusRequest(), timeout=PATIENCE_S))
+    assert (replies[-1].engine, replies[-1].HasField("loss")) == ("rocksdb", False)
+    assert replies[-1].version
+    marks = [mark for reply in replies for mark in reply.marks]
+    assert len(marks) == len(replies)
+    assert len({(mark.name, mark.store_id, mark.incarnation) for mark in marks}) == 1
+    assert [mark.revision for mark in marks] == sorted(mark.revision for mark in marks)
+    assert marks[1].revision > marks[0].revision
+    assert all(reply.now_ms > 0 for reply in replies)

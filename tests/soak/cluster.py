@@ -137,6 +137,18 @@ class Cluster:
                 await self.look(node)
             node.go_on()
 
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[None]:
+        """Meanwhile nobody commits, reads the Meta Service, or changes anything; adapters go on with what they have."""
+        await self.admin.pause()
+        for node in self.nodes:
+            await node.rest()
+        async with self.watcher.turn:
+            yield
+        for node in self.nodes:
+            node.go_on()
+        self.admin.resume()
+
     async def look(self, node: Node) -> Positions:
         """Read all that an adapter holds."""
         reading = self.history.reading(node.name)

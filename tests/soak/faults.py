@@ -2,14 +2,19 @@
 
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from adapter.testing import ServiceProcess
 from tests.durability.load import status_when
 from tests.soak.cluster import Cluster, Node
 
+END_S = 30.0  # of a start that is refused
 SLOW_S = 0.05  # an answer, so that a recovery can be met halfway
 STUCK_S = 2.0  # an answer, so that no drain ends before its kill
 Fault = Callable[[Cluster, random.Random], Awaitable[None]]
@@ -102,6 +107,25 @@ async def delay_answers(cluster: Cluster, rng: random.Random) -> None:
         node.proxy.delay_s = 0.0
 
 
+async def damage_meta(cluster: Cluster, rng: random.Random) -> None:
+    """SIGKILL of the Meta Service, and a bit of its store flips: refused and repaired, or all is there; adapters push again."""
+    async with cluster.at_rest():
+        cluster.meta.kill()
+        _flip(rng, cluster.meta.directory / "meta" / "db")
+        cluster.meta.launch()
+        if not await anyio.to_thread.run_sync(_serves, cluster.meta):
+            await anyio.to_thread.run_sync(_repair, cluster.meta)
+            await anyio.to_thread.run_sync(cluster.meta.start)
+        for node in cluster.nodes:
+            node.process.kill()
+            node.process.launch()
+        for node in cluster.nodes:
+            await anyio.to_thread.run_sync(node.process.wait_ready)
+            await node.channel.channel_ready()
+            await cluster.look(node)
+        await cluster.watcher.has_everything()
+
+
 CRASHES: dict[str, Fault] = {
     "kill -9 of an adapter": kill_adapter,
     "kill -9 of the Meta Service": kill_meta,
@@ -109,6 +133,7 @@ CRASHES: dict[str, Fault] = {
     "kill -9 of everything": kill_all,
     "kill -9 during the recovery": kill_recovering,
     "kill -9 during the drain": kill_draining,
+    "kill -9 and damage of the Meta Service": damage_meta,
 }
 DISTURBANCES: dict[str, Fault] = {
     "adapter paused": pause_adapter,
@@ -116,6 +141,32 @@ DISTURBANCES: dict[str, Fault] = {
     "connections cut": cut_connections,
     "answers delayed": delay_answers,
 }
+
+
+def _flip(rng: random.Random, database: Path) -> None:
+    file = rng.choice(sorted(file for pattern in ("*.log", "*.sst") for file in database.glob(pattern) if file.stat().st_size))
+    data = bytearray(file.read_bytes())
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    file.write_bytes(data)
+
+
+def _serves(process: ServiceProcess) -> bool:
+    """Whether a start serves; False when it was refused loudly."""
+    try:
+        process.wait_ready()
+    except RuntimeError:
+        assert process.process is not None
+        if process.process.wait(END_S) != 1 or "offset-adapter meta repair" not in process.log:
+            raise
+        return False
+    return True
+
+
+def _repair(process: ServiceProcess) -> None:
+    config = str(process.directory / "meta.toml")
+    subprocess.run(
+        [sys.executable, "-m", "adapter", "meta", "repair", "--yes", "--config", config], check=True, capture_output=True
+    )
 
 
 async def _a_while(rng: random.Random) -> None:

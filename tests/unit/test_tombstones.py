@@ -23,6 +23,7 @@ class NotedEngine:
 
     def __init__(self, *answers: int | AdapterError) -> None:
         self.asked: list[int] = []
+        self.stores_asked: list[int] = []
         self._answers = deque(answers)
 
     async def drop_tombstones(self, before_ms: int) -> int:
@@ -34,6 +35,11 @@ class NotedEngine:
         if isinstance(answer, AdapterError):
             raise answer
         return answer
+
+    async def forget_stores(self, before_ms: int) -> int:
+        """See `Engine.forget_stores`."""
+        self.stores_asked.append(before_ms)
+        return 0
 
 
 async def dropping(engine: NotedEngine, **section: int) -> MetaMetrics:

@@ -1,0 +1,104 @@
+"""The commands `meta status` and `meta repair`: what a Meta Service's own store is, and what to do when it does not start."""
+
+import sys
+from pathlib import Path
+
+import anyio
+import click
+import grpc
+import grpc.aio
+from rich.console import Console
+from rich.table import Table
+
+from adapter import logs
+from adapter.channels import open_channel
+from adapter.cli import options
+from adapter.cli.tools import CallError, Target, print_json, tell, when
+from adapter.clocks import wall_ms
+from adapter.config import load
+from adapter.errors import ConfigError
+from adapter.metaservice.config import MetaConfig
+from adapter.metaservice.process import HOUR_MS
+from adapter.metaservice.rocksdb_repair import repair as repair_store
+from adapter.rpc import meta_grpc, meta_pb
+
+TIMEOUT_S = 10.0
+_NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
+
+
+@click.command()
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="The Meta Service's TOML file.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def repair(config: Path | None, *, yes: bool) -> None:
+    """Repair an embedded store that does not start. The Meta Service must not be running. The damaged store is kept.
+
+    What cannot be read is noted as lost, and the store's incarnation is raised: adapters push again what they hold.
+    """
+    settings = load(config, MetaConfig) if config else MetaConfig()
+    logs.setup(settings.log)
+    if settings.engine != "rocksdb":
+        raise ConfigError('engine: "etcd" keeps nothing here; an etcd cluster is repaired or restored by its own tools')
+    if not yes:
+        click.confirm(f"A new store of all that can be read will take the place of {settings.store.path}. Go on?", abort=True)
+    retention_ms = settings.tombstones.retention_hours * HOUR_MS
+    tell(repair_store(settings.store.path.absolute(), wall_ms() - retention_ms if retention_ms else 0))
+
+
+@click.command()
+@options.meta_target
+@options.as_json
+def status(target: Target, *, as_json: bool) -> None:
+    """Show which stores a Meta Service has, how far they are, and what they lost. Exit code 1 when they ever lost something."""
+    reply, difference_ms = anyio.run(_status, target)
+    if as_json:
+        print_json(_json(reply, difference_ms))
+    else:
+        _print(reply, difference_ms)
+    sys.exit(1 if reply.HasField("loss") else 0)
+
+
+async def _status(target: Target) -> tuple[meta_pb.GetStoreStatusReply, int]:
+    """The answer, and by how much the server's clock is ahead of this machine's, in milliseconds."""
+    async with open_channel(target.address, target.tls, ()) as channel:
+        begun = wall_ms()
+        try:
+            reply = await meta_grpc.MetaServiceServiceStub(channel).GetStoreStatus(
+                meta_pb.GetStoreStatusRequest(), timeout=TIMEOUT_S
+            )
+        except grpc.aio.AioRpcError as error:
+            help_text = "; is a Meta Service that serves offsets there? (--address)" if error.code() in _NOT_THERE else ""
+            raise CallError(f"{target.address}: {error.code().name}: {error.details()}{help_text}") from error
+    return reply, reply.now_ms - (begun + wall_ms()) // 2
+
+
+def _json(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> dict[str, object]:
+    loss = {"writes": reply.loss.writes, "found_at_ms": reply.loss.found_at_ms} if reply.HasField("loss") else None
+    stores = [
+        {"name": mark.name, "store_id": mark.store_id.hex(), "incarnation": mark.incarnation, "revision": mark.revision}
+        for mark in reply.marks
+    ]
+    return {
+        "engine": reply.engine,
+        "version": reply.version,
+        "stores": stores,
+        "now_ms": reply.now_ms,
+        "clock_difference_ms": difference_ms,
+        "loss": loss,
+    }
+
+
+def _print(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> None:
+    rows = [("engine, version", f"{reply.engine}, {reply.version}")]
+    for mark in reply.marks:
+        name = f"store {mark.name}".rstrip()
+        rows.append((name, f"{mark.store_id.hex()}, incarnation {mark.incarnation:,}, revision {mark.revision:,}"))
+    rows.append(("clock", f"{difference_ms / 1000:+.3f} s against this machine"))
+    if reply.HasField("loss"):
+        lost = f"about {reply.loss.writes:,} acknowledged writes were missing, found {when(reply.loss.found_at_ms)}"
+        rows.append(("LOSS", f"{lost}; adapters pushed again what they held"))
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table, markup=False)

@@ -1,0 +1,335 @@
+"""The embedded store of the Meta Service: what it acknowledged is there, or the start is refused; a repair tells what is lost."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from rocksdict import Rdict
+
+from adapter import rocks
+from adapter.codec import encode_key, encode_record, pack_names
+from adapter.errors import StoreDamagedError, StoreLockedError
+from adapter.metaservice import rocksdb_repair
+from adapter.metaservice.rocksdb_engine import RocksDbEngine
+from adapter.metaservice.rocksdb_metadata import RocksDbMetadata
+from adapter.metaservice.rocksdb_store import DATA, FAMILIES, REPAIRED, check, open_store
+from adapter.model import LocalStore, OffsetKey, OffsetRecord, SaveEntry
+from adapter.testing import eventually
+from adapter.watermark import Watermark
+from tests.durability.test_wal_damage import DAMAGE, WAL_DAMAGE
+from tests.unit.helpers import key, record
+
+CLUSTER = "c"
+KEYS = [key(f"s{number:03}") for number in range(40)]
+STORE = LocalStore("broker-a", "/data/adapter", bytes(range(16)), 7)
+Records = dict[OffsetKey, OffsetRecord]
+
+
+@contextlib.asynccontextmanager
+async def running(path: Path) -> AsyncIterator[RocksDbEngine]:
+    """An engine whose syncs are done."""
+    engine = RocksDbEngine.open(path)
+    task = asyncio.create_task(engine.run())
+    try:
+        yield engine
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        engine.close()
+
+
+async def fill(engine: RocksDbEngine, offsets: range) -> None:
+    """A save for each offset of each key, a reset, metadata, a report."""
+    for offset in offsets:
+        for at in range(0, len(KEYS), 10):
+            await engine.save(CLUSTER, [SaveEntry(each, record(offset, committed_at_ms=1)) for each in KEYS[at : at + 10]])
+        await RocksDbMetadata(engine).put(CLUSTER, f"k{offset}", b"value")
+    await engine.save(CLUSTER, [SaveEntry(KEYS[0], record(5, epoch=offsets.stop << 32, committed_at_ms=1))], STORE)
+
+
+async def held(engine: RocksDbEngine) -> Records:
+    """All records."""
+    return dict((await engine.list_page(CLUSTER, (), 1_000, b"")).entries)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store as a kill leaves it, in a table and a log."""
+    directory = tmp_path_factory.mktemp("killed")
+
+    async def build() -> None:
+        async with running(directory / "first") as engine:
+            await fill(engine, range(1, 6))
+            shutil.copytree(directory / "first", directory / "second")
+        async with running(directory / "second") as engine:
+            await fill(engine, range(6, 11))
+            shutil.copytree(directory / "second", directory / "killed")
+
+    asyncio.run(build())
+    return directory / "killed"
+
+
+def files(path: Path) -> dict[str, bytes]:
+    """What is in the files of a directory."""
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired(damage: str, killed: Path, tmp_path: Path) -> None:
+    """At every start; then what is left is no more than was there, it is noted, and the mark tells adapters of it (1, 2)."""
+    path = tmp_path / "meta"
+    shutil.copytree(killed, tmp_path / "intact")
+    async with running(tmp_path / "intact") as engine:
+        before, (mark,) = await held(engine), engine.marks()
+    shutil.copytree(killed, path)
+    DAMAGE[damage](path / "db")
+    damaged = files(path)
+    for _ in range(2):
+        with pytest.raises(StoreDamagedError, match="meta repair"):
+            RocksDbEngine.open(path)
+    assert files(path) == damaged
+    told = rocksdb_repair.repair(path, 0)
+    (kept,) = path.glob("damaged-*")
+    assert str(kept) in told
+    assert {name: data for name, data in files(kept).items() if name.startswith("db")} == {
+        name: data for name, data in damaged.items() if name.startswith("db")
+    }
+    async with running(path) as engine:
+        after, (repaired,) = await held(engine), engine.marks()
+        loss = engine.loss()
+        await fill(engine, range(11, 12))
+    assert all(record <= before[each] for each, record in after.items())
+    assert repaired.revision > mark.revision
+    assert (repaired.store_id, repaired.incarnation) != (mark.store_id, mark.incarnation)
+    assert after == before or loss
+    if damage in {*WAL_DAMAGE} - {"wal missing", "wal truncated to half", "zeroed page in the middle of the wal"}:
+        assert len(after) == len(before)  # what is behind the damage is found
+    RocksDbEngine.open(path).close()
+
+
+@pytest.mark.parametrize("damage", ["CURRENT missing", "bit flipped in the MANIFEST", "MANIFEST truncated to half"])
+async def test_a_repair_finds_everything_when_only_the_list_of_files_is_damaged(
+    damage: str, killed: Path, tmp_path: Path
+) -> None:
+    """In the tables and in the logs, of which the newest ones are of families that no table has yet."""
+    shutil.copytree(killed, tmp_path / "intact")
+    async with running(tmp_path / "intact") as engine:
+        before = await held(engine)
+        metadata = (await RocksDbMetadata(engine).list_page(CLUSTER, "", 100, "")).entries
+        known = await engine.report_store(CLUSTER, STORE, b"", 9)
+    shutil.copytree(killed, tmp_path / "meta")
+    DAMAGE[damage](tmp_path / "meta" / "db")
+    rocksdb_repair.repair(tmp_path / "meta", 0)
+    async with running(tmp_path / "meta") as engine:
+        assert await held(engine) == before
+        assert (await RocksDbMetadata(engine).list_page(CLUSTER, "", 100, "")).entries == metadata
+        assert await engine.report_store(CLUSTER, STORE, b"", 9) == known
+
+
+async def test_every_bit_of_the_log_counts(killed: Path, tmp_path: Path) -> None:
+    """Refused, or everything is there: never silent. At places all over the log, the last record's included."""
+    (log,) = [file for file in (killed / "db").glob("*.log") if file.stat().st_size]
+    data = log.read_bytes()
+    path = tmp_path / "meta"
+    shutil.copytree(killed, path)
+    whole = check(path, 1)
+    for at in (*range(3, len(data), max(len(data) // 40, 1)), *range(len(data) - 60, len(data), 7)):
+        (path / "db" / log.name).write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        with pytest.raises(StoreDamagedError):
+            assert check(path, whole.seq) == whole
+
+
+def rewritten(killed: Path, path: Path, change: Callable[[Rdict], None]) -> Path:
+    """A copy of a store, of which something is changed that RocksDB cannot notice."""
+    shutil.copytree(killed, path)
+    db = rocks.open_store(path / "db", FAMILIES, "")
+    data = db.get_column_family(DATA)
+    change(data)
+    data.close()
+    db.close()
+    return path
+
+
+def test_rows_that_vanished_are_missed_though_the_newest_write_is_there(killed: Path, tmp_path: Path) -> None:
+    """As when one of several log files is gone."""
+    path = rewritten(killed, tmp_path / "meta", lambda data: data.delete(next(iter(data.keys()))))
+    with pytest.raises(StoreDamagedError, match="rows are there, and"):
+        open_store(path)
+
+
+def test_rows_that_went_back_are_missed_though_all_are_there(killed: Path, tmp_path: Path) -> None:
+    """Their older values have older write counters."""
+
+    def go_back(data: Rdict) -> None:
+        first = next(iter(data.keys()))
+        data.put(first, encode_record(record(1), 2))
+
+    with pytest.raises(StoreDamagedError, match="older than what was acknowledged"):
+        open_store(rewritten(killed, tmp_path / "meta", go_back))
+
+
+async def test_a_mark_tells_only_of_what_is_synced(tmp_path: Path) -> None:
+    """Also in the replies of others: what a power cut takes must not look like a loss."""
+    engine = RocksDbEngine.open(tmp_path / "meta")
+    (before,) = engine.marks()
+    engine._write({pack_names(CLUSTER, *KEYS[0]): record(5)})
+    assert engine.marks() == [before]
+    engine.close()
+
+
+@pytest.mark.parametrize("damage", ["missing", "zeroed", "garbage"])
+async def test_a_watermark_that_cannot_be_read_is_damage(damage: str, killed: Path, tmp_path: Path) -> None:
+    """Nothing would tell how much the store has to hold. A repair notes it, for nobody knows what is missing."""
+    path = tmp_path / "meta"
+    shutil.copytree(killed, path)
+    changes: dict[str, Callable[[Path], object]] = {
+        "missing": lambda file: file.unlink(),
+        "zeroed": lambda file: file.write_bytes(bytes(64)),
+        "garbage": lambda file: file.write_bytes(b"x" * 64),
+    }
+    changes[damage](path / "watermark")
+    for _ in range(2):
+        with pytest.raises(StoreDamagedError, match="watermark is missing or unreadable"):
+            RocksDbEngine.open(path)
+    rocksdb_repair.repair(path, 0)
+    engine = RocksDbEngine.open(path)
+    assert engine.loss()
+    engine.close()
+
+
+async def test_a_torn_end_of_the_log_that_nobody_was_told_of_is_no_damage(tmp_path: Path) -> None:
+    """Written and not synced when the machine went down: no reply has left."""
+    async with running(tmp_path / "meta") as engine:
+        await engine.save(CLUSTER, [SaveEntry(KEYS[0], record(5))])
+        engine._write({b"\1c" + b"\7default\1g\2s0": record(6)})
+        shutil.copytree(tmp_path / "meta", tmp_path / "killed")
+    (log,) = [file for file in (tmp_path / "killed" / "db").glob("*.log") if file.stat().st_size]
+    log.write_bytes(log.read_bytes()[:-20])
+    async with running(tmp_path / "killed") as engine:
+        assert await held(engine) == {KEYS[0]: record(5)}
+
+
+async def test_the_watermark_follows_the_sync_and_goes_before_the_reply(tmp_path: Path) -> None:
+    """Not before: a power cut would make an alarm of what nobody was told. Not behind: a loss would go unnoticed."""
+    engine = RocksDbEngine.open(tmp_path / "meta")
+    saving = asyncio.create_task(engine.save(CLUSTER, [SaveEntry(KEYS[0], record(5))]))
+    await eventually(lambda: engine._state.seq == 2)
+    assert _watermark(tmp_path / "meta") == 1
+    running_engine = asyncio.create_task(engine.run())
+    await saving
+    assert _watermark(tmp_path / "meta") == engine.marks()[0].revision == 2
+    running_engine.cancel()
+    await asyncio.wait([running_engine])
+    engine.close()
+
+
+def _watermark(path: Path) -> int:
+    watermark = Watermark.open(path / "watermark")
+    watermark.close()
+    return watermark.value
+
+
+async def test_every_change_keeps_the_bookkeeping(tmp_path: Path) -> None:
+    """Saves, merges, deletes, expiries, sweeps, metadata, reports: after each the store is as it says."""
+    path = tmp_path / "meta"
+    async with running(path) as engine:
+        metadata = RocksDbMetadata(engine)
+        changes: list[Callable[[], Awaitable[object]]] = [
+            lambda: engine.save(CLUSTER, [SaveEntry(each, record(5)) for each in (*KEYS, KEYS[0])]),
+            lambda: engine.merge(CLUSTER, [*map(encode_key, KEYS)], [encode_record(record(6))] * len(KEYS), STORE),
+            lambda: engine.merge(CLUSTER, [*map(encode_key, KEYS)], [encode_record(record(6))] * len(KEYS), STORE),
+            lambda: engine.delete(CLUSTER, "default", "g", [KEYS[0].shard]),
+            lambda: engine.expire(CLUSTER, "default", "g", 2**60, 2**60),
+            lambda: engine.drop_tombstones(2**62),
+            lambda: metadata.put(CLUSTER, "k", b"1"),
+            lambda: metadata.put(CLUSTER, "k", b"2"),
+            lambda: metadata.delete(CLUSTER, "k"),
+            lambda: engine.report_store(CLUSTER, STORE, b"", 5),
+            lambda: engine.forget_stores(2**62),
+            lambda: engine.save(CLUSTER, [SaveEntry(KEYS[0], record(7))], STORE),
+        ]
+        revision = 0
+        for number, change in enumerate(changes):
+            await change()
+            (mark,) = engine.marks()
+            assert mark.revision >= revision
+            revision = mark.revision
+            shutil.copytree(path, tmp_path / str(number))
+            assert check(tmp_path / str(number), revision) == engine._state
+
+
+async def test_only_one_process_has_a_store(tmp_path: Path) -> None:
+    """Told before anything is read: what another one is writing would look like damage."""
+    engine = RocksDbEngine.open(tmp_path / "meta")
+    with pytest.raises(StoreLockedError, match="another process"):
+        open_store(tmp_path / "meta")
+    with pytest.raises(StoreLockedError, match="another process"):
+        rocksdb_repair.repair(tmp_path / "meta", 0)
+    engine.close()
+    RocksDbEngine.open(tmp_path / "meta").close()
+
+
+async def test_an_intact_store_is_not_repaired(killed: Path, tmp_path: Path) -> None:
+    """Its incarnation would make every adapter push all it has for nothing."""
+    shutil.copytree(killed, tmp_path / "meta")
+    before = files(tmp_path / "meta")
+    assert "nothing was done" in rocksdb_repair.repair(tmp_path / "meta", 0)
+    assert files(tmp_path / "meta") == before
+
+
+@pytest.mark.parametrize("step", ["built", "set aside", "advanced"])
+async def test_a_repair_that_is_killed_is_run_again(
+    step: str, killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then no start takes what is there for the store."""
+    path = tmp_path / "meta"
+    shutil.copytree(killed, path)
+    DAMAGE["bit flipped in the middle of the wal"](path / "db")
+
+    class KilledError(Exception):
+        """Ends the repair where the test says."""
+
+    def ends(*_arguments: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        if step == "built":
+            patch.setattr(rocksdb_repair, "_put_in_place", ends)
+        elif step == "set aside":
+            patch.setattr(Watermark, "advance", ends)
+        else:
+            patch.setattr(Watermark, "sync", ends)
+        with pytest.raises(KilledError):
+            rocksdb_repair.repair(path, 0)
+    assert (path / REPAIRED).exists()
+    with pytest.raises(StoreDamagedError, match="Run `offset-adapter meta repair"):
+        RocksDbEngine.open(path)
+    rocksdb_repair.repair(path, 0)
+    async with running(path) as engine:
+        assert len(await held(engine)) == len(KEYS)
+        assert engine.loss()
+    assert len([*path.glob("damaged-*/db")]) == 1
+
+
+async def test_a_second_store_at_the_same_place_changes_nothing_unless_it_replaces_the_first(tmp_path: Path) -> None:
+    """A cache that was made anew where one was, or is an older copy: the adapter is told, and says when it takes its place."""
+    other = STORE._replace(store_id=b"another store id", flushed_seq=1)
+    async with running(tmp_path / "meta") as engine:
+        assert await engine.report_store(CLUSTER, STORE, b"", 1) is None
+        await engine.save(CLUSTER, [SaveEntry(KEYS[0], record(5))], STORE._replace(flushed_seq=9))
+        await engine.save(CLUSTER, [SaveEntry(KEYS[0], record(6))], STORE._replace(flushed_seq=8))
+        await engine.save(CLUSTER, [SaveEntry(KEYS[0], record(7))], other)
+        for _ in range(2):
+            known = await engine.report_store(CLUSTER, other, b"", 3)
+            assert known
+            assert known.store == STORE._replace(flushed_seq=9)
+        assert (await engine.report_store(CLUSTER, other, STORE.store_id, 4)) == known
+        assert (await engine.report_store(CLUSTER, other, b"", 5)) == (other, 4)
+        assert await engine.report_store(CLUSTER, other._replace(path="/elsewhere"), b"", 5) is None
+        assert await engine.report_store("d", other, b"", 5) is None
+        assert await engine.forget_stores(6) == 3
+    async with running(tmp_path / "meta") as engine:
+        assert await engine.report_store(CLUSTER, other, b"", 5) is None
