@@ -36,7 +36,7 @@ async def _flushed(*adapters: ServiceProcess) -> None:
             await until_clean(client)
 
 
-async def _holds(meta: ServiceProcess, history: History) -> None:
+async def at_least_in(meta: ServiceProcess, history: History) -> None:
     """Wait until a Meta Service holds all that adapters acknowledged."""
     least = history.least(ADAPTER)
     async with asyncio.timeout(WAIT_S):
@@ -72,7 +72,7 @@ async def test_idle_adapters_push_everything_again(tmp_path: Path, lose: Callabl
         meta.kill()
         lose(store, copy)
         meta.start()
-        await _holds(meta, history)
+        await at_least_in(meta, history)
         for adapter in adapters:
             await eventually(lambda adapter=adapter: _compared(adapter), WAIT_S)  # type: ignore[misc]
             status = status_of(adapter)
@@ -106,7 +106,7 @@ async def test_an_adapter_that_is_killed_half_way_leaves_nothing_behind(tmp_path
         adapter.start()
         assert status_of(adapter).state == offsets_pb.StatusReply.DEGRADED
         meta.start()
-        await _holds(meta, history)
+        await at_least_in(meta, history)
         assert adapter.stop() == 0
 
 
