@@ -104,6 +104,8 @@ def _create(path: Path, families: Sequence[str], fill: Callable[[Rdict], None]) 
 
     So one whose making was cut short is never taken for one that lost files: the next start makes it anew.
     """
+    if not os.access(path, os.W_OK | os.X_OK):  # a rename over it would not ask
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     fresh = path.with_name(f"{path.name}.new")
     if fresh.exists():
         shutil.rmtree(fresh)
