@@ -138,6 +138,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self, request: meta_pb.ExpireOffsetDataRequest, context: Context
     ) -> meta_pb.ExpireOffsetDataReply:
         self._metrics.calls.labels("ExpireOffsetData").inc()
+        cluster = _cluster(request.cluster_name)
         namespace, group = _group(request.namespace, "", request.group)
         if not 0 < request.before_ms <= request.now_ms:
             raise InvalidInputError(f"before_ms: {request.before_ms} is not between 1 and now_ms, {request.now_ms}")
@@ -145,7 +146,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         if abs(ahead_ms) > CLOCK_LIMIT_MS:
             where = "ahead of" if ahead_ms > 0 else "behind"
             raise InvalidInputError(f"now_ms: is {abs(ahead_ms)} ms {where} this server's clock; one of both is wrong")
-        expiry = await self._engine.expire(_cluster(request.cluster_name), namespace, group, request.before_ms, request.now_ms)
+        expiry = await self._engine.expire(cluster, namespace, group, request.before_ms, request.now_ms)
         return meta_pb.ExpireOffsetDataReply(expired=expiry.expired, newest_ms=expiry.newest_ms)
 
     @answering
