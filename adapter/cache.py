@@ -71,7 +71,10 @@ class OffsetCache:
         """
         with contextlib.ExitStack() as undo:
             undo.callback(disk.close)
-            cache = cls(disk, wal_sync)
+            try:
+                cache = cls(disk, wal_sync)
+            except StoreDamagedError as error:
+                raise StoreDamagedError(f"{disk.name}: {error}. {ADVICE}") from error
             if only is not None and cache.store_id != only:
                 raise StorageFailedError(
                     f"{disk.name}: holds another store ({cache.store_id.hex() or 'a new one'}) than the one that was open "

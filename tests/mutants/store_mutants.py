@@ -99,7 +99,7 @@ STORE_MUTANTS = (
         "the-old-store-is-forgotten-before-the-loss-is-durable",
         "meta_watch.py",
         "        known = await self._report(store)\n        if known and",
-        "        known = await self._report(store)\n        await self._report(store, known.store_id if known else b'')\n        if known and",
+        "        known = await self._report(store, (await self._report(store) or store).store_id)\n        if known and",
         "killed in between, the next start knows nothing of the loss",
         (_WATCH + "test_a_fresh_store_in_the_place_of_another_one_is_a_loss",),
     ),
