@@ -63,9 +63,9 @@ async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> Non
     """Without a new commit; larger values that stand there are adopted (2, 3)."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
-        await core.meta_watch.recover()
         await flushed(core, 5, "a")
         await flushed(core, 7, "b")
+        await core.meta_watch.recover()
         meta.restore({A: record(9)})
         await compared(core)
         assert (meta.records[A].offset, meta.records[B].offset) == (9, 7)
