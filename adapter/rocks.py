@@ -85,8 +85,11 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
         raise _explained(error, path, advice) from error
     if names and "CURRENT" not in names:
         raise StoreDamagedError(f"{path}: has files of a store, but its CURRENT file is missing. {advice}")
+    opening = options(create=False)
+    # Else a family with few rows keeps the log for ever: a start would have to replay all of MAX_WAL_BYTES.
+    opening.set_atomic_flush(len(families) > 1)
     try:
-        return Rdict(str(path), options=options(create=False), column_families={name: options() for name in families})
+        return Rdict(str(path), options=opening, column_families={name: options() for name in families})
     except Exception as error:
         raise _explained(error, path, advice) from error
 

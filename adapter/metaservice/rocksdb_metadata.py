@@ -10,8 +10,8 @@ from adapter.metaservice.metadata import Entry, Filling, Page, conflict
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 
 _ENTRIES = b"m/"
-_LAST_REVISION = b"revision"  # given to a write; like `schema` it does not begin as an entry does
-_REVISION = struct.Struct(">Q")
+LAST_REVISION = b"revision"  # given to a write; it does not begin as an entry does
+REVISION_FORM = struct.Struct(">Q")
 
 
 class RocksDbMetadata:
@@ -60,10 +60,10 @@ class RocksDbMetadata:
 
     def _put(self, where: bytes, key: str, value: bytes, expected: int | None) -> int:
         self._expect(where, key, expected)
-        last = self._engine.get_meta(_LAST_REVISION)
-        revision: int = 1 + (_REVISION.unpack(last)[0] if last else 0)
-        stamp = _REVISION.pack(revision)
-        self._engine.write_meta({where + key.encode(): stamp + value, _LAST_REVISION: stamp})
+        last = self._engine.get_meta(LAST_REVISION)
+        revision: int = 1 + (REVISION_FORM.unpack(last)[0] if last else 0)
+        stamp = REVISION_FORM.pack(revision)
+        self._engine.write_meta({where + key.encode(): stamp + value, LAST_REVISION: stamp})
         return revision
 
     def _delete(self, where: bytes, key: str, expected: int | None) -> bool:
@@ -91,4 +91,4 @@ def _where(cluster: str) -> bytes:
 
 
 def _entry(key: str, value: bytes) -> Entry:
-    return Entry(key, value[_REVISION.size :], _REVISION.unpack_from(value)[0])
+    return Entry(key, value[REVISION_FORM.size :], REVISION_FORM.unpack_from(value)[0])

@@ -21,6 +21,7 @@ from adapter.codec import decode_record, decode_seq
 from adapter.errors import AdapterError, DiskFullError, StoreDamagedError
 from adapter.files import sync_directory
 from adapter.metaservice import rocksdb_store as store
+from adapter.metaservice.rocksdb_metadata import LAST_REVISION, REVISION_FORM
 from adapter.metaservice.rocksdb_store import DATA, FAMILIES, LOSS, META, REPAIRED, ROWS, STATE, State
 from adapter.model import STORE_ID_BYTES
 from adapter.watermark import Watermark
@@ -138,12 +139,16 @@ class _Salvage:
         problem = self.problem(watermark)
         records, digest, newest = self._tally()
         state = self._state or State(secrets.token_bytes(STORE_ID_BYTES))
+        seq = max(watermark, state.seq, newest) + 1
         loss = self._loss
         if problem:
+            # Each revision of the metadata took a write: so no later one is like one that is lost.
+            revision = REVISION_FORM.pack(seq)
+            self._db.get_column_family(META).put(LAST_REVISION, revision + revision)
+            records, digest, _ = self._tally()
             missing = max(watermark - state.seq, 0) + max(state.records - records, 0)
             loss = Loss(max(missing, 1) + (loss.writes if loss else 0), wall_ms())
             log.error("repair.acknowledged_writes_lost", writes=loss.writes, problem=problem)
-        seq = max(watermark, state.seq, newest) + 1
         store.fill(self._db, State(state.store_id, state.incarnation + 1, seq, records, digest), loss)
         rocks.guarded(self._db.flush_wal, True)
 

@@ -110,6 +110,24 @@ async def test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired(damage: 
     RocksDbEngine.open(path).close()
 
 
+async def test_no_revision_of_the_metadata_is_given_twice_after_a_loss(tmp_path: Path) -> None:
+    """A compare-and-set with one from before must not fit by chance."""
+    async with running(tmp_path / "meta") as engine:
+        for _ in range(3):
+            await RocksDbMetadata(engine).put(CLUSTER, "k", b"kept")
+        shutil.copytree(tmp_path / "meta" / "db", tmp_path / "older")
+        last = [await RocksDbMetadata(engine).put(CLUSTER, "k", b"lost") for _ in range(3)][-1]
+        shutil.copytree(tmp_path / "meta", tmp_path / "damaged")
+    shutil.rmtree(tmp_path / "damaged" / "db")
+    shutil.copytree(tmp_path / "older", tmp_path / "damaged" / "db")
+    rocksdb_repair.repair(tmp_path / "damaged", 0)
+    async with running(tmp_path / "damaged") as engine:
+        found = await RocksDbMetadata(engine).get(CLUSTER, "k")
+        assert found
+        assert (found.value, found.revision) == (b"kept", 3)
+        assert await RocksDbMetadata(engine).put(CLUSTER, "k", b"new") > last
+
+
 @pytest.mark.parametrize("damage", ["CURRENT missing", "bit flipped in the MANIFEST", "MANIFEST truncated to half"])
 async def test_a_repair_finds_everything_when_only_the_list_of_files_is_damaged(
     damage: str, killed: Path, tmp_path: Path
@@ -259,6 +277,16 @@ async def test_every_change_keeps_the_bookkeeping(tmp_path: Path) -> None:
             revision = mark.revision
             shutil.copytree(path, tmp_path / str(number))
             assert check(tmp_path / str(number), revision) == engine._state
+
+
+async def test_the_log_goes_when_its_rows_are_in_a_table(tmp_path: Path) -> None:
+    """Each batch has a row in `meta`, which alone would never fill a table: a start would replay everything since the last."""
+    async with running(tmp_path / "meta") as engine:
+        for number in range(6):
+            rows = {pack_names(CLUSTER, *key(f"s{at}")): record(number, metadata="m" * 4096) for at in range(2_000)}
+            engine._write(rows)
+        logs = tmp_path / "meta" / "db"
+        await eventually(lambda: sum(file.stat().st_size for file in logs.glob("*.log")) < rocks.WRITE_BUFFER_BYTES * 2)
 
 
 async def test_only_one_process_has_a_store(tmp_path: Path) -> None:
