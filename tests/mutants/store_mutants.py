@@ -113,11 +113,19 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "files-that-are-gone-are-written-to",
+        "cache.py",
+        "        self.missing = await self._disk.apart(self._disk.missing)\n",
+        '        self.missing = ""\n',
+        "commits are acknowledged into unlinked files",
+        (_GONE + "test_commits_into_files_that_are_gone_end_soon_and_reach_the_meta_service",),
+    ),
+    Mutant(
+        "a-watermark-that-is-gone-is-written-to",
         "disk.py",
         "            if not self._watermark.is_in_place():\n",
         "            if self._watermark.value > 2**63:\n",
-        "commits are acknowledged into unlinked files",
-        (_GONE + "test_commits_into_files_that_are_gone_end_soon_and_reach_the_meta_service",),
+        "what is acknowledged from then on leaves no trace outside the WAL",
+        ("unit/test_missing_files.py::test_a_file_that_is_not_in_its_place_is_seen",),
     ),
     Mutant(
         "a-log-that-is-gone-is-written-to",
