@@ -198,7 +198,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
                     taken_at_ms=core.clocks.now_ms(),
                     records=snapshot.records,
                     flushed_seq=snapshot.flushed_seq,
-                    broker=self._situation.config.journal.broker,
+                    broker=self._situation.config.broker,
                 )
             )
             async with aclosing(snapshot.pages()) as pages:

@@ -5,6 +5,7 @@ acknowledged writes says so at open. Never knows of the Meta Service.
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -19,15 +20,15 @@ from adapter.config import WalSync
 from adapter.disk import ADVICE, Batch, Disk, RocksDisk
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
 from adapter.hot import Absent, Held, HotRecords
-from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.model import STORE_ID_BYTES, GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.snapshot import Snapshot, Snapshots
-from adapter.writing import LOSS, STATE, Forward, Loss, State, Stored, Writing, decode_member, member_key
+from adapter.writing import LOSS, STATE, STORE_ID, Forward, Loss, State, Stored, Writing, decode_member, member_key
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 _FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
-SPACE_CHECK_S = 0.5  # while the disk is full
+WATCH_S = 0.5  # between two looks at the files, and for space on a full disk
 
 
 class OffsetCache:
@@ -49,22 +50,38 @@ class OffsetCache:
         loss = disk.get(LOSS)
         self.loss = Loss.decode(loss) if loss else None
         self.loss_at_open = False
+        # Made with the store, and never again.
+        self.store_id = disk.get(STORE_ID) or b""
+        # Which files are gone that are open here; empty while all are there.
+        self.missing = ""
 
     @classmethod
-    def open(cls, path: Path, wal_sync: WalSync, *, create: bool = True) -> Self:
-        """Open or create the store at `path`, and verify it. Blocks. Raises what `RocksDisk.open` and `over` raise."""
-        return cls.over(RocksDisk.open(path, create=create), wal_sync)
+    def open(cls, path: Path, wal_sync: WalSync, *, only: bytes | None = None) -> Self:
+        """Open or create the store at `path`, and verify it; with `only` no other store than the one that has this `store_id`.
+
+        Blocks. Raises what `RocksDisk.open` and `over` raise.
+        """
+        return cls.over(RocksDisk.open(path, create=only is None), wal_sync, only=only)
 
     @classmethod
-    def over(cls, disk: Disk, wal_sync: WalSync) -> Self:
+    def over(cls, disk: Disk, wal_sync: WalSync, *, only: bytes | None = None) -> Self:
         """Verify the store on an open disk, which it closes when that fails: reads every record once. Blocks.
 
         Raises StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do.
         """
         with contextlib.ExitStack() as undo:
             undo.callback(disk.close)
-            cache = cls(disk, wal_sync)
+            try:
+                cache = cls(disk, wal_sync)
+            except StoreDamagedError as error:
+                raise StoreDamagedError(f"{disk.name}: {error}. {ADVICE}") from error
+            if only is not None and cache.store_id != only:
+                raise StorageFailedError(
+                    f"{disk.name}: holds another store ({cache.store_id.hex() or 'a new one'}) than the one that was open "
+                    f"({only.hex()}); bring that one back, or restart the adapter to go on with this one"
+                )
             cache._verify()
+            cache._identify()
             disk.begin(wal_sync)
             undo.pop_all()
         log.info("cache.opened", path=disk.name, keys=cache.keys, seq=cache.seq, flushed_seq=cache.flushed_seq)
@@ -213,13 +230,42 @@ class OffsetCache:
                 raise self._fail(f"the sync of the watermark failed: {error}") from error
 
     async def watch(self) -> None:
-        """Raise StorageFailedError when the store has to be opened again: it failed, or its full disk has space again."""
+        """Raise StorageFailedError when the store has to be opened again: it failed, or its full disk has space again.
+
+        Or its files are gone from their place. Until that is seen, commits go into files that nobody can open again.
+        """
         while True:
-            with anyio.move_on_after(SPACE_CHECK_S):
+            with anyio.move_on_after(WATCH_S):
                 await self.failed.wait()
+            self.check()
+            await self.look()
             self.check()
             if self._disk_full and self._has_space():
                 raise self._fail("the disk was full and has space again")
+
+    async def look(self) -> str:
+        """Which of the open files are gone from their place. Once some are, nothing is written any more."""
+        self.missing = await self._disk.apart(self._disk.missing)
+        if self.missing:
+            self._fail(f"the store is gone: {self.missing}; is its disk mounted? Bring the same directory back")
+        return self.missing
+
+    async def note_loss(self, writes: int, why: str, reached: int = 0) -> None:
+        """Remember for ever that acknowledged writes are missing here, before anything is done about it.
+
+        `reached`: the highest write counter that was in use: none comes again. Raises DiskFullError, StorageFailedError.
+        """
+        self._put_loss(writes, why, reached)
+        await self.sync()
+
+    def forget_flushed(self) -> None:
+        """From here on nothing counts as flushed: the Meta Service holds less than it acknowledged.
+
+        Killed now, the next start compares everything anyway; but a stop flushes all, and a start without the Meta Service too.
+        """
+        self.flushed_seq = 0
+        with contextlib.suppress(AdapterError):
+            self.write({})
 
     def check(self) -> None:
         """Raise StorageFailedError once a sync has failed."""
@@ -250,6 +296,11 @@ class OffsetCache:
     def unsynced_writes(self) -> int:
         """Acknowledged writes that a power cut could lose now."""
         return self.seq - self.synced_seq
+
+    @property
+    def acknowledged_seq(self) -> int:
+        """The newest write that may have been acknowledged."""
+        return self.synced_seq if self.wal_sync == "always" else self.seq
 
     @property
     def must_sync(self) -> bool:
@@ -296,27 +347,40 @@ class OffsetCache:
         if (keys, digest % 2**64) != (self._keys, self._digest):
             missing += max(self._keys - keys, 1)
         self._keys, self._digest = keys, digest % 2**64
+        why = [f"{missing} acknowledged writes are not there: damaged files"] if missing else []
+        if not self._disk.watermark_intact and self.seq:
+            why.append("the watermark is missing or cannot be read, so nobody knows what was acknowledged")
         if self._disk.machine_went_down():
-            log.warning("cache.machine_went_down", help="acknowledged commits that were not synced yet may be missing")
-            missing = max(missing, 1)
-        if missing:
-            self._note_loss(missing)
+            why.append("the machine went down, and took acknowledged commits that were not synced yet")
+        if why:
+            self._put_loss(max(missing, 1), "; ".join(why), self._disk.watermark)
+            self._disk.sync_now()
+            self.synced_seq = self.seq
 
-    def _note_loss(self, writes: int) -> None:
-        """Store the loss and the new bookkeeping in one synced batch: found once, told in status for ever."""
-        self.loss = Loss(writes, time.time_ns() // 1_000_000)
+    def _identify(self) -> None:
+        """Give a new store its identity, durably."""
+        if len(self.store_id) != STORE_ID_BYTES:
+            self.store_id = os.urandom(STORE_ID_BYTES)
+            batch = self._disk.batch()
+            batch.put(STORE_ID, self.store_id)
+            self._write(batch)
+            self._disk.sync_now()
+
+    def _put_loss(self, writes: int, why: str, reached: int) -> None:
+        """Store the loss and the new bookkeeping in one batch: found once, told in status for ever."""
+        self.loss = Loss(writes, time.time_ns() // 1_000_000, why)
         self.loss_at_open = True
-        self.seq = self.synced_seq = max(self.seq, self._disk.watermark)
+        self.seq = max(self.seq, reached)
         batch = self._disk.batch()
         batch.put(LOSS, self.loss.encode())
         batch.put(STATE, State(self.seq, self.flushed_seq, self._keys, self._digest).encode())
         self._write(batch)
-        self._disk.sync_now()
         log.error(
             "cache.acknowledged_writes_lost",
             writes=writes,
             path=self._disk.name,
-            help="a power cut, or damaged files; what is missing is looked up in the Meta Service",
+            why=why,
+            help="what is missing is looked up in the Meta Service",
         )
 
     def _write(self, batch: Batch) -> None:

@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+# By how much (milliseconds) the clocks of an adapter and of the Meta Service may differ before one of them counts as wrong.
+CLOCK_LIMIT_MS = 30_000
+
 
 def wall_ms() -> int:
     """Unix time in milliseconds."""

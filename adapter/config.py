@@ -178,7 +178,6 @@ class JournalSection(Section):
     """A record of what changed, for the pipeline. Without a path: none."""
 
     path: FilePath | None = None
-    broker: Annotated[str, AfterValidator(name_of_part)] = Field(default_factory=socket.gethostname)
     segment_max_bytes: int = Field(default=16 * 2**20, ge=65_536, le=2**30)
     segment_max_age_ms: int = Field(default=60_000, ge=100, le=86_400_000)
     disk_max_bytes: int = Field(default=2**30, ge=2**20, le=2**50)
@@ -231,6 +230,7 @@ class PolicyRule(Section):
 class AdapterConfig(Section):
     """config/adapter.toml."""
 
+    broker: Annotated[str, AfterValidator(name_of_part)] = Field(default_factory=socket.gethostname)
     mode: Mode = "cached"
     policy: Annotated[tuple[PolicyRule, ...], Strict(strict=False)] = ()
     server: AdapterServerSection = AdapterServerSection()

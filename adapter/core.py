@@ -26,6 +26,7 @@ from adapter.journal import NO_JOURNAL, Journal
 from adapter.large import LargeCalls
 from adapter.lone import LoneCommits
 from adapter.meta_client import MetaClient
+from adapter.meta_watch import MetaWatch
 from adapter.metrics import AdapterMetrics
 from adapter.ownership import Ownership
 from adapter.reads import GroupLoader, OffsetReader
@@ -53,6 +54,7 @@ class Core:
     flusher: Flusher
     ownership: Ownership
     recovery: Recovery
+    meta_watch: MetaWatch
     expiry: Expiry
     large: LargeCalls
     admin_calls: LargeCalls
@@ -63,13 +65,13 @@ class Core:
 class Opening(Protocol):
     """How a local store is opened; raises what `OffsetCache.open` raises."""
 
-    async def __call__(self, config: AdapterConfig, *, create: bool) -> OffsetCache:
-        """Open it; with `create` False only one that is there."""
+    async def __call__(self, config: AdapterConfig, *, only: bytes | None) -> OffsetCache:
+        """Open it, or make it; with `only` none but the one that has this `store_id`."""
 
 
-async def open_cache(config: AdapterConfig, *, create: bool) -> OffsetCache:
+async def open_cache(config: AdapterConfig, *, only: bytes | None) -> OffsetCache:
     """Open the local store in a worker thread: a replay of its WAL may take a while."""
-    return await anyio.to_thread.run_sync(partial(OffsetCache.open, config.cache.path, config.cache.wal_sync, create=create))
+    return await anyio.to_thread.run_sync(partial(OffsetCache.open, config.cache.path, config.cache.wal_sync, only=only))
 
 
 @asynccontextmanager
@@ -93,6 +95,7 @@ async def running_core(
     loader = GroupLoader(cache, committer, meta)
     write_through = WriteThrough(committer, cache, meta, metrics, journal)
     flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks, journal)
+    recovery = Recovery(cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
     groups = Groups(cache, dirty, large)
     commits = Router(config, loader, committer, write_through)
@@ -127,9 +130,8 @@ async def running_core(
                 reader=reader,
                 flusher=flusher,
                 ownership=Ownership(cache, dirty, committer, flusher, large),
-                recovery=Recovery(
-                    cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic
-                ),
+                recovery=recovery,
+                meta_watch=MetaWatch(config.broker, config.cache.path, cache, flusher, recovery, meta),
                 expiry=expiry,
                 large=large,
                 admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),

@@ -5,9 +5,10 @@ nothing of records.
 """
 
 import contextlib
+import errno
 import gc
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self, TypeVar, cast
 
@@ -23,6 +24,8 @@ from adapter.watermark import Watermark
 R = TypeVar("R")
 
 REOPEN_SPARE_BYTES = 2**20  # beyond the replay: manifest, options, a new WAL
+# Says nothing about a file that is looked for.
+_NO_ROOM_TO_LOOK = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 ADVICE = (
     "Stop the adapter and run `offset-adapter repair --config FILE`, which keeps a copy; "
@@ -51,6 +54,10 @@ class Disk(Protocol):
     @property
     def watermark(self) -> int:
         """The watermark's value."""
+
+    @property
+    def watermark_intact(self) -> bool:
+        """False when there was no watermark that could be read at the open; `begin` makes it anew."""
 
     def get(self, key: bytes) -> bytes | None:
         """A value."""
@@ -88,6 +95,12 @@ class Disk(Protocol):
     def begin(self, wal_sync: WalSync) -> None:
         """Mark the store as open, synced, for the next `machine_went_down`."""
 
+    def missing(self) -> str:
+        """Which of the open files are not where they were opened: what is written there is gone at the next open. Thread-safe.
+
+        Empty while all are in their place.
+        """
+
     def finish(self) -> None:
         """Sync store and watermark and take the mark of `begin` away. Blocks."""
 
@@ -113,6 +126,8 @@ class RocksDisk:
         self._db = db
         self._watermark = watermark
         self._limiter = anyio.CapacityLimiter(1)
+        self._lock = _file_id(path / "db" / "LOCK")
+        self._newest_log = _newest_log(_names(path / "db"))
 
     @classmethod
     def open(cls, path: Path, *, create: bool = True) -> Self:
@@ -123,7 +138,8 @@ class RocksDisk:
         """
         database = path / "db"
         try:
-            path.mkdir(0o700, parents=create, exist_ok=True)
+            if create:
+                path.mkdir(0o700, parents=True, exist_ok=True)
             existed = database.exists() and any(database.iterdir())
             if not existed and not create:
                 raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
@@ -146,6 +162,11 @@ class RocksDisk:
     def watermark(self) -> int:
         """See `Disk`."""
         return self._watermark.value
+
+    @property
+    def watermark_intact(self) -> bool:
+        """See `Disk`."""
+        return self._watermark.intact
 
     def get(self, key: bytes) -> bytes | None:
         """See `Disk`."""
@@ -198,6 +219,7 @@ class RocksDisk:
     def begin(self, wal_sync: WalSync) -> None:
         """See `Disk`: writes the `running` file."""
         try:
+            self._watermark.establish()
             running.begin(self._path / "running", wal_sync)
         except OSError as error:
             raise rocks.translate(error) from error
@@ -207,6 +229,26 @@ class RocksDisk:
         self.sync_now()
         self._watermark.sync()
         running.end(self._path / "running")
+
+    def missing(self) -> str:
+        """See `Disk`: the watermark, RocksDB's LOCK and CURRENT, and its newest WAL."""
+        database = self._path / "db"
+        try:
+            if not self._watermark.is_in_place():
+                return f"{self._path / 'watermark'}: the file that is open is not there any more"
+            if _file_id(database / "LOCK") != self._lock:
+                return f"{database}: is not the database that is open"
+            names = _names(database)
+        except OSError as error:
+            return "" if error.errno in _NO_ROOM_TO_LOOK else f"{error.filename or self._path}: {error.strerror}"
+        if "CURRENT" not in names:
+            return f"{database / 'CURRENT'}: is gone"
+        # RocksDB begins a new WAL before it deletes an old one.
+        newest = _newest_log(names)
+        if newest < self._newest_log:
+            return f"{database / f'{self._newest_log:06}.log'}: is gone"
+        self._newest_log = newest
+        return ""
 
     def has_room(self) -> bool:
         """See `Disk`: a replay writes the WAL's contents into a new file."""
@@ -221,3 +263,17 @@ class RocksDisk:
         """See `Disk`."""
         self._watermark.close()
         rocks.close(self._db)
+
+
+def _names(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir()}
+
+
+def _newest_log(names: Iterable[str]) -> int:
+    """The number of the newest WAL among a database's files; 0 when there is none."""
+    return max((int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal()), default=0)
+
+
+def _file_id(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino

@@ -13,7 +13,10 @@ import grpc
 import grpc.aio
 import structlog
 
-from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
+from adapter.clocks import wall_ms
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError, UnknownCallError
+from adapter.meta_told import Told
+from adapter.model import StoreMark
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.statuses import pushback_s
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:  # exists only in the stubs
 log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
+
+# Their replies tell how far the stores are, and the time.
+_TELLING = (meta_pb.SaveOffsetDataReply, meta_pb.MergeOffsetDataReply, meta_pb.ReportStoreReply)
 
 # What the same request may not meet again; another endpoint is tried at once.
 _UNAVAILABLE = {
@@ -48,6 +54,8 @@ class Endpoints:
         self._epochs: dict[str, bool] = {}  # whether they know them; of those that have answered once
         self.current = names[0]
         self.available = True
+        self.told = Told()
+        self.unanswered = 0  # calls that failed: whoever answers the next one may have been restarted meanwhile
 
     @property
     def knows_epochs(self) -> bool:
@@ -77,6 +85,7 @@ class Endpoints:
             try:
                 if epochs is not None:
                     await self._check_kind(name, timeout_s, epochs=epochs)
+                noted, sent_ms = self.told.marks.noted(), wall_ms()
                 answer = await call(self._stubs[name])
             except grpc.aio.AioRpcError as error:
                 found = _translate(name, error, timeout_s)
@@ -85,6 +94,9 @@ class Endpoints:
                     timed_out = timed_out or isinstance(found, TimedOutError)
                     if found.retry_after_s:
                         overloaded[name] = found.retry_after_s
+                    else:
+                        self.unanswered += 1
+                        self.told.changed.set()
                     continue
                 self.available = True
                 if epochs and error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -100,11 +112,26 @@ class Endpoints:
                 continue
             self.available = True
             self.current = name
+            if isinstance(answer, _TELLING):
+                self._take_told(name, answer, noted, sent_ms)
             return answer
         self.available = bool(overloaded)
         self.current = next(iter(overloaded), self.current)
         error_type = TimedOutError if timed_out else MetaUnavailableError
         raise error_type("; ".join(problems), retry_after_s=min(overloaded.values(), default=0.0))
+
+    def _take_told(
+        self,
+        name: str,
+        answer: "meta_pb.SaveOffsetDataReply | meta_pb.MergeOffsetDataReply | meta_pb.ReportStoreReply",
+        noted: Mapping[str, StoreMark],
+        sent_ms: int,
+    ) -> None:
+        """RobustMQ tells nothing."""
+        if answer.now_ms:
+            self.told.skew.take(sent_ms, wall_ms(), answer.now_ms)
+        marks = [StoreMark(mark.name, mark.store_id, mark.incarnation, mark.revision) for mark in answer.marks]
+        self.told.take(noted, marks, name)
 
     async def _check_kind(self, name: str, timeout_s: float, *, epochs: bool) -> None:
         if name not in self._epochs:
@@ -145,7 +172,7 @@ async def _knows_epochs(stub: "Stub", timeout_s: float) -> bool | None:
 def _translate(endpoint: str, error: grpc.aio.AioRpcError, timeout_s: float) -> AdapterError:
     code = error.code()
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return RefusedError(f"{endpoint}: UNIMPLEMENTED: {error.details()}; is this a Meta Service that knows epochs?")
+        return UnknownCallError(f"{endpoint}: UNIMPLEMENTED: {error.details()}; is this a Meta Service that knows epochs?")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TimedOutError(f"{endpoint}: no answer within {timeout_s:g} s")
     text = f"{endpoint}: {code.name}: {error.details()}"

@@ -92,6 +92,10 @@ class RefusedError(PermanentError):
     """The Meta Service refused an entry (INVALID or CONFLICT) or a whole request."""
 
 
+class UnknownCallError(RefusedError):
+    """The server does not have this call."""
+
+
 class ConfigError(PermanentError):
     """The configuration cannot be used; the text names file, section and key."""
 

@@ -22,6 +22,7 @@ from adapter.flusher import Flusher
 from adapter.groups import PAGE_KEYS, GroupRow, Groups
 from adapter.journal import NO_JOURNAL, Journal, Moved
 from adapter.meta_client import MetaClient
+from adapter.meta_told import SKEW_HELP
 from adapter.metrics import AdapterMetrics
 from adapter.model import GroupKey, OffsetKey, expired
 from adapter.writing import Stored
@@ -89,6 +90,12 @@ class Expiry:
         if not self._meta.knows_epochs:
             self._tell("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
             return
+        skew = self._meta.told.skew
+        if skew.off:
+            self._tell("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
+            return
+        if not self._flusher.tracks_all:
+            return  # the Meta Service lost something, so that nobody knows all that is dirty: the next sweep does
         async for row in self._groups.rows():
             await self._pace()
             if row.tombstones:

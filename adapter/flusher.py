@@ -81,9 +81,17 @@ class Flusher:
         self.tracks_all = False
         # What was still dirty then: a Meta Service without epochs may hold more of it.
         self.uncompared: set[OffsetKey] = set()
+        self._carried = 0  # all up to this write is in the Meta Service once the save under way is applied
         self.last_error = ""
         self.last_flush_at_ms = 0
         self.last_flush_seconds = 0.0
+
+    @property
+    def covered_seq(self) -> int:
+        """The newest write up to which the Meta Service has everything, or gets it with the save under way. Rather too low."""
+        if self.tracks_all and not self._dirty:
+            return self._cache.seq
+        return max(self._cache.flushed_seq, self._carried if self.tracks_all else 0)
 
     async def run(self) -> None:
         """Flush once per interval; after a failure back off, always with the values that are newest by then."""
@@ -119,12 +127,13 @@ class Flusher:
             outcome = _Outcome()
             started = self._clock()
             try:
-                await self._send(batch, outcome)
+                await self._send(batch, outcome, self._covers(seq))
             except TransientError as error:
                 self.last_error = str(error)
                 self._metrics.flush_failed()
                 raise
             finally:
+                self._carried = 0
                 self._settle(outcome, started)
             self._finish(seq, started, outcome)
         return outcome.acknowledged
@@ -159,8 +168,27 @@ class Flusher:
                     break
         return len(self._dirty)
 
-    async def _send(self, batch: Batch, outcome: _Outcome) -> None:
+    async def rescue(self) -> int:
+        """Send all that is dirty while nothing can be written here; returns how many keys are left.
+
+        For a store whose files are gone: nothing else has what was acknowledged into them. Raises MetaUnavailableError.
+        """
+        async with self._lock:
+            self._dirty.retry_refused()
+            self._dirty.take_up()
+            outcome = _Outcome()
+            try:
+                await self._send(self._dirty.take(), outcome, 0, adopt=False)
+            finally:
+                self._dirty.settle()
+        return len(self._dirty)
+
+    async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True) -> None:
+        """Send a batch; the last save of it brings all up to the write `carried`."""
+        unsent = sum(map(len, batch.values()))
         async for chunk in chunks(batch, self._section.max_batch_bytes):
+            unsent -= len(chunk)
+            self._carried = 0 if unsent else carried
             try:
                 with self._metrics.save_call("flush", len(chunk)):
                     results = await save(self._meta, chunk, uncompared=self._is_uncompared)
@@ -170,13 +198,13 @@ class Flusher:
                         self._refuse(entry.key, str(error), outcome)
             else:
                 self._journal.flushed(chunk, results)
-                await self._take_in(chunk, await Outcomes.of(chunk, results), outcome)
+                await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
 
-    async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome) -> None:
+    async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome, *, adopt: bool) -> None:
         """Take each answer in. What stands there and not here is brought into the cache: only then it is acknowledged."""
         self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.others))
         for runs in chunk.without(results.others, AT_ONCE):
-            await self._acknowledge_runs(runs, outcome)
+            await self._acknowledge_runs(runs, outcome, adopt=adopt)
             await others()
         standing: list[tuple[OffsetKey, OffsetRecord | None]] = []
         async for answers in in_slices(list(results.others.items())):
@@ -186,7 +214,7 @@ class Flusher:
                 key, record, _ = chunk[at]
                 if not result.status.acknowledged:
                     self._leave(key, result, outcome)
-                elif result.standing is None or result.standing == record:
+                elif result.standing is None or result.standing == record or not adopt:
                     self._acknowledge(key, outcome)
                 else:
                     standing.append((key, result.standing))
@@ -197,9 +225,9 @@ class Flusher:
             for key, _ in adopted:
                 self._acknowledge(key, outcome)
 
-    async def _acknowledge_runs(self, runs: Sequence[Run], outcome: _Outcome) -> None:
+    async def _acknowledge_runs(self, runs: Sequence[Run], outcome: _Outcome, *, adopt: bool) -> None:
         """Acknowledge what stands as it was sent. An epoch that was unknown is known now."""
-        begun = [found for run in runs if (found := _unknown(run)).shards]
+        begun = [found for run in runs if (found := _unknown(run)).shards] if adopt else []
         if begun:
             await self._committer.submit(Begun(begun))
         for group, shards, _ in runs:
@@ -230,6 +258,13 @@ class Flusher:
     def _is_uncompared(self, key: OffsetKey) -> bool:
         return not self.tracks_all or key in self.uncompared
 
+    def _covers(self, seq: int) -> int:
+        """Of the writes up to `seq`, which were sent: those up to which none is refused or set aside."""
+        if self._dirty.some_aside:
+            return 0  # which of it is the oldest is not worth a look at all of it
+        floor = self._dirty.lowest_refused_seq()
+        return seq if floor is None else min(seq, floor - 1)
+
     def _settle(self, outcome: _Outcome, started: float) -> None:
         self._dirty.settle()
         if outcome.refused:
@@ -259,11 +294,8 @@ class Flusher:
         """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside."""
         if outcome.unanswered:
             self._metrics.flush_failed()
-        if self._dirty.some_aside:
-            seq = 0  # which of it is the oldest is not worth a look at all of it
         if self.tracks_all:
-            floor = self._dirty.lowest_refused_seq()
-            self._cache.flushed_seq = max(self._cache.flushed_seq, seq if floor is None else min(seq, floor - 1))
+            self._cache.flushed_seq = max(self._cache.flushed_seq, self._covers(seq))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()
         self._metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)

@@ -206,7 +206,7 @@ class WrittenJournal:
             log.error("journal.overflowed", queued=self._counts.queued, reason=self._counts.last_error or "slow", help=help_text)
 
 
-def journal_of(section: JournalSection, clocks: Clocks = REAL) -> Journal:
+def journal_of(broker: str, section: JournalSection, clocks: Clocks = REAL) -> Journal:
     """The journal that the configuration asks for. Raises ConfigError when its extra is not installed."""
     root = section.path
     if root is None:
@@ -221,5 +221,5 @@ def journal_of(section: JournalSection, clocks: Clocks = REAL) -> Journal:
         ) from error
     warm_up()
     counts = Counts(str(root))
-    files = SegmentFiles(root, section, counts, clocks.now_ms())
+    files = SegmentFiles(root, broker, section, counts, clocks.now_ms())
     return WrittenJournal(counts, lambda notes: SegmentWriter(section, notes, files, clocks), clocks.now_ms)

@@ -52,10 +52,10 @@ class Finished(NamedTuple):
 class SegmentFiles:
     """The segments of one broker, and their numbers. `open` comes first, `close` last."""
 
-    def __init__(self, root: Path, section: JournalSection, counts: Counts, started_ms: int) -> None:
+    def __init__(self, root: Path, broker: str, section: JournalSection, counts: Counts, started_ms: int) -> None:
         self._root = root
-        self._broker = section.broker
-        self._quoted = quote(section.broker, safe="")
+        self._broker = broker
+        self._quoted = quote(broker, safe="")
         self._open_dir = self._root / OPEN / self._quoted
         self._max_bytes = section.segment_max_bytes
         self._disk_max_bytes = section.disk_max_bytes
@@ -224,7 +224,7 @@ def _locked(path: Path, broker: str) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(file)
-        text = f"another adapter writes here as {broker!r}: give each its own journal.broker, or its own journal.path"
+        text = f"another adapter writes here as {broker!r}: give each its own broker, or its own journal.path"
         raise BlockingIOError(error.errno, text, str(path)) from error
     except OSError:
         os.close(file)

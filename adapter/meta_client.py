@@ -15,10 +15,22 @@ import grpc
 import grpc.aio
 
 from adapter.channels import close_channels, open_channel
+from adapter.clocks import wall_ms
 from adapter.config import MetaSection
 from adapter.endpoints import Endpoints, OtherKindError
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
+from adapter.meta_told import Told
+from adapter.model import (
+    GroupKey,
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    as_seen,
+)
 from adapter.packed import Chunk, Outcomes, merge_outcomes, merge_request
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.wire import SLICE, in_slices, others, record_of, save_outcome, save_request
@@ -76,8 +88,15 @@ class MetaClient(Protocol):
     def knows_epochs(self) -> bool:
         """False once the server showed that it knows only offsets (a real RobustMQ): see docs/discussion.md."""
 
+    @property
+    def told(self) -> Told:
+        """What both sides tell each other beside offsets."""
+
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
         """Merge entries; one outcome each, in their order. A Chunk may be merged in parts: see docs/discussion.md."""
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """Tell which local store is open here, in place of the one with the `store_id` `replaces`; what was known before."""
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """The records of these keys, tombstones included. Not `patient`: a commit waits for them."""
@@ -107,6 +126,7 @@ class GrpcMetaClient:
         self._load_timeout_s = section.load_timeout_ms / 1000
         self._endpoints = Endpoints(section.endpoints, channels)
         self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)
+        self._reported_at = -1  # how many calls were unanswered when the local store was reported
 
     @classmethod
     @asynccontextmanager
@@ -138,10 +158,18 @@ class GrpcMetaClient:
         """False once the server there showed that it knows only offsets."""
         return self._endpoints.knows_epochs
 
+    @property
+    def told(self) -> Told:
+        """What both sides tell each other beside offsets."""
+        return self._endpoints.told
+
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
         """Merge entries; one outcome each, in their order. A server without epochs writes or, if told, compares and sets.
 
         A Chunk goes in the store's own form to a server that knows epochs; the others go as one whole.
+
+        The local store is told of with them, except after a call that was not answered: a server that was restarted meanwhile
+        shall first say what it remembers of it, in answer to `report_store`.
 
         Raises MetaUnavailableError, with a time to come back when the server is overloaded; it is unknown then whether the save
         was applied, and sending it again is harmless. OtherKindError, one of these: nothing was sent, because what was asked of
@@ -153,6 +181,8 @@ class GrpcMetaClient:
         if epochs and isinstance(entries, Chunk):
             return await self._merge(entries)
         request = await save_request(self._cluster, entries)
+        if epochs:
+            self._tell(request)
         reply = await self._call(
             lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=epochs
         )
@@ -170,6 +200,7 @@ class GrpcMetaClient:
 
     async def _merge(self, chunk: Chunk) -> Outcomes:
         request = await merge_request(self._cluster, chunk)
+        self._tell(request)
         reply = await self._call(
             lambda stub: stub.MergeOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
         )
@@ -177,6 +208,22 @@ class GrpcMetaClient:
             return await merge_outcomes(chunk, reply)
         except MetaUnavailableError as error:
             raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """Tell which local store is open here, in place of the one with the `store_id` `replaces`; what was known before.
+
+        Raises MetaUnavailableError, RefusedError; UnknownCallError, one of these, where stores are not remembered (RobustMQ).
+        """
+        request = meta_pb.ReportStoreRequest(
+            cluster_name=self._cluster, store=meta_pb.LocalStore(**store._asdict()), replaces=replaces, now_ms=wall_ms()
+        )
+        unanswered = self._endpoints.unanswered
+        reply = await self._call(lambda stub: stub.ReportStore(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
+        self._reported_at = unanswered
+        if not reply.HasField("known"):
+            return None
+        known = reply.known
+        return KnownStore(LocalStore(known.broker, known.path, known.store_id, known.flushed_seq), reply.known_at_ms)
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """The records of these keys, tombstones included; `keys` come sorted or at least grouped. Without keys it only looks.
@@ -291,6 +338,11 @@ class GrpcMetaClient:
         if any(item.epoch for item in reply.offsets):
             self._endpoints.learn(epochs=True)
         return [(OffsetKey(*group, item.shard_name), record_of(item)) for item in reply.offsets]
+
+    def _tell(self, request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> None:
+        request.now_ms = wall_ms()
+        if self.told.store and self._reported_at == self._endpoints.unanswered:
+            request.store.CopyFrom(meta_pb.LocalStore(**self.told.store()._asdict()))
 
     async def _call(
         self,

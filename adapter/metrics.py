@@ -96,6 +96,11 @@ class MetaMetrics:
         self.tombstones_dropped = Counter(
             "offset_meta_tombstones_dropped", "Tombstones that were old enough to be forgotten.", registry=self.registry
         )
+        self.skewed_saves = Counter(
+            "offset_meta_skewed_saves",
+            "Saves of adapters whose clock differs from this one by more than 30 s.",
+            registry=self.registry,
+        )
         self.save_seconds = Histogram(
             "offset_meta_save_seconds", "Duration of a save, sync included.", buckets=_LATENCY_BUCKETS, registry=self.registry
         )

@@ -41,7 +41,7 @@ class RecoveryReport:
 
 
 class Recovery:
-    """One comparison of all local keys; after a failure it goes on where it was."""
+    """A comparison of all local keys; after a failure it goes on where it was."""
 
     def __init__(
         self,
@@ -61,9 +61,17 @@ class Recovery:
         self._meta = meta
         self._clock = clock
         self._batch_keys = batch_keys
-        self._source = self._beginning()
+        self._source: Source | None = None
         self._push_from = 0.0
         self.report = RecoveryReport(of=cache.keys)
+
+    def again(self) -> None:
+        """Begin anew with all keys: the Meta Service holds less than it acknowledged, so nothing counts as flushed (3)."""
+        self._source = None
+        self._push_from = 0.0
+        self.report = RecoveryReport(of=self._cache.keys)
+        self._flusher.tracks_all = False
+        self._cache.forget_flushed()
 
     async def run(self) -> RecoveryReport:
         """Compare from the last finished batch to the end.
@@ -94,13 +102,14 @@ class Recovery:
 
     async def _compare_all(self) -> None:
         told_at = self._clock()
-        while piece := await self._source.next():
+        self._source = source = self._source or self._beginning()
+        while piece := await source.next():
             try:
                 await self._compare(piece)
             except AdapterError:
-                self._source.again()
+                source.again()
                 raise
-            self._source.done(piece)
+            source.done(piece)
             if self._clock() - told_at > PROGRESS_S:
                 told_at = self._clock()
                 log.info("recovery.progress", compared=self.report.compared, of=self.report.of)

@@ -3,8 +3,9 @@
 Composes the process from its parts. A failed local store is closed and opened again; nothing is acknowledged meanwhile.
 """
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 import grpc.aio
@@ -19,7 +20,7 @@ from adapter.cache import OffsetCache
 from adapter.clocks import REAL, Clocks
 from adapter.config import AdapterConfig
 from adapter.core import Core, Opening, open_cache, running_core
-from adapter.errors import AdapterError, NotReadyError, StorageFailedError, leaves
+from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError, StorageFailedError, leaves
 from adapter.journal import journal_of
 from adapter.listen import GrpcServer, listening
 from adapter.meta_client import GrpcMetaClient, MetaClient
@@ -61,7 +62,7 @@ class Sidecar:
         self._opening = opening
         self._clocks = clocks
         self._metrics = metrics or AdapterMetrics()
-        self._journal = journal_of(config.journal, clocks)
+        self._journal = journal_of(config.broker, config.journal, clocks)
         self._stop = anyio.Event()
         self.situation = Situation(config, meta, self._metrics, self._journal)
         self.store = OffsetStore(self.core, self._metrics)
@@ -86,12 +87,12 @@ class Sidecar:
         Raises what listening raises, and what opening the store raises at the first attempt.
         """
         async with self._listening() as server, self._journal.running():
-            cache: OffsetCache | None = await self._opening(self._config, create=True)
+            cache: OffsetCache | None = await self._opening(self._config, only=None)
             while cache:
                 left = await self._serve(cache, server)
                 if left is not None:
                     return left
-                cache = await self._reopen()
+                cache = await self._reopen(cache)
         return -1
 
     async def _serve(self, cache: OffsetCache, server: GrpcServer) -> int | None:
@@ -127,12 +128,45 @@ class Sidecar:
             self.situation.enter(State.FAILED, core.cache.failure)
         with anyio.CancelScope(shield=True):
             await server.set_serving(serving=False)
+            if core.cache.missing:
+                await self._rescue(core)
+
+    async def _rescue(self, core: Core) -> None:
+        """Bring to the Meta Service what was acknowledged into files that are gone: nothing else has it.
+
+        Until it has, or the same files are back. A stop waits for it as long as for a drain.
+        """
+        log.error("cache.gone", reason=core.cache.failure, dirty=len(core.dirty), help="what is dirty goes to the Meta Service")
+        if not core.flusher.tracks_all:
+            # What a former process left is read from the files, which are still open here.
+            with suppress(AdapterError):
+                await core.recovery.mark_unflushed()
+
+        async def until_sent() -> None:
+            attempts = retrying("rescue", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, on=AdapterError)
+            await attempts(self._rescue_once, core)
+
+        async def until_stopped(scope: anyio.CancelScope) -> None:
+            await self._stop.wait()
+            await anyio.sleep(self._config.stop.drain_timeout_ms / 1000)
+            scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(until_stopped, tasks.cancel_scope)
+            await until_sent()
+            tasks.cancel_scope.cancel()
+        left = len(core.dirty)
+        log.log(logging.ERROR if left else logging.WARNING, "cache.rescued", left=left, reason=core.flusher.last_error)
+
+    async def _rescue_once(self, core: Core) -> None:
+        if core.dirty and await core.cache.look() and await core.flusher.rescue() > core.dirty.refused:
+            raise MetaUnavailableError(core.flusher.last_error or "a part of the Meta Service does not answer")
 
     async def _recover(self, core: Core) -> None:
         """Compare with the Meta Service, or after `recovery.timeout_ms` without it serve degraded (invariant 9)."""
         limit_s = self._config.recovery.timeout_ms / 1000
         try:
-            await self._recovering(limit_s)(core.recovery.run)
+            await self._recovering(limit_s)(core.meta_watch.recover)
         except AdapterError as error:
             await core.recovery.mark_unflushed()
             self.situation.enter(State.DEGRADED, str(error))
@@ -142,19 +176,23 @@ class Sidecar:
             self._recovered(core)
 
     async def _recover_later(self, core: Core) -> None:
-        await self._recovering(None)(core.recovery.run)
+        await self._recovering(None)(core.meta_watch.recover)
         self._recovered(core)
 
     def _recovered(self, core: Core) -> None:
         core.reader.recovered = True
         # Not before: until here, nobody knows all that is dirty.
         core.tasks.start_soon(core.expiry.run, name="expiry")
+        core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
+        self._compared(core)
+        if not self._stop.is_set():
+            self.situation.enter(State.SERVING)
+
+    def _compared(self, core: Core) -> None:
         report = core.recovery.report
         for result in ("compared", "pushed", "adopted", "equal", "failed"):
             self._metrics.recovered.labels(result).set(getattr(report, result))
         self._metrics.recovery_seconds.set(report.seconds)
-        if not self._stop.is_set():
-            self.situation.enter(State.SERVING)
 
     async def _take_commits(self, server: GrpcServer) -> None:
         await server.set_serving(serving=True)
@@ -183,15 +221,22 @@ class Sidecar:
             log.info("sidecar.drained", left=0)
         return left
 
-    async def _reopen(self) -> OffsetCache | None:
-        """Open the failed store again, however long it takes; None when stopped meanwhile."""
+    async def _reopen(self, failed: OffsetCache) -> OffsetCache | None:
+        """Open the failed store again, however long it takes, and no other one; None when stopped meanwhile."""
         opened: list[OffsetCache] = []
 
         async def attempt() -> None:
-            policy = retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)
-            opened.append(await policy(self._opening, self._config, create=False))
+            try:
+                cache = await self._opening(self._config, only=failed.store_id)
+            except AdapterError as error:
+                self.situation.enter(State.FAILED, f"{failed.failure}; {error}")
+                raise
+            opened[:] = [cache]
+            reached = failed.acknowledged_seq
+            if failed.missing and cache.seq < reached:
+                await cache.note_loss(reached - cache.seq, "an older copy was put in the place of the store", reached)
 
-        await self._unless_stopped(attempt)
+        await self._unless_stopped(lambda: retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)(attempt))
         return opened[0] if opened else None
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -46,7 +46,7 @@ class Situation:
 
     def status(self) -> offsets_pb.StatusReply:
         """Everything a person asks first."""
-        config = self.config
+        config, told = self.config, self.meta.told
         reply = offsets_pb.StatusReply(
             state=self.state,
             reason=self._reason(),
@@ -62,6 +62,11 @@ class Situation:
             meta_available=self.meta.available,
             commits=self.metrics.commit_count,
             save_calls=self.metrics.save_call_count,
+            meta_losses=told.less,
+            meta_loss=told.why,
+            meta_loss_at_ms=told.at_ms,
+            clock_skew_seconds=told.skew.ms / 1000,
+            clock_is_off=told.skew.off,
         )
         if self.core:
             _fill(reply, self.core)
@@ -105,6 +110,9 @@ class Situation:
             "0 when the Meta Service knows only offsets, as RobustMQ does.",
             float(self.meta.knows_epochs),
         )
+        told = self.meta.told
+        values["meta_losses"] = ("Times that the Meta Service came back with less than it had acknowledged.", float(told.less))
+        values["meta_clock_skew_seconds"] = ("How far this clock is ahead of the Meta Service's.", told.skew.ms / 1000)
         if counts := self.journal.counts:
             values |= {
                 "journal_queued_rows": ("Rows that wait to be written to the journal.", counts.queued),
@@ -122,7 +130,7 @@ class Situation:
             "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
             "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
             "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.cache.unsynced_writes)),
-            "cache_lost_writes": ("Acknowledged writes found missing at an open, at most.", float(loss.writes if loss else 0)),
+            "cache_lost_writes": ("Acknowledged writes that were found missing, about.", float(loss.writes if loss else 0)),
         }
         with contextlib.suppress(StorageFailedError):  # it is being closed meanwhile
             for name, value in core.cache.rocksdb_properties().items():
@@ -142,4 +150,7 @@ def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
     reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report)))
     loss = core.cache.loss
     if loss:
-        reply.loss.CopyFrom(offsets_pb.LossStatus(writes=loss.writes, found_at_ms=loss.found_at_ms))
+        reply.loss.CopyFrom(offsets_pb.LossStatus(**loss._asdict()))
+    store = core.meta_watch.store()
+    reply.store.id, reply.store.broker = store.store_id.hex(), store.broker
+    reply.store.flushed_seq, reply.store.seq = store.flushed_seq, core.cache.seq

@@ -25,8 +25,20 @@ from adapter.codec import encode_key
 from adapter.config import AdapterConfig, Front, parse
 from adapter.errors import AdapterError
 from adapter.meta_client import GroupsPage, MetaClient, Page
+from adapter.meta_told import Told
 from adapter.metaservice.engine import settle
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, deleted, expired, is_deleted
+from adapter.model import (
+    GroupKey,
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    deleted,
+    expired,
+    is_deleted,
+)
 from adapter.sidecar import Sidecar
 
 READY_TIMEOUT_S = 30.0
@@ -61,6 +73,19 @@ class FakeMeta:
         self.knows_epochs = True
         self.endpoint = "memory"
         self.page_rows = 10_000  # of groups
+        self.told = Told()
+        self.stores: dict[tuple[str, str], KnownStore] = {}
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """See `MetaClient.report_store`."""
+        self._check()
+        known = self.stores.get((store.broker, store.path))
+        if known is None or replaces == known.store.store_id:
+            self.stores[store.broker, store.path] = KnownStore(store, 0)
+        elif known.store.store_id == store.store_id:
+            highest = max(store.flushed_seq, known.store.flushed_seq)
+            self.stores[store.broker, store.path] = KnownStore(store._replace(flushed_seq=highest), 0)
+        return known
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """See `MetaClient.save`."""

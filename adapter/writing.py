@@ -14,6 +14,7 @@ from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
 
 STATE = b"\0state"
 LOSS = b"\0loss"
+STORE_ID = b"\0store"
 _MEMBER = b"\0member"  # before the packed names of a group
 _MEMBER_FORM = struct.Struct(">Q")
 _STATE_FORM = struct.Struct(">QQQQ")
@@ -29,19 +30,21 @@ class Stored(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Acknowledged writes that were missing at an open: about how many, at least 1, and when that was found (Unix ms)."""
+    """Acknowledged writes that were missing: about how many, at least 1; when that was found (Unix ms), and by what."""
 
     writes: int
     found_at_ms: int
+    why: str = ""
 
     @classmethod
     def decode(cls, value: bytes) -> "Loss":
         """The stored form."""
-        return cls(*_LOSS_FORM.unpack(value))
+        writes, found_at_ms = _LOSS_FORM.unpack_from(value)
+        return cls(writes, found_at_ms, value[_LOSS_FORM.size :].decode())
 
     def encode(self) -> bytes:
         """The inverse of `decode`."""
-        return _LOSS_FORM.pack(*self)
+        return _LOSS_FORM.pack(*self[:2]) + self.why.encode()
 
 
 class State(NamedTuple):

@@ -20,15 +20,28 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     yield "Meta Service", f"{reply.meta_endpoint} ({'answers' if reply.meta_available else 'does not answer'})"
     flush = f"{when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
     yield "last flush", f"{flush}; {reply.last_flush_error}" if reply.last_flush_error else flush
+    yield "clock", _clock_text(reply)
     recovery = reply.recovery
     counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
     done = "done" if recovery.done else f"not done (of {counted(recovery.of, 'key')})"
     yield "recovery", f"{done} in {recovery.seconds:.1f} s: {counts}"
     if reply.HasField("journal"):
         yield "journal", _journal_text(reply.journal)
+    if reply.HasField("store"):
+        store = reply.store
+        yield "store", f"{store.id} of broker {store.broker}, newest write {store.seq:,}, flushed up to {store.flushed_seq:,}"
     if reply.HasField("loss"):
         writes = counted(reply.loss.writes, "acknowledged write")
-        yield "LOSS", f"up to {writes} were missing, found {when(reply.loss.found_at_ms)}"
+        yield "LOSS", f"up to {writes} missing, found {when(reply.loss.found_at_ms)}: {reply.loss.why}"
+    if reply.meta_losses:
+        times = f"{counted(reply.meta_losses, 'time')} since the start, last {when(reply.meta_loss_at_ms)}"
+        yield "META LOSS", f"the Meta Service held less than it had acknowledged, {times}: {reply.meta_loss}"
+
+
+def _clock_text(reply: offsets_pb.StatusReply) -> str:
+    seconds = reply.clock_skew_seconds
+    text = f"{abs(seconds):,.1f} s {'ahead of' if seconds > 0 else 'behind'} the Meta Service's"
+    return f"WRONG here or there: {text}; nothing expires through this adapter" if reply.clock_is_off else text
 
 
 def _journal_text(journal: offsets_pb.JournalStatus) -> str:

@@ -20,7 +20,9 @@ from adapter.channels import close_channels, open_channel
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError
 from adapter.etcd.elections import Elections
 from adapter.etcd.errors import translate, wants_token
+from adapter.meta_told import SeenMarks
 from adapter.metaservice.config import EtcdSection, MembersSection
+from adapter.model import StoreMark
 from adapter.rpc import etcd_grpc, etcd_pb
 from adapter.secret_files import read_secret
 
@@ -81,6 +83,8 @@ class EtcdCluster:
         self.endpoints: Sequence[str] = tuple(channels)
         self.current = self.endpoints[0]
         self.available = True
+        self.losses = 0  # times that it came back with less than it had acknowledged
+        self._marks = SeenMarks()
         self._full = False
         self._stubs = {endpoint: Stubs(channel) for endpoint, channel in channels.items()}
         self._timeout_s = timeout_s
@@ -101,13 +105,28 @@ class EtcdCluster:
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
         """A transaction. See `call` for errors."""
+        noted = self._marks.noted()
         answer = await self.call(
             lambda stubs, timeout, metadata: stubs.kv.Txn(request, timeout=timeout, metadata=metadata), resend=resend
         )
+        self._take_mark(noted, answer.header)
         if self._full and any(not done.HasField("response_range") for done in answer.responses):
             self._full = False
             self._tell(available=True)
         return answer
+
+    @property
+    def mark(self) -> StoreMark | None:
+        """How far it is, by the newest transaction; None before the first."""
+        return self._marks.newest(self.name)
+
+    def _take_mark(self, noted: Mapping[str, StoreMark], header: etcd_pb.ResponseHeader) -> None:
+        """Transactions are linearizable: each is at the revision of every answer before it, or the cluster holds less now."""
+        mark = StoreMark(self.name, header.cluster_id.to_bytes(8, "big"), 0, header.revision)
+        why = self._marks.take(noted, mark)
+        if why:
+            self.losses += 1
+            log.error("etcd.holds_less", raft_group=self.name, why=why, help="adapters compare and push what they hold")
 
     async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
         """A read, linearizable unless the request says otherwise. See `call` for errors."""

@@ -8,16 +8,18 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
 from itertools import groupby
 from typing import TypeVar
 
 import anyio
+import anyio.abc
 import structlog
 
 from adapter.clocks import wall_ms
 from adapter.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
-from adapter.errors import MetaUnavailableError
+from adapter.errors import AdapterError, MetaUnavailableError
 from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.config import EtcdSection
@@ -38,6 +40,7 @@ from adapter.metaservice.etcd_expiry import Expirer
 from adapter.metaservice.etcd_lane import Item, Lane
 from adapter.metaservice.etcd_moves import Moves
 from adapter.metaservice.etcd_reads import Row, Widths, lanes_of, read, walk
+from adapter.metaservice.etcd_stores import EtcdStores
 from adapter.metaservice.etcd_values import Keys, decode_value
 from adapter.metaservice.fences import Fences, LayoutChangedError
 from adapter.metaservice.layout import Layout
@@ -62,8 +65,14 @@ R = TypeVar("R")
 SLICE = 500  # entries prepared before the event loop gets a turn
 GROUP_ROWS = 2_000  # of a group that one range asks for: with the longest metadata 8 MB
 LAYOUT_CHANGES = 5  # that a call goes along with
+REPORT_S = 1.0  # between two reports of a local store that saves bring
+MAX_TOLD = 10_000  # stores whose last report is known
 PAGE_BYTES = 16 * 2**20  # of the records of a page: it fits in a reply
 CHANGES_ALL_THE_TIME = "the layout of the offsets changes all the time"
+
+
+# The marks of the Raft groups that have answered, in the task of each call.
+_touched: ContextVar[dict[str, StoreMark] | None] = ContextVar("_touched", default=None)
 
 
 class EtcdEngine:
@@ -79,6 +88,9 @@ class EtcdEngine:
         self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
         self._max_reads = section.max_txn_ops
         self._widths = Widths()
+        self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
+        self._told_at: dict[bytes, float] = {}  # when saves told of a store last, in the event loop's time
+        self._tasks: anyio.abc.TaskGroup | None = None
 
     async def open(self) -> None:
         """Read the layout, or make it. Raises MetaUnavailableError: try again. ConfigError: see the configuration."""
@@ -93,12 +105,13 @@ class EtcdEngine:
             for name, lane in self._lanes.items():
                 tasks.start_soon(lane.run, name=f"etcd.{name}")
             tasks.start_soon(self._moves.run, name="etcd.moves")
+            self._tasks = tasks
 
     async def save(
         self,
         cluster: str,
         entries: Sequence[SaveEntry],
-        reported: LocalStore | None = None,  # noqa: ARG002 - nothing is remembered
+        reported: LocalStore | None = None,
     ) -> list[SaveOutcome]:
         """Merges in each Raft group at once. Entries of one that fails are UNAVAILABLE; raises when all are."""
         items: list[Item] = []
@@ -109,6 +122,8 @@ class EtcdEngine:
                 await others()
         for wave in _waves(items):
             await self._settle(wave)
+        if reported:
+            self._report_later(cluster, reported)
         errors = [item.error for item in items if item.error]
         if errors and len(errors) == len(items):
             raise errors[0]
@@ -204,17 +219,47 @@ class EtcdEngine:
 
         return await self._with_layout(split)
 
-    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:  # noqa: ARG002
-        """Nothing is remembered."""
-        return None
+    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+        """Kept in one of the Raft groups; all of them are looked at, for their marks."""
+        home = self.fences.layout.home(pack_names(cluster, store.broker))
+        answered: set[str] = set()
+        known = await self._stores.report(home, cluster, store, replaces, now_ms, answered)
+        self._touch(answered)
+        return known
 
-    async def forget_stores(self, before_ms: int) -> int:  # noqa: ARG002
-        """There are none."""
-        return 0
+    async def forget_stores(self, before_ms: int) -> int:
+        """A walk over all that are remembered."""
+        return await self._stores.forget(before_ms)
 
     def marks(self) -> list[StoreMark]:
-        """None are told."""
-        return []
+        """Of the Raft groups that answered the call under way in this task; outside of one, of all."""
+        touched = _touched.get()
+        if touched is not None:
+            return list(touched.values())
+        return [mark for lane in self._lanes.values() if (mark := lane.cluster.mark)]
+
+    def _touch(self, names: Iterable[str]) -> None:
+        """Note how far these Raft groups are, which have just answered. Another front may have seen others further on."""
+        touched = _touched.get()
+        if touched is None:
+            touched = {}
+            _touched.set(touched)
+        touched.update((name, mark) for name in names if (mark := self._lanes[name].cluster.mark))
+
+    def _report_later(self, cluster: str, store: LocalStore) -> None:
+        """What a save tells of its adapter's store, at most once a second: it is worth no transaction with each."""
+        now = anyio.current_time()
+        where = self._keys.store(cluster, store.broker, store.path)
+        if now < self._told_at.get(where, 0.0) + REPORT_S or self._tasks is None:
+            return
+        if len(self._told_at) >= MAX_TOLD:
+            self._told_at.clear()
+        self._told_at[where] = now
+        self._tasks.start_soon(self._report, cluster, store, name="etcd.report")
+
+    async def _report(self, cluster: str, store: LocalStore) -> None:
+        with contextlib.suppress(AdapterError):
+            await self.report_store(cluster, store, b"", wall_ms())
 
     def loss(self) -> Loss | None:
         """What an etcd cluster loses is not found here."""
@@ -225,7 +270,7 @@ class EtcdEngine:
         cluster: str,
         keys: Sequence[bytes],
         records: Sequence[bytes],
-        reported: LocalStore | None = None,  # noqa: ARG002 - nothing is remembered
+        reported: LocalStore | None = None,
     ) -> MergeCounts:
         """As saves, in slices, so that saves have their turns between them."""
         applied = superseded = 0
@@ -233,7 +278,7 @@ class EtcdEngine:
         for at in range(0, len(keys), SLICE):
             pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
             outcomes = await self.save(
-                cluster, [SaveEntry(OffsetKey(*unpack_names(key)), decode_record(record)) for key, record in pairs]
+                cluster, [SaveEntry(OffsetKey(*unpack_names(key)), decode_record(record)) for key, record in pairs], reported
             )
             failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
             if failed:
@@ -271,6 +316,10 @@ class EtcdEngine:
                 sum(not lane.cluster.available for lane in self._lanes.values()),
             ),
             "etcd_layout_version": ("The version of the layout of the offsets.", layout.version if layout else 0),
+            "etcd_losses": (
+                "Times that a Raft group of offsets held less than it had acknowledged.",
+                sum(lane.cluster.losses for lane in self._lanes.values()),
+            ),
             "etcd_moving": ("1 while offsets are moved between Raft groups.", bool(layout and not layout.settled)),
         }
 
@@ -309,6 +358,7 @@ class EtcdEngine:
                 by_home.setdefault(layout.home(group), []).extend(found)
         guards = {name: self.fences.guard(layout, name) for name in by_home}
         await asyncio.gather(*(self._lanes[name].settle(guards[name], found) for name, found in by_home.items()))
+        self._touch(name for name, found in by_home.items() if any(item.outcome and not item.error for item in found))
 
     async def _settled(self, layout: Layout) -> bool:
         """Whether nothing is being moved. A front without other calls hears by this that a move has ended."""

@@ -63,6 +63,7 @@ class Keys:
         self.fence = base + b"fence"
         self.moving = base + b"moving/"  # how far a rebalance is, of each Raft group
         self.writers = base + b"seq/"
+        self.stores = base + b"s/"  # of brokers: which local store each has
 
     def offset(self, cluster: str, key: OffsetKey) -> bytes:
         """The key of an offset."""
@@ -80,6 +81,10 @@ class Keys:
             shard = key[2].encode()
             found.append(prefix + _LENGTHS[len(shard)] + shard)
         return found
+
+    def store(self, cluster: str, broker: str, path: str) -> bytes:
+        """The key of a broker's local store."""
+        return self.stores + pack_names(cluster, broker) + path.encode()
 
     def group_of(self, where: bytes) -> bytes:
         """The cluster, namespace and group of an offset's key, packed."""

@@ -4,20 +4,21 @@ A bad entry of a save is answered with INVALID in its row and the others are sav
 and one of them must not disturb the others (invariant 10). A bad request as a whole gets INVALID_ARGUMENT.
 """
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
 from adapter import __version__
-from adapter.clocks import wall_ms
+from adapter.clocks import CLOCK_LIMIT_MS, wall_ms
 from adapter.codec import pack_names
 from adapter.errors import InvalidInputError
 from adapter.large import MAX_BYTES, MAX_NAMED
 from adapter.metaservice import group_reads
+from adapter.metaservice.bulk import TIME
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.engine import Differing, Engine, counted
 from adapter.metaservice.limits import Limits
+from adapter.metaservice.skewed import SkewedClocks, are_ahead, moved_entries, moved_records
 from adapter.metrics import MetaMetrics
 from adapter.model import (
     EPOCH_MAX,
@@ -52,7 +53,6 @@ PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 NO_ROOM = "the answer has no room for what stands there"
 ANSWER_BYTES = 32 * 2**20  # of the records in an answer to a merge: all that an adapter takes in one message is 64 MiB
 MAX_SAVED = 25_000  # entries of a save, which holds up all others: an adapter's have up to 20,000
-MAX_AHEAD_MS = 3_600_000  # of an adapter's clock that proposes an expiry: one far ahead would take everything away
 
 
 class MetaService(meta_grpc.MetaServiceServiceServicer):
@@ -62,6 +62,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self._engine = engine
         self._limits = limits
         self._metrics = metrics
+        self._clocks = SkewedClocks(metrics)
 
     @answering
     async def SaveOffsetData(  # noqa: D102 - documented in the proto, as all RPCs
@@ -79,10 +80,16 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self, cluster: str, request: meta_pb.SaveOffsetDataRequest, reported: LocalStore | None
     ) -> meta_pb.SaveOffsetDataReply:
         entries: list[SaveEntry] = []
-        made = save_entries(request, time.time_ns() // 1_000_000)
+        now_ms = wall_ms()
+        made = save_entries(request, now_ms)
+        newest_ms = 0
         while some := list(islice(made, SLICE)):
             entries += some
+            newest_ms = max(newest_ms, *(entry.record.committed_at_ms for entry in some))
             await others()
+        shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
+        if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
+            entries = moved_entries(entries, shift_ms, now_ms)
         with self._metrics.save_seconds.time():
             outcomes = await self._save(cluster, entries, reported)
         committed = all(outcome.status.acknowledged for outcome in outcomes)
@@ -126,13 +133,15 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         self, request: meta_pb.ExpireOffsetDataRequest, context: Context
     ) -> meta_pb.ExpireOffsetDataReply:
         self._metrics.calls.labels("ExpireOffsetData").inc()
+        cluster = _cluster(request.cluster_name)
         namespace, group = _group(request.namespace, "", request.group)
         if not 0 < request.before_ms <= request.now_ms:
             raise InvalidInputError(f"before_ms: {request.before_ms} is not between 1 and now_ms, {request.now_ms}")
-        ahead_ms = request.now_ms - time.time_ns() // 1_000_000
-        if ahead_ms > MAX_AHEAD_MS:
-            raise InvalidInputError(f"now_ms: is {ahead_ms} ms ahead of this server's clock; one of both is wrong")
-        expiry = await self._engine.expire(_cluster(request.cluster_name), namespace, group, request.before_ms, request.now_ms)
+        ahead_ms = request.now_ms - wall_ms()
+        if abs(ahead_ms) > CLOCK_LIMIT_MS:
+            where = "ahead of" if ahead_ms > 0 else "behind"
+            raise InvalidInputError(f"now_ms: is {abs(ahead_ms)} ms {where} this server's clock; one of both is wrong")
+        expiry = await self._engine.expire(cluster, namespace, group, request.before_ms, request.now_ms)
         return meta_pb.ExpireOffsetDataReply(expired=expiry.expired, newest_ms=expiry.newest_ms)
 
     @answering
@@ -178,13 +187,19 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         cluster, reported = _cluster(request.cluster_name), _reported(request)
         differing: list[Differing] = []
         with self._limits.offsets.admit(len(request.keys)):
-            checked = await check(request.keys, request.records, time.time_ns() // 1_000_000)
+            now_ms = wall_ms()
+            checked = await check(request.keys, request.records, now_ms)
+            shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
+            records = checked.records
+            newest_ms = int.from_bytes(max((data[TIME] for data in records), default=b""), "big")
+            if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
+                records = await moved_records(records, shift_ms, now_ms)
             with self._metrics.save_seconds.time():
                 if request.tell_standing:
-                    differing = await self._engine.save_packed(cluster, checked.keys, checked.records, reported)
+                    differing = await self._engine.save_packed(cluster, checked.keys, records, reported)
                     counts = counted(len(checked.keys), differing)
                 else:
-                    counts = await self._engine.merge(cluster, checked.keys, checked.records, reported)
+                    counts = await self._engine.merge(cluster, checked.keys, records, reported)
         refused = checked.all_rejected(counts.rejected)
         for status, count in (
             (Status.APPLIED, counts.applied),
@@ -219,7 +234,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         reply = meta_pb.GetStoreStatusReply(engine=self._engine.kind, version=__version__, marks=self._marks(), now_ms=wall_ms())
         loss = self._engine.loss()
         if loss:
-            reply.loss.writes, reply.loss.found_at_ms = loss
+            reply.loss.writes, reply.loss.found_at_ms, _ = loss
         return reply
 
     def _marks(self) -> list[meta_pb.StoreMark]:

@@ -1556,19 +1556,23 @@ class LossStatus(_message.Message):
 
     WRITES_FIELD_NUMBER: _builtins.int
     FOUND_AT_MS_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
     writes: _builtins.int
     """About how many, at least 1: from the write counters or the number of missing keys; a power cut leaves no better trace."""
     found_at_ms: _builtins.int
     """When it was found; Unix time in milliseconds."""
+    why: _builtins.str
+    """What showed it, in words."""
     def __init__(
         self,
         *,
         writes: _builtins.int = ...,
         found_at_ms: _builtins.int = ...,
+        why: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found_at_ms", b"found_at_ms", "writes", b"writes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found_at_ms", b"found_at_ms", "why", b"why", "writes", b"writes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1628,6 +1632,12 @@ class StatusReply(_message.Message):
     SAVE_CALLS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     JOURNAL_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    META_LOSSES_FIELD_NUMBER: _builtins.int
+    META_LOSS_FIELD_NUMBER: _builtins.int
+    META_LOSS_AT_MS_FIELD_NUMBER: _builtins.int
+    CLOCK_SKEW_SECONDS_FIELD_NUMBER: _builtins.int
+    CLOCK_IS_OFF_FIELD_NUMBER: _builtins.int
     state: Global___StatusReply.State.ValueType
     version: _builtins.str
     uptime_seconds: _builtins.float
@@ -1653,6 +1663,17 @@ class StatusReply(_message.Message):
     save_calls: _builtins.int
     reason: _builtins.str
     """Why the state is FAILED or DEGRADED."""
+    meta_losses: _builtins.int
+    """How often since the start the Meta Service came back with less than it had
+    acknowledged, how that was seen last, and when (Unix time in milliseconds).
+    """
+    meta_loss: _builtins.str
+    meta_loss_at_ms: _builtins.int
+    clock_skew_seconds: _builtins.float
+    """How far this machine's clock is ahead of the Meta Service's, and whether
+    that is too far: then nothing expires through this adapter.
+    """
+    clock_is_off: _builtins.bool
     @_builtins.property
     def policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1666,6 +1687,10 @@ class StatusReply(_message.Message):
     @_builtins.property
     def journal(self) -> Global___JournalStatus:
         """Absent when the journal is off."""
+
+    @_builtins.property
+    def store(self) -> Global___StoreStatus:
+        """Absent while the store is not open."""
 
     def __init__(
         self,
@@ -1695,21 +1720,63 @@ class StatusReply(_message.Message):
         save_calls: _builtins.int = ...,
         reason: _builtins.str = ...,
         journal: Global___JournalStatus | None = ...,
+        store: Global___StoreStatus | None = ...,
+        meta_losses: _builtins.int = ...,
+        meta_loss: _builtins.str = ...,
+        meta_loss_at_ms: _builtins.int = ...,
+        clock_skew_seconds: _builtins.float = ...,
+        clock_is_off: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "journal", b"journal", "loss", b"loss", "recovery", b"recovery"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "at_risk", b"at_risk", "cache_path", b"cache_path", "commits", b"commits", "dirty_keys", b"dirty_keys", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "at_risk", b"at_risk", "cache_path", b"cache_path", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "dirty_keys", b"dirty_keys", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "store", b"store", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__journal: _TypeAlias = _typing.Literal["journal"]  # noqa: Y015
     _WhichOneofArgType__journal: _TypeAlias = _typing.Literal["_journal", b"_journal"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    _WhichOneofReturnType__store: _TypeAlias = _typing.Literal["store"]  # noqa: Y015
+    _WhichOneofArgType__store: _TypeAlias = _typing.Literal["_store", b"_store"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__journal) -> _WhichOneofReturnType__journal | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__store) -> _WhichOneofReturnType__store | None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class StoreStatus(_message.Message):
+    """Which local store is open, as the Meta Service knows it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    FLUSHED_SEQ_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Made at random with the store; in hexadecimal digits."""
+    broker: _builtins.str
+    flushed_seq: _builtins.int
+    """The newest write that the Meta Service has."""
+    seq: _builtins.int
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        broker: _builtins.str = ...,
+        flushed_seq: _builtins.int = ...,
+        seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker", b"broker", "flushed_seq", b"flushed_seq", "id", b"id", "seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoreStatus: _TypeAlias = StoreStatus  # noqa: Y015
 
 @_typing.final
 class JournalStatus(_message.Message):
@@ -1790,7 +1857,7 @@ class SnapshotOffsetsReply(_message.Message):
         Service when the snapshot was taken. A later one may have been.
         """
         broker: _builtins.str
-        """`journal.broker` of the adapter's configuration."""
+        """`broker` of the adapter's configuration."""
         def __init__(
             self,
             *,

@@ -6,10 +6,11 @@ import pytest
 
 from adapter.model import LocalStore, SaveEntry
 from tests.contract.cases import CLUSTER
-from tests.contract.test_engine import memory, rocksdb
+from tests.contract.test_engine import etcd, memory, rocksdb
 from tests.unit.helpers import key, record
 
 ENGINES = {"rocksdb": rocksdb, "memory": memory}
+EVERY = {**ENGINES, "etcd": etcd}
 FIRST = LocalStore("broker-a", "/data/adapter", b"sixteen bytes, 1", 7)
 OTHER = FIRST._replace(store_id=b"sixteen bytes, 2", flushed_seq=1)
 
@@ -29,10 +30,10 @@ async def test_the_highest_flushed_counter_of_a_store_is_remembered(name: str, t
         assert await engine.report_store("other", FIRST, b"", 3) is None
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", EVERY)
 async def test_another_store_in_the_same_place_is_remembered_only_when_it_replaces_the_first(name: str, tmp_path: Path) -> None:
     """Until then each report tells of the first one."""
-    async with ENGINES[name](tmp_path) as engine:
+    async with EVERY[name](tmp_path) as engine:
         await engine.report_store(CLUSTER, FIRST, b"", 1)
         await engine.save(CLUSTER, [SaveEntry(key("a"), record(1))], OTHER)
         for replaces in (b"", b"sixteen bytes, 3", OTHER.store_id, FIRST.store_id):
@@ -40,10 +41,10 @@ async def test_another_store_in_the_same_place_is_remembered_only_when_it_replac
         assert await engine.report_store(CLUSTER, OTHER, b"", 3) == (OTHER, 2)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", EVERY)
 async def test_stores_that_nobody_tells_of_are_forgotten(name: str, tmp_path: Path) -> None:
     """Brokers that are gone for long."""
-    async with ENGINES[name](tmp_path) as engine:
+    async with EVERY[name](tmp_path) as engine:
         await engine.report_store(CLUSTER, FIRST, b"", 1)
         await engine.report_store(CLUSTER, OTHER._replace(broker="broker-b"), b"", 3)
         assert await engine.forget_stores(3) == 1

@@ -7,7 +7,8 @@ from adapter.client import OffsetClient
 from adapter.history import History
 from adapter.model import FIRST_EPOCH, CommitMode, OffsetKey
 from adapter.reads import ReadMode
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.rpc import offsets_pb
+from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Callers, check_local, check_remote, remote_positions, under
 
@@ -164,3 +165,51 @@ async def _commit_through_another_adapter(directory: Path, meta: ServiceProcess,
         async with OffsetClient.connect(other.address, WAIT_S) as client:
             await client.commit("g", offsets)
         assert other.stop() == 0
+
+
+async def test_groups_of_an_adapter_whose_clock_is_days_slow_are_not_swept(tmp_path: Path) -> None:
+    """Its times are moved to the Meta Service's clock when they are saved. Both warn, and it sweeps nothing itself."""
+    machine.require("an adapter with the clock eight days slow", machine.faketime)
+    meta = meta_process(tmp_path / "m")
+    sweeping = "[expiry]\nretention_hours = 168\ninterval_ms = 50"
+    slow = adapter_process(tmp_path / "slow", meta.address, top="broker = 'slow'", extra=sweeping)
+    right = adapter_process(tmp_path / "right", meta.address, top="broker = 'right'", extra=sweeping)
+    clock = Clock(tmp_path / "clock")
+    clock.rules(slow)
+    clock.set(-8 * 24 * HOUR_S)
+    with ended(meta, slow, right):
+        meta.start()
+        slow.launch()
+        right.start()
+        slow.wait_ready()
+        async with OffsetClient.connect(slow.address, WAIT_S) as client:
+            await client.commit("live", {"s": 5})
+            await client.flush()
+            status = await client.status()
+            assert status.clock_is_off
+            assert -8 * 24 * HOUR_S - HOUR_S < status.clock_skew_seconds < -8 * 24 * HOUR_S + HOUR_S
+        async with OffsetClient.connect(right.address, WAIT_S) as client:
+            found = (await client.read("live", mode=ReadMode.STORE))["s"]
+            assert abs(found.committed_at_ms / 1000 - time.time()) < HOUR_S
+            # A group that is old indeed goes by the sweep after the one that leaves the live one.
+            request = commits_of("old", time.time() - 9 * 24 * HOUR_S)
+            for _ in range(2):
+                await client.store.CommitOffsets(request)
+                await client.flush()
+                await eventually(lambda: right.log.count("expiry.expired") >= 1, WAIT_S)
+            assert not (await client.status()).clock_is_off
+        assert "meta.clock_skew" in slow.log
+        assert "expiry.clock" in slow.log
+        assert "save.clock_skew" in meta.log
+        assert "meta.clock_skew" not in right.log
+        local = {OffsetKey("default", "live", "s"): (1, 5)}
+        assert await remote_positions(meta, local) == local
+        assert "'live'" not in right.log
+        assert "group=live" not in right.log
+        assert slow.stop() == 0
+
+
+def commits_of(group: str, at: float) -> offsets_pb.CommitOffsetsRequest:
+    """A commit by a consumer that says when it was (Unix seconds)."""
+    shard = offsets_pb.ShardCommit(shard="s", offset=1, committed_at_ms=int(at * 1000))
+    return offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group=group, shards=[shard])])

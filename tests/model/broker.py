@@ -125,7 +125,7 @@ class Broker:
         self.machine = machine
         self.name = name
         self.setup = setup
-        self.config = config_of(setup)
+        self.config = config_of(setup).model_copy(update={"broker": name})
         self.platter = Platter()
         self.link = Link(machine.service)
         self.running: Running | None = None
@@ -299,7 +299,7 @@ class Running(Process):
             if not self.dead:
                 self.machine.violations.append(f"{self.broker.name}: the process ended with {error!r}")
 
-    async def _open(self, config: AdapterConfig, *, create: bool) -> OffsetCache:  # noqa: ARG002 - as `Opening` says
+    async def _open(self, config: AdapterConfig, *, only: bytes | None) -> OffsetCache:  # noqa: ARG002 - as `Opening` says
         return self.broker.opening(self)
 
     def recovery_began(self, core: Core) -> None:

@@ -118,6 +118,15 @@ class SimDisk:
         """See `Disk`."""
         return self._platter.watermark
 
+    @property
+    def watermark_intact(self) -> bool:
+        """See `Disk`: nothing damages it here."""
+        return True
+
+    def missing(self) -> str:
+        """See `Disk`: nothing goes away here."""
+        return ""
+
     def get(self, key: bytes) -> bytes | None:
         """See `Disk`."""
         self._check_alive()

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta_client import GroupsPage, Page
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.meta_told import Told
+from adapter.model import GroupKey, KnownStore, LocalStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.model.engine import MemoryEngine
 
 R = TypeVar("R")
@@ -55,6 +56,10 @@ class Service:
         self.up = True
         self.refusing: set[OffsetKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def report_store(self, store: LocalStore, replaces: bytes) -> KnownStore | None:
+        """As the production service."""
+        return await self.engine.report_store(CLUSTER, store, replaces, 0)
 
     def standing(self, key: OffsetKey) -> OffsetRecord | None:
         """What it holds durably."""
@@ -103,6 +108,11 @@ class SimMeta:
         self._on_save = on_save
         self.available = True
         self.dead = False
+        self.told = Told()
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """See `MetaClient`."""
+        return await self._call(lambda: self._service.report_store(store, replaces))
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """See `MetaClient`."""

@@ -9,6 +9,7 @@ from tests.mutants.front_mutants import FRONT_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
+from tests.mutants.store_mutants import STORE_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -279,16 +280,16 @@ MUTANTS = (
     Mutant(
         "flushed-seq-passes-the-refused",
         "flusher.py",
-        "seq if floor is None else min(seq, floor - 1))",
-        "seq)",
+        "        return seq if floor is None else min(seq, floor - 1)\n",
+        "        return seq\n",
         "what the Meta Service refused counts as flushed after a crash",
         ("unit/test_flusher.py::test_the_flushed_watermark_follows_what_was_acknowledged",),
     ),
     Mutant(
         "flushed-seq-passes-what-is-set-aside",
         "flusher.py",
-        "            seq = 0  # which",
-        "            seq += 0  # which",
+        "            return 0  # which",
+        "            return seq  # which",
         "what a part of the Meta Service did not answer counts as flushed after a crash",
         ("unit/test_partial_saves.py::test_the_flushed_watermark_does_not_pass_what_is_set_aside",),
     ),
@@ -372,6 +373,7 @@ MUTANTS = (
     *FAST_PATH_MUTANTS,
     *FRONT_MUTANTS,
     *META_MUTANTS,
+    *STORE_MUTANTS,
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
 )

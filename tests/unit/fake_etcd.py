@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import anyio.lowlevel
 
 from adapter.errors import AdapterError
+from adapter.model import StoreMark
 from adapter.rpc import etcd_pb
 
 MAX_TXN_OPS = 128
@@ -18,6 +19,8 @@ class FakeCluster:
     def __init__(self, name: str = "offsets-1") -> None:
         self.name = name
         self.available = True
+        self.losses = 0
+        self.mark: StoreMark | None = None
         self.revision = 1
         self.kvs: dict[bytes, etcd_pb.KeyValue] = {}
         self.txns: list[etcd_pb.TxnRequest] = []

@@ -80,18 +80,18 @@ class BrokenFiles(SegmentFiles):
 
 def section_of(path: Path, **settings: Any) -> JournalSection:
     """A journal in a directory."""
-    return JournalSection(path=path, broker=BROKER, **settings)
+    return JournalSection(path=path, **settings)
 
 
 def files_of(path: Path, at_ms: int = NOW_MS, **settings: Any) -> SegmentFiles:
     """The segments of a run that began at a time."""
-    return SegmentFiles(path, section_of(path, **settings), Counts(str(path)), at_ms)
+    return SegmentFiles(path, BROKER, section_of(path, **settings), Counts(str(path)), at_ms)
 
 
 def writer_over(path: Path, time: SetTime, **settings: Any) -> tuple[SegmentWriter, Notes, BrokenFiles]:
     """A writer whose turns a test takes itself."""
     section, notes = section_of(path, **settings), Notes(Counts(str(path)))
-    files = BrokenFiles(path, section, notes.counts, time.now_ms)
+    files = BrokenFiles(path, BROKER, section, notes.counts, time.now_ms)
     return SegmentWriter(section, notes, files, time.clocks), notes, files
 
 

@@ -111,7 +111,7 @@ async def test_what_was_removed_between_the_read_of_a_batch_and_its_comparison_d
 
     meta = FakeMeta({a: record(9), b: record(9)})
     async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 1}) as core:
-        source = core.recovery._source
+        source = core.recovery._source = core.recovery._beginning()
         first = await source.next()
         assert first
         source.done(first)

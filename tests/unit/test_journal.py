@@ -19,7 +19,7 @@ from adapter.reads import Wanted
 from adapter.testing import FakeMeta, adapter_config, eventually, running_sidecar
 from tests.unit.expiring import ExpiringMeta, expiry_of, flushed, shards
 from tests.unit.helpers import commit, commit_of, core_over, key, record, refusing, send
-from tests.unit.journaling import NOW_MS, BrokenFiles, Recording, SetTime, flush_of, offsets_in, rows_in, section_of
+from tests.unit.journaling import BROKER, NOW_MS, BrokenFiles, Recording, SetTime, flush_of, offsets_in, rows_in, section_of
 
 G = GroupKey("default", "g")
 A, B = key("a"), key("b")
@@ -260,7 +260,7 @@ async def test_a_writer_that_hangs_holds_up_no_commit(tmp_path: Path, monkeypatc
             made.append(self)
 
     monkeypatch.setattr("adapter.journal_files.SegmentFiles", Hanging)
-    journal = journal_of(section_of(tmp_path / "j"))
+    journal = journal_of(BROKER, section_of(tmp_path / "j"))
     async with journal.running():
         async with core_over(tmp_path, FakeMeta(), knows=["g"], journal=journal) as core:
             await commit(core, 1, "a")
@@ -279,7 +279,7 @@ async def test_a_writer_that_hangs_holds_up_no_commit(tmp_path: Path, monkeypatc
 
 async def test_rows_get_the_bounds_that_commits_told(tmp_path: Path) -> None:
     """Those of the store that is open now."""
-    journal = journal_of(section_of(tmp_path / "j"))
+    journal = journal_of(BROKER, section_of(tmp_path / "j"))
     async with journal.running(), core_over(tmp_path, FakeMeta(), knows=["g"], journal=journal) as core:
         core.bounds.note({ShardKey("default", "a"): Bounds(3, 99, NOW_MS)})
         await commit(core, 7, "a")
@@ -327,7 +327,7 @@ async def test_the_status_and_the_metrics_show_the_journal(tmp_path: Path) -> No
 
 def test_without_a_path_there_is_no_journal() -> None:
     """And no pyarrow in the process."""
-    assert journal_of(JournalSection()) is NO_JOURNAL
+    assert journal_of(BROKER, JournalSection()) is NO_JOURNAL
     code = "import sys, adapter.sidecar, adapter.cli.main; sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -338,7 +338,7 @@ def test_a_journal_without_its_extra_is_refused(tmp_path: Path, monkeypatch: pyt
         monkeypatch.delitem(sys.modules, f"adapter.journal_{name}", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"pyarrow is not installed: pip install 'offset-adapter\[journal\]'"):
-        journal_of(section_of(tmp_path))
+        journal_of(BROKER, section_of(tmp_path))
 
 
 async def test_a_note_is_at_the_time_of_the_event(tmp_path: Path) -> None:

@@ -199,10 +199,10 @@ def test_two_adapters_of_one_name_do_not_write_to_one_directory(tmp_path: Path) 
     first = written(tmp_path, [1])
     second = files_of(tmp_path, NOW_MS + 1)
     for _ in range(2):
-        with pytest.raises(BlockingIOError, match=r"another adapter writes here as 'b/1': give each its own journal.broker"):
+        with pytest.raises(BlockingIOError, match=r"another adapter writes here as 'b/1': give each its own broker"):
             second.open()
     assert len(open_segments(tmp_path)) == 1
-    other = SegmentFiles(tmp_path, JournalSection(path=tmp_path, broker="c"), second._counts, NOW_MS)
+    other = SegmentFiles(tmp_path, "c", JournalSection(path=tmp_path), second._counts, NOW_MS)
     other.open()
     first.finish()
     first.close()

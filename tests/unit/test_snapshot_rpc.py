@@ -52,7 +52,7 @@ async def test_a_snapshot_is_of_one_instant_while_pairs_are_committed(tmp_path: 
     """A pair of one request is never seen torn; nothing acknowledged before is missing, nothing from behind the end is shown."""
     sent = [0] * PAIRS
     acknowledged = [0] * PAIRS
-    async with serving(tmp_path, journal={"broker": "broker-1"}) as (_, client):
+    async with serving(tmp_path, broker="broker-1") as (_, client):
 
         async def write(pair: int) -> None:
             while True:

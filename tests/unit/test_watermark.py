@@ -13,14 +13,16 @@ SLOT = 32
 
 
 def reopened(path: Path) -> int:
-    """What the file says to the next process."""
+    """What the file says to the next process, which puts a new one in its place where it says nothing."""
     with closing(Watermark.open(path)) as mark:
+        mark.establish()
         return mark.value
 
 
 def written(path: Path, *values: int) -> bytes:
     """The file after these writes."""
     with closing(Watermark.open(path)) as mark:
+        mark.establish()
         for value in values:
             mark.advance(value)
     return path.read_bytes()
@@ -32,6 +34,38 @@ def test_a_missing_file_is_made_and_says_0(tmp_path: Path) -> None:
     assert reopened(path) == 0
     assert path.stat().st_size == 2 * SLOT
     assert path.stat().st_mode & 0o777 == 0o600
+    with closing(Watermark.open(path)) as mark:
+        assert mark.intact
+
+
+def test_a_file_that_says_nothing_stays_until_a_new_one_is_put_in_its_place(tmp_path: Path) -> None:
+    """Killed before the loss is noted, the next start sees the same: nothing is healed in silence."""
+    path = tmp_path / "watermark"
+    for content in (None, b"", b"\0" * 64, b"garbage" * 9):
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        for _ in range(2):
+            with closing(Watermark.open(path)) as mark:
+                assert (mark.intact, mark.value) == (False, 0)
+            assert (path.read_bytes() if path.exists() else None) == content
+        assert reopened(path) == 0
+        with closing(Watermark.open(path)) as mark:
+            assert mark.intact
+
+
+def test_a_file_that_was_unlinked_or_replaced_is_not_in_place(tmp_path: Path) -> None:
+    """What is written to it, nobody reads again."""
+    path = tmp_path / "watermark"
+    with closing(Watermark.open(path)) as mark:
+        mark.establish()
+        assert mark.is_in_place()
+        path.rename(tmp_path / "away")
+        assert not mark.is_in_place()
+        path.write_bytes((tmp_path / "away").read_bytes())
+        assert not mark.is_in_place()
+        (tmp_path / "away").rename(path)
+        assert mark.is_in_place()
 
 
 @pytest.mark.parametrize("values", [[1], [1, 2], [1, 2, 3], [7, 2**64 - 1]])
@@ -39,6 +73,7 @@ def test_the_newest_value_survives_without_a_sync_or_a_close(tmp_path: Path, val
     """A killed process leaves it with the kernel (1)."""
     path = tmp_path / "watermark"
     mark = Watermark.open(path)
+    mark.establish()
     for value in values:
         mark.advance(value)
     assert mark.value == values[-1]

@@ -1,0 +1,115 @@
+"""What replies tell of stores and clocks: a loss is found, whatever overtakes what, and nothing else is taken for one."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapter.clocks import CLOCK_LIMIT_MS
+from adapter.meta_told import SeenMarks, Skew, Told
+from adapter.model import StoreMark
+
+ONE, OTHER = b"one store, of 16", b"another, also 16"
+
+
+def mark(revision: int, store_id: bytes = ONE, incarnation: int = 1, name: str = "") -> StoreMark:
+    """A mark of which mostly the revision matters."""
+    return StoreMark(name, store_id, incarnation, revision)
+
+
+def losses(*replies: StoreMark) -> list[bool]:
+    """Whether each of these replies shows a loss, when calls come one after the other."""
+    seen = SeenMarks()
+    return [bool(seen.take(seen.noted(), reply)) for reply in replies]
+
+
+@pytest.mark.parametrize(
+    ("less", "why"),
+    [
+        (mark(4), "its store is at revision 4, and was at 5"),
+        (mark(9, OTHER), f"its store is another one: {OTHER.hex()}, incarnation 1 in place of {ONE.hex()}, incarnation 1"),
+        (mark(9, incarnation=2), f"its store is another one: {ONE.hex()}, incarnation 2 in place of {ONE.hex()}, incarnation 1"),
+    ],
+)
+def test_a_store_that_came_back_with_less_is_told_once(less: StoreMark, why: str) -> None:
+    """A lower revision, another store, or the same one after a repair."""
+    seen = SeenMarks()
+    assert seen.take(seen.noted(), mark(5)) == ""
+    assert seen.take(seen.noted(), less) == why
+    assert seen.take(seen.noted(), less) == ""
+
+
+def test_each_raft_group_is_a_store_of_its_own() -> None:
+    """Their revisions have nothing to do with each other."""
+    assert losses(mark(9, name="a"), mark(1, name="b"), mark(8, name="b"), mark(9, name="a"), mark(7, name="b")) == [
+        False
+    ] * 4 + [True]
+
+
+def test_a_late_reply_is_no_loss() -> None:
+    """Two calls are under way: the answer of the first one, made before the second's, comes behind it."""
+    seen = SeenMarks()
+    noted = seen.noted()
+    assert seen.take(noted, mark(7)) == ""
+    assert seen.take(noted, mark(6)) == ""
+    assert seen.newest("") == mark(7)
+
+
+def test_a_late_answer_of_a_store_that_was_replaced_shows_a_loss() -> None:
+    """What it acknowledged is gone with it, and the comparison that began since may have passed it by."""
+    seen = SeenMarks()
+    noted = seen.noted()
+    seen.take(noted, mark(7))
+    before = seen.noted()
+    assert seen.take(before, mark(2, OTHER))
+    assert seen.take(before, mark(8))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["write", "begin", "answer", "restore"]), st.integers(0, 5), st.integers(0, 3)), max_size=40
+    )
+)
+def test_replies_in_any_order_show_every_loss_and_nothing_else(steps: list[tuple[str, int, int]]) -> None:
+    """Answers arrive in any order; while no call is under way a restore may take the revision back."""
+    seen = SeenMarks()
+    revision = 1
+    calls: list[tuple[Mapping[str, StoreMark], int]] = []  # what was noted, and the revision at the answer
+    for step, number, at in steps:
+        if step == "write":
+            revision += number
+        elif step == "begin":
+            calls.append((seen.noted(), revision))
+        elif step == "restore" and revision > number + 1 and not calls:
+            revision = max(revision - number - 1, 1)
+        elif step == "answer" and calls:
+            noted, answered = calls.pop(at % len(calls))
+            newest = [found.revision for found in (noted.get(""), seen.newest("")) if found]
+            lost = len(newest) > 1 and answered < min(newest)
+            assert bool(seen.take(noted, mark(answered))) is lost
+
+
+def test_a_clock_counts_as_off_when_it_is_certainly_beyond_the_limit() -> None:
+    """Half a round trip is what nobody knows. The state changes once each way."""
+    skew = Skew()
+    skew.take(100_000, 100_000, 100_000 + CLOCK_LIMIT_MS)
+    assert (skew.ms, skew.off) == (-CLOCK_LIMIT_MS, False)
+    skew.take(100_000, 104_000, 102_000 + CLOCK_LIMIT_MS + 1_000)
+    assert (skew.ms, skew.off) == (-CLOCK_LIMIT_MS - 1_000, False)
+    skew.take(100_000, 101_000, 100_500 - CLOCK_LIMIT_MS - 1_000)
+    assert (skew.ms, skew.off) == (CLOCK_LIMIT_MS + 1_000, True)
+    skew.take(100_000, 104_000, 102_000 - CLOCK_LIMIT_MS + 1_000)
+    assert (skew.ms, skew.off) == (CLOCK_LIMIT_MS - 1_000, True)
+    skew.take(100_000, 100_010, 100_000)
+    assert (skew.ms, skew.off) == (5, False)
+
+
+def test_a_loss_is_counted_and_wakes_who_waits() -> None:
+    """By the client, of all stores together."""
+    told = Told()
+    told.take({}, [mark(1), mark(1, name="a")], "meta:1")
+    assert (told.less, told.changed.is_set()) == (0, False)
+    told.take(told.marks.noted(), [mark(2), mark(0, name="a")], "meta:1")
+    assert (told.less, told.why, told.changed.is_set()) == (1, "meta:1: the store a is at revision 0, and was at 1", True)
+    assert told.at_ms

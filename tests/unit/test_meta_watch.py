@@ -1,0 +1,310 @@
+"""The local store and the Meta Service, known to each other: what is found at the start, and what is done about a loss there."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from adapter.cache import OffsetCache
+from adapter.core import Core
+from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, RefusedError, StorageFailedError, UnknownCallError
+from adapter.model import KnownStore, LocalStore, OffsetKey, OffsetRecord
+from adapter.reads import ReadMode, Wanted
+from adapter.testing import FakeMeta, eventually
+from tests.unit.helpers import commit, core_over, doom, key, record
+
+A, B = key("a"), key("b")
+DOWN = MetaUnavailableError("down by the test")
+
+
+class ForgetfulMeta(FakeMeta):
+    """A FakeMeta that can be restored from a copy, and refuse to remember stores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusal: AdapterError | None = None
+        self.gets: list[int] = []
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """See `MetaClient.report_store`."""
+        if self.refusal:
+            raise self.refusal
+        return await super().report_store(store, replaces)
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """See `MetaClient.get`."""
+        self.gets.append(len(keys))
+        return await super().get(keys, patient=patient)
+
+    def restore(self, records: dict[OffsetKey, OffsetRecord]) -> None:
+        """Hold only these, as a reply shows."""
+        self.records = dict(records)
+        self.told.lost("restored by the test")
+
+
+async def compared(core: Core, times: int = 1) -> None:
+    """Run the watch until it has compared again so often."""
+    done: list[None] = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(core.meta_watch.run, lambda: done.append(None))
+        await eventually(lambda: len(done) >= times)
+        tasks.cancel_scope.cancel()
+
+
+async def flushed(core: Core, offset: int, shard: str) -> None:
+    """Commit, and bring it to the Meta Service."""
+    await commit(core, offset, shard=shard)
+    await core.flusher.flush_once()
+
+
+async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> None:
+    """Without a new commit; larger values that stand there are adopted (2, 3)."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, 5, "a")
+        await flushed(core, 7, "b")
+        await core.meta_watch.recover()
+        meta.restore({A: record(9)})
+        await compared(core)
+        assert (meta.records[A].offset, meta.records[B].offset) == (9, 7)
+        assert core.cache.get(A) == meta.records[A]
+        assert core.recovery.report.done
+        assert core.flusher.tracks_all
+
+
+async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> None:
+    """A stop in the middle of the comparison flushes everything, and so does a start without the Meta Service (8, 9)."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        await flushed(core, 7, "b")
+        assert core.cache.flushed_seq == core.cache.seq == 2
+        meta.restore({})
+        core.recovery.again()
+        assert (core.cache.flushed_seq, core.flusher.tracks_all, core.recovery.report.done) == (0, False, False)
+        doom(core.cache)
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        assert core.cache.flushed_seq == 0
+        await core.recovery.mark_unflushed()
+        assert core.dirty.keys() == {A, B}
+        assert await core.flusher.drain(1) == 0
+    assert set(meta.records) == {A, B}
+
+
+async def test_a_loss_during_the_comparison_leads_to_another_one(tmp_path: Path) -> None:
+    """What was compared before it may be gone again."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        meta.restore({})
+        apply = meta.apply
+
+        def again(entries: Sequence[object]) -> object:
+            outcomes = apply(entries)  # type: ignore[arg-type]
+            meta.apply = apply  # type: ignore[method-assign]
+            meta.restore({})
+            return outcomes
+
+        meta.apply = again  # type: ignore[assignment,method-assign]
+        await compared(core, 2)
+        assert meta.records[A].offset == 5
+
+
+async def test_a_comparison_goes_on_when_the_meta_service_is_back(tmp_path: Path) -> None:
+    """It is not given up, and nothing else is done twice at a time."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        meta.restore({})
+        meta.down = DOWN
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(compared, core)
+            await eventually(lambda: not core.flusher.tracks_all)
+            await commit(core, 6, shard="b")
+            meta.down = None
+        await core.flusher.flush_once()
+        assert (meta.records[A].offset, meta.records[B].offset) == (5, 6)
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+async def test_a_meta_service_that_remembers_less_of_the_store_has_lost(tmp_path: Path, *, forgotten: bool) -> None:
+    """Also where its revision has passed by now what was seen of it."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        await core.meta_watch.report()
+        (where, known), *_ = meta.stores.items()
+        assert known.store.flushed_seq == 1
+        await flushed(core, 6, "a")
+        await core.meta_watch.report()
+        assert meta.told.less == 0
+        if forgotten:
+            meta.stores.clear()
+        else:
+            meta.stores[where] = known
+        await core.meta_watch.report()
+        assert meta.told.less == 1
+        await core.meta_watch.report()
+        assert meta.told.less == 1
+
+
+async def test_another_store_that_is_told_of_in_place_of_this_one_is_told_once(tmp_path: Path) -> None:
+    """A restored Meta Service, or two adapters with one name: no comparison after each report."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        (where, known), *_ = meta.stores.items()
+        for _ in range(3):
+            meta.stores[where] = KnownStore(known.store._replace(store_id=b"sixteen bytes, 2"), 0)
+            await core.meta_watch.report()
+            assert meta.stores[where].store.store_id == core.cache.store_id
+        assert meta.told.less == 1
+
+
+@pytest.mark.parametrize("refusal", [UnknownCallError("UNIMPLEMENTED"), RefusedError("INVALID_ARGUMENT")])
+async def test_a_server_that_remembers_no_stores_is_no_loss(tmp_path: Path, refusal: AdapterError) -> None:
+    """RobustMQ: the recovery goes on, and nothing is ever missed."""
+    meta = ForgetfulMeta()
+    meta.refusal = refusal
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        for _ in range(3):
+            await core.meta_watch.report()
+        assert (meta.told.less, core.recovery.report.done, core.cache.loss) == (0, True, None)
+
+
+async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Path) -> None:
+    """What is absent locally may be lost, so it is looked up; only when that is durable the Meta Service forgets the old one."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        await core.meta_watch.report()
+        old = core.cache.store_id
+    shutil.rmtree(tmp_path / "adapter")
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+
+        async def failing() -> None:
+            raise DiskFullError("full by the test")
+
+        core.cache.sync = failing  # type: ignore[method-assign]
+        with pytest.raises(DiskFullError):
+            await core.meta_watch.recover()
+        assert next(iter(meta.stores.values())).store.store_id == old
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        await core.meta_watch.recover()
+        assert core.cache.loss
+        assert f"the Meta Service remembers another store here, {old.hex()}" in core.cache.loss.why
+        assert next(iter(meta.stores.values())).store.store_id == core.cache.store_id != old
+        core.reader.recovered = True
+        found = await core.reader.read([Wanted(A.group_key, ["a"])], ReadMode.MEMORY)
+        assert [row.offset for _, row in found] == [5]
+
+
+async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path: Path) -> None:
+    """What it lacks of its groups is fetched by the recovery."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+    shutil.copytree(tmp_path / "adapter", tmp_path / "copy")
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        await flushed(core, 6, "a")
+        await flushed(core, 7, "b")
+        await core.meta_watch.report()
+    shutil.rmtree(tmp_path / "adapter")
+    (tmp_path / "copy").rename(tmp_path / "adapter")
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        await core.meta_watch.recover()
+        assert core.cache.loss
+        assert core.cache.loss[::2] == (
+            2,
+            "the Meta Service has the write 3 of this store, whose newest is 1: it was put back from an older copy",
+        )
+        assert (core.cache.get(A), core.cache.get(B)) == (meta.records[A], meta.records[B])
+        assert core.cache.seq > 3
+
+
+async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_path: Path) -> None:
+    """Not what is dirty, refused, or not compared yet; with the last save of a flush what it brings."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        assert core.meta_watch.store().flushed_seq == 0
+        await core.meta_watch.recover()
+        await flushed(core, 5, "a")
+        assert core.meta_watch.store().flushed_seq == 1
+        await commit(core, 6, shard="a")
+        assert core.meta_watch.store().flushed_seq == 1
+        told: list[int] = []
+
+        async def during(entries: Sequence[object]) -> object:
+            told.append(core.meta_watch.store().flushed_seq)
+            return meta.apply(entries)  # type: ignore[arg-type]
+
+        meta.faults.append(during)
+        await core.flusher.flush_once()
+        assert told == [2]
+        await commit(core, 7, shard="a")
+        meta.faults.append(DOWN)
+        with pytest.raises(MetaUnavailableError):
+            await core.flusher.flush_once()
+        assert core.meta_watch.store().flushed_seq == 2
+
+
+async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path) -> None:
+    """Until then nobody knows all that is dirty, and what is old."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, shard="a", committed_at_ms=1)
+        await core.flusher.flush_once()
+        core.flusher.tracks_all = False
+        await core.expiry.sweep_once()
+        core.flusher.tracks_all = True
+        meta.told.skew.off = True
+        await core.expiry.sweep_once()
+        assert meta.records[A].live
+        meta.told.skew.off = False
+        await core.expiry.sweep_once()
+        assert not meta.records[A].live
+
+
+async def test_a_rescue_sends_what_is_dirty_and_writes_nothing(tmp_path: Path) -> None:
+    """For a store whose files are gone. What is larger there stays so, and is not brought here."""
+    meta = ForgetfulMeta()
+
+    async def gone() -> None:
+        async with core_over(tmp_path, meta, knows=["g"]) as core:
+            await commit(core, 5, shard="a")
+            await commit(core, 7, shard="b")
+            meta.records[B] = record(9)
+            shutil.rmtree(tmp_path / "adapter")
+            assert await core.cache.look()
+            assert await core.flusher.rescue() == 0
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await gone()
+    assert raised.group_contains(StorageFailedError, match="the store is gone")
+    assert (meta.records[A].offset, meta.records[B].offset) == (5, 9)
+
+
+def test_only_the_store_that_was_open_is_opened_again(tmp_path: Path) -> None:
+    """Another one in its place is refused, untouched by a verification."""
+    one = OffsetCache.open(tmp_path / "one", "interval")
+    one.close()
+    OffsetCache.open(tmp_path / "other", "interval").close()
+    again = OffsetCache.open(tmp_path / "one", "interval", only=one.store_id)
+    assert again.store_id == one.store_id
+    again.close()
+    with pytest.raises(StorageFailedError, match="holds another store"):
+        OffsetCache.open(tmp_path / "other", "interval", only=one.store_id)
+    with pytest.raises(StorageFailedError, match="the store is gone"):
+        OffsetCache.open(tmp_path / "none", "interval", only=one.store_id)
+    assert not (tmp_path / "none").exists()

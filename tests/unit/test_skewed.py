@@ -1,0 +1,72 @@
+"""Times of adapters whose clock is off, as the Meta Service stores them."""
+
+import time
+
+import pytest
+
+from adapter.codec import decode_record, encode_record
+from adapter.metaservice.skewed import SkewedClocks, are_ahead, moved, moved_entries, moved_records
+from adapter.metrics import MetaMetrics
+from adapter.model import SaveEntry
+from tests.unit.helpers import key, record
+
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("their_ms", "shift_ms"),
+    [
+        (0, 0),
+        (NOW_MS, 0),
+        (NOW_MS - 30_000, 0),
+        (NOW_MS + 30_000, 0),
+        (NOW_MS - 30_001, 30_001),
+        (NOW_MS + 8 * DAY_MS, -8 * DAY_MS),
+    ],
+)
+def test_a_clock_is_off_beyond_half_a_minute(their_ms: int, shift_ms: int) -> None:
+    """Who does not tell the time has none that could be moved."""
+    metrics = MetaMetrics()
+    assert SkewedClocks(metrics).shift_ms(their_ms, NOW_MS, "b") == shift_ms
+    assert metrics.registry.get_sample_value("offset_meta_skewed_saves_total") == bool(shift_ms)
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "shift_ms", "stored_ms"),
+    [
+        (NOW_MS - 8 * DAY_MS, 8 * DAY_MS, NOW_MS),
+        (NOW_MS - 9 * DAY_MS, 8 * DAY_MS, NOW_MS - DAY_MS),
+        (NOW_MS - 5, 8 * DAY_MS, NOW_MS),  # once adopted from here: it is not moved beyond now
+        (NOW_MS + 8 * DAY_MS, -8 * DAY_MS, NOW_MS),
+        (5, -8 * DAY_MS, 1),
+    ],
+)
+async def test_a_time_is_moved_by_as_much_and_never_beyond_now(at_ms: int, shift_ms: int, stored_ms: int) -> None:
+    """In both forms of a save. 0 would mean that there is none."""
+    assert moved(at_ms, shift_ms, NOW_MS) == stored_ms
+    before = record(5, 2, committed_at_ms=at_ms, metadata="m", topic="t", partition=3)
+    after = before._replace(committed_at_ms=stored_ms)
+    (entry,) = moved_entries([SaveEntry(key(), before, 4)], shift_ms, NOW_MS)
+    assert entry == SaveEntry(key(), after, 4)
+    (data,) = await moved_records([encode_record(before)], shift_ms, NOW_MS)
+    assert decode_record(data) == after
+
+
+def test_times_that_have_not_come_yet_are_of_a_clock_that_was_wrong() -> None:
+    """Of an adapter: other writers do not tell their time, and may say what they like."""
+    assert are_ahead(NOW_MS + 30_001, NOW_MS, NOW_MS)
+    assert not are_ahead(NOW_MS + 30_000, NOW_MS, NOW_MS)
+    assert not are_ahead(NOW_MS + DAY_MS, 0, NOW_MS)
+
+
+def test_a_warning_is_not_repeated_with_each_save(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One a minute says it."""
+    clocks = SkewedClocks(MetaMetrics())
+    began = time.monotonic()
+    told = []
+    for seconds in (0, 59, 61):
+        monkeypatch.setattr("adapter.metaservice.skewed.time.monotonic", lambda at=began + seconds: at)
+        clocks.shift_ms(NOW_MS - DAY_MS, NOW_MS, "b")
+        told.append("save.clock_skew" in capsys.readouterr().out)
+    assert told == [True, False, True]
