@@ -74,7 +74,7 @@ async def test_a_packed_save_tells_what_a_save_tells(opened: Opened, case: Case)
         )
         told = differing([SaveEntry(A, case.offered)], [SaveOutcome(case.status, case.after)], first=599)
         last = [Differing(600, Status.SUPERSEDED, encode_record(record(9_999)))] if case.before else []
-        assert found == [*told, *last]
+        assert [one._replace(message="") for one in found] == [*told, *last]
         assert await standing(engine, A) == [case.after]
 
 

@@ -4,6 +4,7 @@ Promises that what comes in one `send` is read in one go. Never waits: what is a
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -41,6 +42,8 @@ Told = Callable[[bytes | Ended], None]  # each message, and at last the end
 
 class Descriptor:
     """What the server looks at of a socket."""
+
+    family = socket.AF_UNIX
 
     def fileno(self) -> int:
         """One of the lowest: no descriptor is short in memory."""
