@@ -103,19 +103,20 @@ class WholeGroups:
 
     async def next(self) -> Piece | None:
         """See `Source`."""
-        if not self._local and not self._remote:
-            self._forgets_before = self._forgets()
-        if not self._local and not self._local_all:
-            await self._read_local()
-        if not self._left[0] and not self._remote and not self._goes_on():
+        while True:
+            if not self._local and not self._remote:
+                self._forgets_before = self._forgets()
+            if not self._local and not self._local_all:
+                await self._read_local()
+            while self._left[0] and not self._remote:
+                await self._read_remote()
+            if self._remote or self._goes_on():
+                return self._cut()
             if not self._local:
                 return None
             groups = list(dict.fromkeys(stored.key.group_key for _, stored in self._local))
             self._groups = frozenset(groups)
             self._left = (groups, b"")
-        while self._left[0] and not self._remote:
-            await self._read_remote()
-        return self._cut()
 
     def done(self, piece: Piece) -> None:
         """See `Source`."""

@@ -122,10 +122,9 @@ class FakeMeta:
             behind = encode_key(OffsetKey(*group, after.decode())) if after and not at else b""
             keys = [key for key in self.records if key.group_key == group and encode_key(key) > behind]
             for key in sorted(keys, key=encode_key):
-                if len(entries) == self.page_rows:
-                    last = entries[-1][0]
-                    return GroupsPage(entries, groups[at:], last.shard.encode() if last.group_key == group else b"")
                 entries.append((key, self.records[key]))
+                if len(entries) == self.page_rows:  # as the real one, it does not know then whether that was the last
+                    return GroupsPage(entries, groups[at:], key.shard.encode())
         return GroupsPage(entries, (), b"")
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:

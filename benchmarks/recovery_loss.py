@@ -29,7 +29,7 @@ from benchmarks.scale import Scale
 TITLE = "recovery after a loss"
 SLOWER_LIMIT = 2.0  # times the ordinary recovery of the same keys
 CPU_LIMIT_US = 25.0  # of the Meta Service, for each row that is there
-PATIENCE_S = 600.0
+PATIENCE_S = 300.0
 POLL_S = 0.05
 
 

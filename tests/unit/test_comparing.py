@@ -57,6 +57,16 @@ async def test_each_row_of_a_group_is_read_once_however_many_batches_its_local_k
         assert local(core) == meta.records
 
 
+@pytest.mark.parametrize(("batch_keys", "page_rows"), [(2, 4), (4, 2), (4, 4), (8, 8), (1, 1)])
+async def test_the_end_of_both_sides_may_be_the_end_of_a_full_page(tmp_path: Path, batch_keys: int, page_rows: int) -> None:
+    """Behind it comes an empty one; that is the end, and no error."""
+    mine = sized({"a": 4, "b": 4})
+    left_behind(tmp_path, mine)
+    lost(tmp_path, 1)
+    async with core_over(tmp_path, PagedMeta(mine, page_rows), tracks_all=False, recovery={"batch_keys": batch_keys}) as core:
+        assert counts(await core.recovery.run()) == (8, 0, 0, 8, 0)
+
+
 async def test_a_page_that_fails_is_asked_for_again_and_no_other(tmp_path: Path) -> None:
     """What has been compared, and what has been read, is not read again; the report goes on."""
     mine = sized({"a": 10, "b": 10})

@@ -367,7 +367,7 @@ async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> Non
 
 async def test_a_page_in_the_middle_that_takes_too_long_is_asked_for_again(tmp_path: Path) -> None:
     """What was read before it is not read again; the first page may take too long for another reason: nobody is there."""
-    meta = AskedMeta(of_large(9))
+    meta = AskedMeta(of_large(8))
     meta.page_rows = 3
     async with core_over(tmp_path, meta) as core:
         meta.slow = [False, True, True, False, False, False]
@@ -381,7 +381,7 @@ async def test_a_page_in_the_middle_that_takes_too_long_is_asked_for_again(tmp_p
 
 async def test_a_removal_between_two_pages_lets_the_group_be_loaded_again(tmp_path: Path) -> None:
     """With the whole group, so that nothing of it is missing; a removal in another group disturbs nobody."""
-    meta = AskedMeta(of_large(6))
+    meta = AskedMeta(of_large(5))
     meta.page_rows = 3
     async with core_over(tmp_path, meta, knows="h") as core:
         await core.committer.submit(Reconcile([(key("s0"), record(5, 4)), (key("x", "h"), record(1))]))
@@ -396,7 +396,7 @@ async def test_a_removal_between_two_pages_lets_the_group_be_loaded_again(tmp_pa
             await load
             assert len(meta.asked) == calls
             assert loader_of(core).is_loaded(GROUP)
-            assert len(await read(core, MEMORY)) == 6
+            assert len(await read(core, MEMORY)) == 5
 
 
 async def test_reads_of_many_named_shards_share_a_call(tmp_path: Path) -> None:
