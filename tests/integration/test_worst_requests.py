@@ -135,8 +135,8 @@ def test_a_stopped_meta_service_does_not_fill_the_memory_by_streams(directory: P
             for sender in senders:
                 sender.ends = True
             meta.signal(signal.SIGCONT)
+        assert grown < 200 * MIB
         answers = [[offsets_pb.StreamCommitsReply.FromString(reply) for reply in stream] for stream in streams]
-    assert grown < 200 * MIB
     assert {reply.code for replies in answers for reply in replies} == {0}
     assert [sum(reply.covers for reply in replies) for replies in answers] == [sender.sent for sender in senders]
     assert Counter(key.group for key in stored_in(meta)) == {f"g{number}": len(rows) for number in range(STREAMS)}
