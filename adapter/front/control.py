@@ -12,6 +12,7 @@ NOISE_MAX = 2_000.0  # frames that bring nothing: so many at once, and
 NOISE_FIRST = 300.0  # of them before the first message, and
 NOISE_EARNED = 20.0  # more for each message
 NOISE_PER_S = 200.0  # so many in the long run
+EARLY_RESET = 5.0  # as so many of them counts a call that is given up before the connection has brought any message
 DRAINING = b"draining"
 PRIORITY_BYTES = 5
 
@@ -57,7 +58,7 @@ class Control(Sending):
     def _on_reset(self, _: int, stream_id: int, payload: bytes) -> None:
         _check_size("RST_STREAM", payload, 4)
         self._check_known(stream_id)
-        self._note_noise()
+        self._note_noise(1.0 if self.messages else EARLY_RESET)
         stream = self.streams.get(stream_id)
         if stream:
             self._break_off(stream)

@@ -53,8 +53,8 @@ class Peer(asyncio.Protocol):
         self._asked = 0.0  # when; 0: not since it was heard
         self._socket: Any = None
         self._proven = self._said_all = False
-        self.heard_first = False
         self.unread = bytearray()  # of a newcomer, see `Newcomers`
+        self.handled = 0  # bytes of it
         self._reading = True
         self._flushing = False
         self._begun: list[Call] = []

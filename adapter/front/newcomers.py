@@ -1,7 +1,7 @@
 """Connections that have not shown yet what they are for: their bytes are handled in small slices, in turn, a share of each turn.
 
 Who has sent a few messages is read at once. So a storm of connections holds up neither them nor, for long, an honest newcomer:
-its first request fits in a first slice, and first slices go before all others. What those leave who are gone is dropped unread.
+what fits in its first kilobyte goes before what comes behind those of others. What a peer leaves that is gone is dropped unread.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from adapter.front.lean import Peer
 
 PROVEN = 16  # messages after which a connection is no newcomer
-FIRST_SLICE, SLICE = 1_024, 2_048  # bytes: a request with its connection's preface; what comes behind it
+FIRST_BYTES = 1_024  # of a connection: its preface and a request; they go before what comes behind
+SLICE = 1_024  # bytes
 SHARE_S = 0.005  # of a turn of the event loop
 WAITING_MAX = 32 * 2**20  # bytes of all newcomers; beyond, those that sent more than a request are hung up on
 TCP_CLOSE = 7  # a state of the kernel's: reset, or closed on both sides
@@ -34,10 +35,10 @@ class Newcomers:
         waits = bool(peer.unread)
         peer.unread += data
         self._bytes += len(data)
-        if self._bytes > WAITING_MAX and len(peer.unread) > FIRST_SLICE:
+        if self._bytes > WAITING_MAX and len(peer.unread) > FIRST_BYTES:
             peer.hang_up(at_once=True)
         if not waits:
-            (self._more if peer.heard_first else self._first).append(peer)
+            self._queue(peer).append(peer)
             if not self._due:
                 self._due = True
                 asyncio.get_running_loop().call_soon(self._turn)
@@ -65,14 +66,17 @@ class Newcomers:
         if peer.is_gone():
             peer.hang_up(at_once=True)
             return
-        size = len(peer.unread) if peer.is_proven else SLICE if peer.heard_first else FIRST_SLICE
+        size = len(peer.unread) if peer.is_proven else SLICE
         data = bytes(peer.unread[:size])
         del peer.unread[:size]
         self._bytes -= len(data)
-        peer.heard_first = True
+        peer.handled += len(data)
         peer.handle(data)
         if peer.unread:
-            self._more.append(peer)
+            self._queue(peer).append(peer)
+
+    def _queue(self, peer: "Peer") -> "deque[Peer]":
+        return self._first if peer.handled < FIRST_BYTES else self._more
 
 
 def is_closed(connection: socket.socket | None) -> bool:

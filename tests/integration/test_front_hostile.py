@@ -8,6 +8,7 @@ import random
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import grpc
 import pytest
@@ -226,6 +227,31 @@ def test_a_peer_that_reads_a_byte_at_a_time_gets_its_reply(adapter: ServiceProce
         peer.crawl(3_000)
         found = peer.read_until(lambda found: _size(found) == WINDOW)  # as far as windows allow it
         assert found.code is None
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["gone", "there"])
+def test_a_storm_of_resets_by_new_connections_holds_up_no_newcomer(adapter: ServiceProcess, stays: bool) -> None:
+    """Each sends less than a flood, before any message: it took 8 ms for each, for which newcomers waited."""
+    calls = Calls()
+    storm = PREFACE + frame(attacks.SETTINGS, 0, 0)
+    storm += b"".join(calls.open(attacks.STREAM) + frame(attacks.RST_STREAM, 0, calls.last, b"\0\0\0\x08") for _ in range(1_900))
+    with undisturbed(adapter), ExitStack() as peers:
+        before = _cpu_s(adapter)
+        for _ in range(200 * TIMES):
+            peer = Attacker(adapter.tcp_address, greets=False)
+            peers.callback(peer.socket.close)
+            peer.send(storm)
+            if not stays:
+                peer.vanish()
+        with rpc(adapter.tcp_address) as stubs:
+            stubs.store.CommitOffsets(commits({"newcomer": 1}), timeout=PATIENCE_S)
+        assert _cpu_s(adapter) - before < 0.005 * 200 * TIMES
+
+
+def _cpu_s(service: ServiceProcess) -> float:
+    """CPU seconds that a process has used."""
+    fields = Path(f"/proc/{service.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_peers_that_ignore_the_stop_do_not_hold_it_up(adapter: ServiceProcess) -> None:
