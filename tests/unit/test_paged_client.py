@@ -20,7 +20,8 @@ from adapter.testing import free_port
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record
 
-Request, Reply = meta_pb.BatchGetOffsetDataRequest, meta_pb.BatchGetOffsetDataReply
+Request = meta_pb.BatchGetOffsetDataRequest
+Reply = meta_pb.BatchGetOffsetDataReply
 G = GroupKey("default", "g")
 
 
