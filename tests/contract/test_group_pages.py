@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -22,8 +21,8 @@ from tests.unit.helpers import key, record
 __all__ = ["opened"]
 
 G = GroupKey("default", "g")
-Request: TypeAlias = meta_pb.BatchGetOffsetDataRequest
-Reply: TypeAlias = meta_pb.BatchGetOffsetDataReply
+Request = meta_pb.BatchGetOffsetDataRequest
+Reply = meta_pb.BatchGetOffsetDataReply
 Asked = tuple[str, Sequence[str]]  # a group and its shards
 
 
@@ -206,7 +205,7 @@ async def test_a_deleted_offset_is_not_in_the_reply_but_on_the_page() -> None:
 async def test_groups_that_are_read_together_are_complete() -> None:
     """While they are small; a large one among them goes on by itself."""
     engine = MemoryEngine(lambda: 1)
-    asked: list[Asked] = [*((f"none{at}", ()) for at in range(40)), ("large0", ()), ("large1", ()), ("few", ()), ("large2", ())]
+    asked: list[Asked] = [(name, ()) for name in (*(f"none{at}" for at in range(40)), "large0", "large1", "few", "large2")]
     expected = []
     for group, size in (("large0", 400), ("large1", 500), ("few", 3), ("large2", 400)):
         expected += await fill(engine, [f"s{at:03}" for at in range(size)], group)

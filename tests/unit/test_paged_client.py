@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,8 +20,8 @@ from adapter.testing import free_port
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record
 
-Request: TypeAlias = meta_pb.BatchGetOffsetDataRequest
-Reply: TypeAlias = meta_pb.BatchGetOffsetDataReply
+Request = meta_pb.BatchGetOffsetDataRequest
+Reply = meta_pb.BatchGetOffsetDataReply
 G = GroupKey("default", "g")
 
 
