@@ -32,6 +32,8 @@ PROPERTIES = {
     "rocksdb.num-files-at-level0": "level0_files",
 }
 
+OUT_OF_FILES = "Too many open files"
+
 _TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
     ("No space left on device", DiskFullError),
     ("Disk quota exceeded", DiskFullError),
@@ -72,15 +74,7 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
         if not names:
             _create(path, families, fill)
     except OSError as error:
-        where = error.filename or path
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise DiskFullError(f"{where}: {error.strerror}") from error
-        what = (
-            "; raise the limit of open files"
-            if error.errno in {errno.EMFILE, errno.ENFILE}
-            else ": it must be writable by this user"
-        )
-        raise StorageFailedError(f"{where}: {error.strerror}{what}") from error
+        raise unusable(error, path) from error
     except Exception as error:
         raise _explained(error, path, advice) from error
     if names and "CURRENT" not in names:
@@ -92,6 +86,15 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
         return Rdict(str(path), options=opening, column_families={name: options() for name in families})
     except Exception as error:
         raise _explained(error, path, advice) from error
+
+
+def unusable(error: OSError, path: Path) -> AdapterError:
+    """Our error for what the kernel said of the directory of a store."""
+    where = error.filename or path
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return DiskFullError(f"{where}: {error.strerror}")
+    what = "raise the limit of open files" if error.errno in {errno.EMFILE, errno.ENFILE} else "it must be writable by this user"
+    return StorageFailedError(f"{where}: {error.strerror}: {what}")
 
 
 def _explained(error: Exception, path: Path, advice: str) -> AdapterError:

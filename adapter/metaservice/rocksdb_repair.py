@@ -18,7 +18,7 @@ from rocksdict import Rdict, ReadOptions
 from adapter import rocks
 from adapter.clocks import wall_ms
 from adapter.codec import decode_record, decode_seq
-from adapter.errors import AdapterError, DiskFullError, StoreDamagedError
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
 from adapter.files import sync_directory
 from adapter.metaservice import rocksdb_store as store
 from adapter.metaservice.rocksdb_metadata import LAST_REVISION, REVISION_FORM
@@ -53,7 +53,7 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
             _build(path, watermark, tombstones_before_ms)
         return _put_in_place(path)
     except OSError as error:
-        raise rocks.translate(error) from error
+        raise rocks.unusable(error, path) from error
     finally:
         os.close(lock)
 
@@ -125,6 +125,7 @@ class _Salvage:
         except DiskFullError:
             raise
         except (AdapterError, OSError) as error:
+            _refuse_shortage(error)
             log.warning("repair.not_readable", source=name, error=str(error))
             return False
         log.info("repair.read", source=name, whole=whole)
@@ -292,8 +293,15 @@ def _walk(family: Rdict, start: bytes, end: bytes, *, forward: bool = True) -> I
         (found.next if forward else found.prev)()
     try:
         found.status()
-    except Exception:  # noqa: BLE001 - whatever RocksDB says of the block
+    except Exception as error:  # noqa: BLE001 - whatever RocksDB says of the block
+        _refuse_shortage(error)
         yield None
+
+
+def _refuse_shortage(error: Exception) -> None:
+    """What cannot be opened for want of file descriptors is not damaged: nothing may be left out for it."""
+    if rocks.OUT_OF_FILES in str(error):
+        raise StorageFailedError(f"{error}: raise the limit of open files, and repair again") from error
 
 
 def _middle(low: bytes, high: bytes) -> bytes:

@@ -18,7 +18,7 @@ from rocksdict import AccessType, DBRecoveryMode, Rdict, ReadOptions
 
 from adapter import rocks
 from adapter.codec import decode_seq
-from adapter.errors import ConfigError, StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.errors import ConfigError, StoreDamagedError, StoreLockedError
 from adapter.model import STORE_ID_BYTES
 from adapter.watermark import Watermark
 from adapter.writing import Loss
@@ -109,8 +109,7 @@ def open_store(path: Path) -> Opened:
                 watermark.advance(CREATED)
                 watermark.sync()
         except OSError as error:
-            where = error.filename or path
-            raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
+            raise rocks.unusable(error, path) from error
         db = rocks.open_store(database, FAMILIES, ADVICE, _fill)
         undo.callback(db.close)
         state, loss = bookkeeping(db, database)

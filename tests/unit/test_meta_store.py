@@ -11,8 +11,8 @@ from rocksdict import Rdict
 
 from adapter import rocks
 from adapter.codec import encode_key, encode_record, pack_names
-from adapter.errors import StoreDamagedError, StoreLockedError
-from adapter.metaservice import rocksdb_repair
+from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.metaservice import rocksdb_repair, rocksdb_store
 from adapter.metaservice.rocksdb_engine import RocksDbEngine
 from adapter.metaservice.rocksdb_metadata import RocksDbMetadata
 from adapter.metaservice.rocksdb_store import DATA, FAMILIES, REPAIRED, check, open_store
@@ -298,6 +298,26 @@ async def test_only_one_process_has_a_store(tmp_path: Path) -> None:
         rocksdb_repair.repair(tmp_path / "meta", 0)
     engine.close()
     RocksDbEngine.open(tmp_path / "meta").close()
+
+
+def test_a_repair_without_file_descriptors_leaves_nothing_out(
+    killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be opened now is not damaged: the repair ends, and the store is as it was."""
+    shutil.copytree(killed, tmp_path / "meta")
+    DAMAGE["bit flipped in the middle of the wal"](tmp_path / "meta" / "db")
+    before = files(tmp_path / "meta")
+
+    def fails(*_arguments: object, **_named: object) -> None:
+        raise StorageFailedError("IO error: While open a file for random read: 000013.sst: Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rocksdb_store, "read_only", fails)
+        patch.setattr(rocksdb_repair, "_is_whole", lambda *_: False)
+        with pytest.raises(StorageFailedError, match="raise the limit of open files, and repair again"):
+            rocksdb_repair.repair(tmp_path / "meta", 0)
+    assert {name: data for name, data in files(tmp_path / "meta").items() if not name.startswith("db.new")} == before
+    assert "is kept in" in rocksdb_repair.repair(tmp_path / "meta", 0)
 
 
 async def test_an_intact_store_is_not_repaired(killed: Path, tmp_path: Path) -> None:
