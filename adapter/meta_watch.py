@@ -78,21 +78,29 @@ class MetaWatch:
                 done()
 
     async def report(self) -> None:
-        """Tell of the local store, and look at what is remembered of it. Raises MetaUnavailableError."""
+        """Ask what is remembered of the local store, then tell how far it is. Raises MetaUnavailableError.
+
+        What is asked first tells nothing: if its answer got lost, it would hide from the next one what was forgotten there.
+        """
         store = self.store()
         try:
-            known = await self._report(store)
+            known = await self._report(store._replace(flushed_seq=0))
         except RefusedError as error:
             self._refused_by(error)
             return
+        told_seq, self._told_seq = self._told_seq, 0
         if known is None:
-            if self._told_seq:
+            if told_seq:
                 self._lost("remembers nothing of this broker's store any more")
         elif known.store_id != store.store_id:
             await self._replace(known)
-        elif known.flushed_seq < self._told_seq:
-            self._lost(f"remembers the write {known.flushed_seq} of this broker's store, and had acknowledged {self._told_seq}")
-        self._told_seq = store.flushed_seq
+        else:
+            self._told_seq = known.flushed_seq
+            if known.flushed_seq < told_seq:
+                self._lost(f"remembers the write {known.flushed_seq} of this broker's store, and had acknowledged {told_seq}")
+        if self._told_seq < store.flushed_seq:
+            await self._report(store)
+            self._told_seq = store.flushed_seq
 
     async def _report(self, store: LocalStore, replaces: bytes = b"") -> LocalStore | None:
         known = await self._meta.report_store(store, replaces)

@@ -19,6 +19,7 @@ from adapter.rpc import etcd_pb
 
 ROUNDS = 5  # of two adapters that tell the same broker and path at once
 PAGE = 1_000
+REFRESH_MS = 3_600_000  # after which what has not changed is put again, with the time
 _VALUE = struct.Struct(f">Q{STORE_ID_BYTES}sQ")  # told_at_ms, store_id, flushed_seq
 
 _EQUAL, _TARGET_VALUE, _VERSION = etcd_pb.Compare.EQUAL, etcd_pb.Compare.VALUE, etcd_pb.Compare.VERSION
@@ -44,7 +45,7 @@ class EtcdStores:
             values = dict(zip(self._groups, found, strict=True))
             known = max((_decode(told, value) for value in found if value), key=lambda one: one.told_at_ms, default=None)
             kept = keep(told, known, replaces, now_ms)
-            if kept is None or await self._put(home, where, values[home], kept):
+            if kept is None or _is_known(kept, known) or await self._put(home, where, values[home], kept):
                 return known
         raise MetaUnavailableError(f"{home}: the store of {told.broker} is told by several adapters at once")
 
@@ -91,6 +92,11 @@ class EtcdStores:
                     break
                 start = found.kvs[-1].key + b"\0"
         return forgotten
+
+
+def _is_known(kept: KnownStore, known: KnownStore | None) -> bool:
+    """Whether only the time is new, and not by much: an adapter without commits asks all the time."""
+    return known is not None and kept.store == known.store and kept.told_at_ms < known.told_at_ms + REFRESH_MS
 
 
 def _decode(told: LocalStore, value: bytes) -> KnownStore:

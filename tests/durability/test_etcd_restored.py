@@ -36,8 +36,9 @@ async def test_adapters_push_again_what_an_old_snapshot_does_not_have(tmp_path: 
         member.kill()
         shutil.copytree(data, copy)
         offsets.start()
-        await Callers(adapter.address, history).run(turns=5)
-        await _flushed(adapter.address)
+        for _ in range(10):
+            await Callers(adapter.address, history).run(turns=1)
+            await _flushed(adapter.address)
         assert status_of(adapter).meta_losses == 0
         member.kill()
         shutil.rmtree(data)

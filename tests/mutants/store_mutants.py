@@ -72,6 +72,14 @@ STORE_MUTANTS = (
         (_WATCH + "test_what_the_meta_service_lost_is_pushed_again",),
     ),
     Mutant(
+        "a-report-hides-what-was-forgotten",
+        "meta_watch.py",
+        "            known = await self._report(store._replace(flushed_seq=0))\n",
+        "            known = await self._report(store)\n",
+        "a report whose answer got lost takes away the trace of what the Meta Service lost",
+        (_WATCH + "test_a_report_whose_answer_got_lost_does_not_hide_the_loss",),
+    ),
+    Mutant(
         "a-fresh-store-is-no-loss",
         "meta_watch.py",
         "        if known and known.store_id != store.store_id:\n",

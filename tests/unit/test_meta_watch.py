@@ -25,18 +25,17 @@ class ForgetfulMeta(FakeMeta):
     def __init__(self) -> None:
         super().__init__()
         self.refusal: AdapterError | None = None
-        self.gets: list[int] = []
+        self.unanswered = 0  # reports that are applied, and whose answers get lost
 
     async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
         """See `MetaClient.report_store`."""
         if self.refusal:
             raise self.refusal
-        return await super().report_store(store, replaces)
-
-    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
-        """See `MetaClient.get`."""
-        self.gets.append(len(keys))
-        return await super().get(keys, patient=patient)
+        known = await super().report_store(store, replaces)
+        if self.unanswered:
+            self.unanswered -= 1
+            raise DOWN
+        return known
 
     def restore(self, records: dict[OffsetKey, OffsetRecord]) -> None:
         """Hold only these, as a reply shows."""
@@ -152,6 +151,23 @@ async def test_a_meta_service_that_remembers_less_of_the_store_has_lost(tmp_path
         assert meta.told.less == 1
         await core.meta_watch.report()
         assert meta.told.less == 1
+
+
+async def test_a_report_whose_answer_got_lost_does_not_hide_the_loss(tmp_path: Path) -> None:
+    """It was applied, and the next one asks what was remembered before it."""
+    meta = ForgetfulMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.meta_watch.recover()
+        (where, known), *_ = meta.stores.items()
+        await flushed(core, 5, "a")
+        await core.meta_watch.report()
+        meta.stores[where] = known
+        meta.unanswered = 1
+        with pytest.raises(MetaUnavailableError):
+            await core.meta_watch.report()
+        await core.meta_watch.report()
+        assert meta.told.less == 1
+        assert meta.stores[where].store.flushed_seq == 1
 
 
 async def test_another_store_that_is_told_of_in_place_of_this_one_is_told_once(tmp_path: Path) -> None:
