@@ -159,7 +159,7 @@ def _saved(count: int) -> meta_pb.SaveOffsetDataRequest:
 
 M = meta_pb
 META_SERVICE: dict[str, Worst] = {
-    "save, 25,000": Worst(META, "SaveOffsetData", lambda: _saved(25_000)),
+    "save, 20,000": Worst(META, "SaveOffsetData", lambda: _saved(20_000)),
     "save, 500,000": Worst(META, "SaveOffsetData", lambda: _saved(500_000)),
     "merge, 1,000,000": Worst(
         META, "MergeOffsetData", lambda: M.MergeOffsetDataRequest(keys=[b"\1n\1g\1s"] * 1_000_000, records=[b""] * 1_000_000)

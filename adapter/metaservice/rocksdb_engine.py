@@ -218,12 +218,12 @@ class RocksDbEngine:
         prefix = pack_names(cluster, *names)
         start = after + b"\0" if after else prefix
         rows = rocks.scan(self._data, start, prefix_end(prefix))
-        entries: list[tuple[OffsetKey, OffsetRecord]] = []
-        while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(entries)))]:
-            entries += some
+        listed: list[tuple[OffsetKey, OffsetRecord]] = []
+        while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(listed)))]:
+            listed += some
             await others()
         await self.settle()
-        return Page(entries, pack_names(cluster, *entries[-1][0]) if len(entries) == size else b"")
+        return Page(listed, pack_names(cluster, *listed[-1][0]) if len(listed) == size else b"")
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
         """A bounded scan, in slices. Ends before `size` when its records are large."""

@@ -175,10 +175,18 @@ MUTANTS = (
     Mutant(
         "fence-goes-with-a-hand-over",
         "ownership.py",
-        "Forget(self._keys(wanted))",
-        "Forget(self._keys(wanted), [part.group for part in wanted])",
+        "Forget(keys)",
+        "Forget(keys, list({key.group_key for key in keys}))",
         "after RemoveOffsets a zombie commits again",
         ("unit/test_fencing.py::test_a_removed_shard_leaves_the_generation",),
+    ),
+    Mutant(
+        "slices-of-a-removal-forget-what-is-dirty",
+        "ownership.py",
+        "Forget(keys)",
+        "Forget(keys, gone=True)",
+        "a hand-over forgets a commit that came in between two of its slices",
+        ("unit/test_ownership.py::test_commits_during_each_flush_of_a_removal_are_persisted_before_it",),
     ),
     Mutant(
         "write-through-slips-behind-the-fence",

@@ -1,5 +1,6 @@
 """The hand-over of shards: nothing is removed here that the Meta Service does not have."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,17 @@ async def test_a_commit_during_a_removal_is_persisted_before_it_is_removed(tmp_p
         meta.faults.append(during(meta, lambda: commit(core, 6, "a")))
         assert await core.ownership.remove(ALL) == 1
         assert meta.records[A] == record(6)
+        assert core.cache.get(A) is None
+
+
+async def test_commits_during_each_flush_of_a_removal_are_persisted_before_it(tmp_path: Path) -> None:
+    """Also one that comes during the flush for its slice (1)."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        await commit(core, 5, "a")
+        meta.faults.extend(during(meta, partial(commit, core, offset, "a")) for offset in (6, 7))
+        assert await core.ownership.remove(ALL) == 1
+        assert meta.records[A] == record(7)
         assert core.cache.get(A) is None
 
 
