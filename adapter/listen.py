@@ -43,7 +43,7 @@ OPTIONS = (
     # Two processes on one port would each get half of the calls.
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    # 0: however many. Clients measure a connection by pings, ever faster, while they receive; where that goes on after the last
+    # 0: however many. Clients measure a connection by pings, ever faster, while they receive. Where that goes on after the last
     # byte was sent, on a busy machine, three of them would end the connection with "Too many pings".
     ("grpc.http2.max_ping_strikes", 0),
 )
