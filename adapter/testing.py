@@ -26,7 +26,7 @@ from adapter.config import AdapterConfig, Front, parse
 from adapter.errors import AdapterError
 from adapter.meta_client import GroupsPage, MetaClient, Page
 from adapter.meta_told import Told
-from adapter.metaservice.engine import settle
+from adapter.metaservice.engine import keep, settle
 from adapter.model import (
     GroupKey,
     KnownStore,
@@ -79,12 +79,10 @@ class FakeMeta:
     async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
         """See `MetaClient.report_store`."""
         self._check()
-        known = self.stores.get((store.broker, store.path))
-        if known is None or replaces == known.store.store_id:
-            self.stores[store.broker, store.path] = KnownStore(store, 0)
-        elif known.store.store_id == store.store_id:
-            highest = max(store.flushed_seq, known.store.flushed_seq)
-            self.stores[store.broker, store.path] = KnownStore(store._replace(flushed_seq=highest), 0)
+        at = store.broker, store.path
+        known = self.stores.get(at)
+        if kept := keep(store, known, replaces, 0):
+            self.stores[at] = kept
         return known
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
