@@ -123,6 +123,8 @@ class _Server:
         await self._stop.wait()
         for server in servers:
             server.close()
+        for _ in range(CLOSING_TURNS):  # who has just been accepted gets a task that closes its socket
+            await asyncio.sleep(0)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from adapter.clocks import wall_ms
 from adapter.rpc import meta_pb, offsets_pb
 
 BIG = "big"  # a group with most of the shards
@@ -168,7 +169,7 @@ META_SERVICE: dict[str, Worst] = {
     "scan": Worst(META, "ScanOffsetData", lambda: M.ScanOffsetDataRequest(page_size=20_000)),
     "split": Worst(META, "SplitOffsetData", lambda: M.SplitOffsetDataRequest(parts=1_000)),
     "expire a group": Worst(
-        META, "ExpireOffsetData", lambda: M.ExpireOffsetDataRequest(namespace="default", group=BIG, before_ms=1, now_ms=2)
+        META, "ExpireOffsetData", lambda: M.ExpireOffsetDataRequest(namespace="default", group=BIG, before_ms=1, now_ms=wall_ms())
     ),
     "delete 500,000 names": Worst(
         META,

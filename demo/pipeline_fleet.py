@@ -93,12 +93,11 @@ async def _broker(stack: AsyncExitStack, directory: Path, name: str, meta: str) 
     extra = f"""
 [journal]
 path = '{journal}'
-broker = '{name}'
 segment_max_age_ms = {SEGMENT_AGE_MS}
 [recovery]
 timeout_ms = 500
 """
-    adapter = adapter_process(home, meta, extra=extra)
+    adapter = adapter_process(home, meta, top=f"broker = '{name}'", extra=extra)
     stack.enter_context(ended(adapter))
     client = await stack.enter_async_context(OffsetClient.connect(adapter.address, resend=False))
     return Broker(name, adapter, journal, client)

@@ -84,8 +84,8 @@ async def remote(meta: ServiceProcess) -> Positions:
 
 def journaling(directory: Path, meta: ServiceProcess, journal: Path) -> ServiceProcess:
     """An adapter that keeps a journal."""
-    extra = f"[journal]\npath = '{journal}'\nbroker = 'b/1'\nsegment_max_age_ms = {AGE_MS}"
-    return adapter_process(directory, meta.address, extra=extra)
+    extra = f"[journal]\npath = '{journal}'\nsegment_max_age_ms = {AGE_MS}"
+    return adapter_process(directory, meta.address, top="broker = 'b/1'", extra=extra)
 
 
 async def _assert_behind(journal: Path, meta: ServiceProcess) -> None:
@@ -216,7 +216,7 @@ async def test_a_second_adapter_of_the_same_name_serves_without_its_journal(tmp_
         await status_when(first.address, lambda status: status.journal.segments > 0)
         second.start()
         told = await status_when(second.address, lambda status: bool(status.journal.last_error))
-        assert "another adapter writes here as 'b/1': give each its own journal.broker" in told.journal.last_error
+        assert "another adapter writes here as 'b/1': give each its own broker" in told.journal.last_error
         async with OffsetClient.connect(second.address, CALL_S) as client:
             await client.commit("g", {"s": 5})
             await client.flush()

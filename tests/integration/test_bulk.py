@@ -119,9 +119,10 @@ def test_a_bad_entry_is_rejected_in_words_and_its_neighbours_are_merged(stub: St
 def test_a_retry_gives_the_same_and_a_lower_value_changes_nothing(stub: Stub) -> None:
     """Applied is also what stood already (2)."""
     entries = [(key("a"), OffsetRecord(1, 5, committed_at_ms=1)), (key("b"), OffsetRecord(0, 6, committed_at_ms=1))]
-    replies = [merge(stub, "retry", entries) for _ in range(2)]
-    assert replies[0] == replies[1] == meta_pb.MergeOffsetDataReply(applied=2)
-    assert merge(stub, "retry", [(key("a"), OffsetRecord(1, 4, committed_at_ms=9))]) == meta_pb.MergeOffsetDataReply(superseded=1)
+    lower = [(key("a"), OffsetRecord(1, 4, committed_at_ms=9))]
+    replies = [merge(stub, "retry", sent) for sent in (entries, entries, lower)]
+    assert [(reply.applied, reply.superseded) for reply in replies] == [(2, 0), (2, 0), (0, 1)]
+    assert not any(reply.rejected or reply.standing for reply in replies)
     assert [record[16:24] for _, record in scan(stub, cluster_name="retry")] == [bytes(7) + b"\5", bytes(7) + b"\6"]
 
 

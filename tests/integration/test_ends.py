@@ -133,6 +133,6 @@ async def test_a_meta_store_that_fails_is_closed_whole(tmp_path: Path, part: str
     assert engine.gauges()
     setattr(engine, part, Refusing(getattr(engine, part)))
     engine.close()
-    assert engine.gauges() == {}
+    assert not any(name.startswith("rocksdb_") for name in engine.gauges())
     again = RocksDbEngine.open(tmp_path / "meta")
     again.close()

@@ -166,8 +166,10 @@ class Machines:
             ):
                 continue
             there = self.service.standing(key)
-            # Of unknown epoch it began anew here, after a hand-over or an expiry; what was here is there.
-            if (found is None or found.epoch == 0) and there and stands_in(there, record):
+            # Of unknown epoch it began anew here, after a hand-over or an expiry; what was here is there, with its time.
+            began_anew = found is None or found.epoch == 0
+            as_late = there and (there.position, there.committed_at_ms) >= (known(record), record.committed_at_ms)
+            if began_anew and there and as_late and stands_in(there, record):
                 continue
             if broker.wal_sync == "always":
                 self._violation(f"1: {name} lost {record} of {key}, acknowledged at {at}, with wal_sync = always")

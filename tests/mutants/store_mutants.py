@@ -66,8 +66,8 @@ STORE_MUTANTS = (
     Mutant(
         "a-comparison-goes-on-in-the-middle",
         "recovery.py",
-        "        self._after = None\n        self._push_from = 0.0\n        self.report = RecoveryReport()\n",
-        "        self._push_from = 0.0\n        self.report = RecoveryReport()\n",
+        "        self._source = None\n        self._push_from = 0.0\n        self.report",
+        "        self._push_from = 0.0\n        self.report",
         "nothing is compared again: the last comparison ended behind the last key",
         (_WATCH + "test_what_the_meta_service_lost_is_pushed_again",),
     ),
