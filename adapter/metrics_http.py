@@ -28,7 +28,7 @@ REQUEST_MAX = 8_192  # bytes of a request's head
 REQUEST_S = 3.0  # from the connection to the last byte of the answer
 BEAT_S = 1.0  # between two signs of life of the event loop that does the work
 DEAD_S = 10.0  # without one
-CLOSING_TURNS = 3  # of the event loop, until the sockets of what was aborted are closed
+CLOSING_TURNS = 5  # of the event loop, until what was accepted is taken, or what was aborted is closed
 PLAIN = "text/plain; charset=utf-8"
 
 # Whether the process can serve, and a text for a person.
@@ -114,34 +114,40 @@ class _Server:
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
-        self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
         self._stop = asyncio.Event()
 
     async def serve(self, listeners: Sequence[socket.socket]) -> None:
         """Serve until `stop`."""
         servers = [await asyncio.start_server(self._take, sock=listener, limit=REQUEST_MAX) for listener in listeners]
         await self._stop.wait()
+        for listener in listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+        # Whoever was accepted just now is taken first: asyncio leaves its socket open when its server has been closed meanwhile.
+        await _some_turns()
         for server in servers:
             server.close()
-        for _ in range(CLOSING_TURNS):  # who has just been accepted gets a task that closes its socket
-            await asyncio.sleep(0)
+        for writer in list(self._open):
+            writer.transport.abort()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for _ in range(CLOSING_TURNS):
-            await asyncio.sleep(0)
+        await _some_turns()  # what was aborted is closed
 
     def stop(self) -> None:
         """End `serve`, in its event loop."""
         self._stop.set()
 
-    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A new connection; where one too many comes, the oldest goes."""
         while len(self._open) >= CONNECTIONS_MAX:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.transport.abort()
-        self._open[writer] = None
+        self._open[writer] = asyncio.create_task(self._answer(reader, writer), name="metrics.answer")
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -204,6 +210,11 @@ def _listeners(section: MetricsSection) -> list[socket.socket]:
             f"metrics.listen = {section.listen!r}: {error.strerror}: choose another port or stop what uses it"
         ) from error
     return made
+
+
+async def _some_turns() -> None:
+    for _ in range(CLOSING_TURNS):
+        await asyncio.sleep(0)
 
 
 def _told(status: HTTPStatus, text: str) -> Reply:
