@@ -81,10 +81,10 @@ class GroupLoader:
 
         Raises MetaUnavailableError, and ContendedError when keys keep being removed meanwhile.
         """
-        parts = [part for one in wanted for part in _in_parts(one)]
-        for complete, part in zip(await asyncio.gather(*map(self._for_reads.submit, parts)), parts, strict=True):
-            if not complete:
-                await self._large_loads.submit(part.group)
+        async for parts in in_slices([part for one in wanted for part in _in_parts(one)]):
+            for complete, part in zip(await asyncio.gather(*map(self._for_reads.submit, parts)), parts, strict=True):
+                if not complete:
+                    await self._large_loads.submit(part.group)
 
     async def load_patiently(self, *wanted: Wanted) -> None:
         """The same in calls of its own, for whom no commit and no other read waits."""

@@ -312,6 +312,8 @@ class Resets:
         forgets = loaded.forgets
         if wanted.topics:
             wanted = Wanted(wanted.group, ())
+        if not wanted.shards:
+            await self._check_size_there(wanted.group)
         await self._loader.load_patiently(wanted)
         standing: dict[OffsetKey, OffsetRecord] = {}
         if wanted.shards:
@@ -323,16 +325,21 @@ class Resets:
             after: OffsetKey | None = None
             while page := self._cache.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after):
                 standing.update((key, record) for key, record, _ in page if not is_deleted(record))
-                if len(standing) > MAX_CHANGES:
-                    raise TooLargeError(
-                        f"shards: {'/'.join(wanted.group)} has more than {MAX_CHANGES:,} offsets, which is what one call may "
-                        "change: name the shards in several calls; ListOffsets has them in pages"
-                    )
+                _check_size(wanted.group, len(standing))
                 after = page[-1].key
                 await others()
         if loaded.forgotten_since([wanted.group], forgets):
             raise ContendedError(f"{'/'.join(wanted.group)}: shards were removed here meanwhile; try again")
         return standing
+
+    async def _check_size_there(self, group: GroupKey) -> None:
+        """Raise TooLargeError for what the Meta Service has of a group: before all of it is brought here for nothing."""
+        count, left, after = 0, [group], b""
+        while left:
+            page = await self._meta.groups_page(left, after)
+            count += sum(not is_deleted(record) for _, record in page.entries)
+            _check_size(group, count)
+            left, after = list(page.left), page.after
 
     async def _some_others(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
         """Records of a group, here and in the Meta Service: who names a shard that has no offset is told which ones have."""
@@ -381,6 +388,14 @@ class Resets:
             oldest = min(bounds.seen_at_ms for bounds in found.values())
             warnings.append(f"bounds as commits told them, up to {(self._now_ms() - oldest) / 1000:.0f} s ago")
         return found, warnings
+
+
+def _check_size(group: GroupKey, offsets: int) -> None:
+    if offsets > MAX_CHANGES:
+        raise TooLargeError(
+            f"shards: {'/'.join(group)} has more than {MAX_CHANGES:,} offsets, which is what one call may change: "
+            "name the shards in several calls; ListOffsets has them in pages"
+        )
 
 
 def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> Wanted:
