@@ -371,9 +371,7 @@ async def test_a_change_of_more_than_one_call_may_change_is_refused(tmp_path: Pa
         assert not any(stored.record.live for stored in core.cache.scan())
 
 
-async def test_a_group_that_is_too_large_for_a_change_is_not_brought_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_too_large_for_a_change_is_not_brought_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is counted where it is: a million offsets would be loaded for a refusal."""
     monkeypatch.setattr("adapter.resets.MAX_CHANGES", 300)
     async with core_over(tmp_path, FakeMeta({OffsetKey(*GROUP, shard): record(1) for shard in NAMED[:400]})) as core:
