@@ -46,8 +46,8 @@ OPTIONS = (
     # 0: however many. Clients measure a connection by pings, ever faster, while they receive. Where that goes on after the last
     # byte was sent, on a busy machine, three of them would end the connection with "Too many pings".
     ("grpc.http2.max_ping_strikes", 0),
-    # What a stream may send before it is read. By gRPC's own estimate of the bandwidth it grew to hundreds of MiB on a busy machine,
-    # for requests that nobody takes while they wait for the Meta Service.
+    # What a stream may send before it is read. By gRPC's own estimate of the bandwidth that grew to hundreds of MiB on a busy
+    # machine, for requests that nobody takes while they wait for the Meta Service.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2**20),
 )
