@@ -20,7 +20,7 @@ from adapter.cache import OffsetCache
 from adapter.clocks import REAL, Clocks
 from adapter.config import AdapterConfig
 from adapter.core import Core, Opening, open_cache, running_core
-from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError, StorageFailedError, leaves
+from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError, StorageFailedError, TransientError, leaves
 from adapter.journal import journal_of
 from adapter.listen import GrpcServer, listening
 from adapter.meta_client import GrpcMetaClient, MetaClient
@@ -236,7 +236,9 @@ class Sidecar:
             if failed.missing and cache.seq < reached:
                 await cache.note_loss(reached - cache.seq, "an older copy was put in the place of the store", reached)
 
-        await self._unless_stopped(lambda: retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S)(attempt))
+        # In the place of files that are gone there may be anything for a while, such as half a copy: no reason to end.
+        on = AdapterError if failed.missing else TransientError
+        await self._unless_stopped(lambda: retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, on=on)(attempt))
         return opened[0] if opened else None
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -100,18 +100,26 @@ async def test_what_is_in_unlinked_files_waits_for_the_meta_service(tmp_path: Pa
         assert adapter.stop() == 1
 
 
-async def test_the_same_directory_is_served_again_when_it_is_back(tmp_path: Path) -> None:
-    """As when a volume is mounted again. An empty directory is refused, and the status says so."""
+async def test_the_same_directory_is_served_again_when_it_is_back_and_no_other(tmp_path: Path) -> None:
+    """As when a volume is mounted again. An empty directory and another store are refused, and the status says so."""
     meta = meta_process(tmp_path / "m")
     adapter = adapter_process(tmp_path / "a", meta.address)
+    other = adapter_process(tmp_path / "b", meta.address)
     path, away = tmp_path / "a" / "adapter", tmp_path / "away"
     history = History()
-    with ended(meta, adapter):
+    with ended(meta, adapter, other):
         meta.start()
         adapter.start()
+        other.start()
+        await Callers(other.address, History(), group="other").run(turns=1)
+        assert other.stop() == 0
         await Callers(adapter.address, history).run(turns=2)
         path.rename(away)
         await health_turns(adapter, serving=False)
+        shutil.copytree(tmp_path / "b" / "adapter", tmp_path / "another")
+        (tmp_path / "another").rename(path)  # at once, as a mount is: half a copy would be opened meanwhile
+        await _reason_says(adapter, "holds another store")
+        shutil.rmtree(path)
         path.mkdir()
         await _reason_says(adapter, "the store is gone; is its disk mounted?")
         path.rmdir()
