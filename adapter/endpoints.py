@@ -16,7 +16,7 @@ import structlog
 from adapter.clocks import wall_ms
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError, UnknownCallError
 from adapter.meta_told import Told
-from adapter.model import StoreMark
+from adapter.model import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.statuses import pushback_s
 
@@ -130,7 +130,16 @@ class Endpoints:
         """RobustMQ tells nothing."""
         if answer.now_ms:
             self.told.skew.take(sent_ms, wall_ms(), answer.now_ms)
-        marks = [StoreMark(mark.name, mark.store_id, mark.incarnation, mark.revision) for mark in answer.marks]
+        marks = [
+            StoreMark(
+                mark.name,
+                mark.store_id,
+                mark.incarnation,
+                mark.revision,
+                tuple(StoreStart(start.id, start.revision) for start in mark.starts),
+            )
+            for mark in answer.marks
+        ]
         self.told.take(noted, marks, name)
 
     async def _check_kind(self, name: str, timeout_s: float, *, epochs: bool) -> None:

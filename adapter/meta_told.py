@@ -39,12 +39,18 @@ class SeenMarks:
         if seen[:3] != mark[:3]:
             self._seen[mark.name] = mark
             return f"{_named(mark)} is another one: {_identity(mark)} in place of {_identity(seen)}"
+        forked = mark.starts != seen.starts
+        if forked and (why := _forked(seen, mark)):
+            self._seen[mark.name] = mark
+            return f"{_named(mark)} {why}"
+        if forked and mark.starts[-1:] != seen.starts[-1:] and mark.starts[-1] in seen.starts:
+            return ""  # a late reply of a former start
         before = noted.get(mark.name)
         lower = before is not None and before[:3] == mark[:3] and mark.revision < before.revision
         if before is not None and lower and mark.revision < seen.revision:
             self._seen[mark.name] = mark
             return f"{_named(mark)} is at revision {mark.revision}, and was at {before.revision}"
-        if mark.revision > seen.revision:
+        if mark.revision >= seen.revision:
             self._seen[mark.name] = mark
         return ""
 
@@ -110,6 +116,25 @@ class Told:
             help="restored from a backup, replaced, or repaired; everything that is stored here is compared and pushed again",
         )
         self.changed.set()
+
+
+def _forked(seen: StoreMark, mark: StoreMark) -> str:
+    """How two marks show that one of them was acknowledged by a store that the other one does not go on from; or empty.
+
+    A copy that was put back is written to again: by the time of the next call its revision may have passed what was seen.
+    """
+    known = {start: at for at, start in enumerate(seen.starts)}
+    at = next((at for at in reversed(range(len(mark.starts))) if mark.starts[at] in known), None)
+    if at is None:
+        return "does not know any start of the one that was there" if seen.starts else ""
+    seen_next, next_one = seen.starts[known[mark.starts[at]] + 1 :], mark.starts[at + 1 :]
+    if seen_next and next_one:
+        return "does not know the last start of the one that was there"
+    if next_one and next_one[0].revision < seen.revision:
+        return f"was started at revision {next_one[0].revision}, and was at {seen.revision}"
+    if seen_next and seen_next[0].revision < mark.revision:
+        return f"was at revision {mark.revision}, and was started at {seen_next[0].revision} since"
+    return ""
 
 
 def _named(mark: StoreMark) -> str:

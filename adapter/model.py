@@ -92,17 +92,25 @@ class KnownStore(NamedTuple):
     told_at_ms: int
 
 
+class StoreStart(NamedTuple):
+    """A start of the Meta Service's process on its store: a random number, and the revision at which the store was opened."""
+
+    id: int
+    revision: int
+
+
 class StoreMark(NamedTuple):
     """How far a store behind the Meta Service is.
 
     Another `store_id`, another `incarnation` or a lower `revision` than before: it holds less than was acknowledged. `name` is
-    the Raft group, empty for the embedded store.
+    the Raft group, empty for the embedded store. `starts`: the last ones, oldest first; none if they are not known (etcd).
     """
 
     name: str
     store_id: bytes
     incarnation: int
     revision: int
+    starts: tuple[StoreStart, ...] = ()
 
 
 class CommitMode(Enum):

@@ -75,7 +75,7 @@ class RocksDbEngine:
 
     def __init__(self, opened: Opened, path: Path) -> None:
         self._db = db = opened.db
-        self._state, self._loss, self._watermark, self._lock = opened[1:]
+        self._state, self._starts, self._loss, self._watermark, self._lock = opened[1:]
         self._synced_seq = self._marked_seq = self._state.seq
         self._data = db.get_column_family(DATA)
         self._handle = db.get_column_family_handle(DATA)
@@ -303,7 +303,7 @@ class RocksDbEngine:
 
     def marks(self) -> list[StoreMark]:
         """One, at the newest write that is synced."""
-        return [StoreMark("", self._state.store_id, self._state.incarnation, self._synced_seq)]
+        return [StoreMark("", self._state.store_id, self._state.incarnation, self._synced_seq, self._starts)]
 
     def loss(self) -> Loss | None:
         """What a repair found missing."""

@@ -19,7 +19,7 @@ from rocksdict import AccessType, DBRecoveryMode, Rdict, ReadOptions
 from adapter import rocks
 from adapter.codec import decode_seq
 from adapter.errors import ConfigError, StoreDamagedError, StoreLockedError
-from adapter.model import STORE_ID_BYTES
+from adapter.model import STORE_ID_BYTES, StoreStart
 from adapter.watermark import Watermark
 from adapter.writing import Loss
 
@@ -27,10 +27,12 @@ log = structlog.get_logger(__name__)
 
 DATA, META = "data", "meta"
 FAMILIES = (DATA, META)
-STATE, LOSS, _SCHEMA_KEY = b"\0state", b"\0loss", b"\0schema"  # in `meta`; every other row begins with its write counter
+# In `meta`, where every other row begins with its write counter.
+STATE, LOSS, _SCHEMA_KEY, _STARTS = b"\0state", b"\0loss", b"\0schema", b"\0starts"
 ROWS = b"\1"  # rows are from here on
 _SCHEMA = b"2"
 CREATED = 1  # the write counter of a new store: 0 in a watermark means that it cannot be read
+MAX_STARTS = 16  # that are kept; an adapter that has missed more compares everything
 REPAIRED = "db.repaired"  # what a repair has built and not yet put in place
 ADVICE = (
     "Run `offset-adapter meta repair --config FILE`: it keeps the store as it is, builds one of all that can be read, and has "
@@ -72,13 +74,18 @@ class State(NamedTuple):
 
 
 _STATE_FORM = struct.Struct(f">{STORE_ID_BYTES}sQQQQ")
+_START_FORM = struct.Struct(">QQ")
 
 
 class Opened(NamedTuple):
-    """An open store. `lock` is a file descriptor that keeps other processes away as long as it is open."""
+    """An open store. `lock` is a file descriptor that keeps other processes away as long as it is open.
+
+    `starts` are the last ones of a process on it, oldest first; the last one is this one.
+    """
 
     db: Rdict
     state: State
+    starts: tuple[StoreStart, ...]
     loss: Loss | None
     watermark: Watermark
     lock: int
@@ -115,8 +122,19 @@ def open_store(path: Path) -> Opened:
         state, loss = bookkeeping(db, database)
         if checked and checked != state:
             raise StoreDamagedError(f"{path}: opened for writing it ends at {state.seq}, and just now at {checked.seq}. {ADVICE}")
+        starts = rocks.guarded(_note_start, db, state)
         undo.pop_all()
-    return Opened(db, state, loss, watermark, lock)
+    return Opened(db, state, starts, loss, watermark, lock)
+
+
+def _note_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
+    """Store this start, synced: a reply tells of it, and a store that does not know it later is another one."""
+    meta = db.get_column_family(META)
+    former = [StoreStart(*start) for start in _START_FORM.iter_unpack(meta.get(_STARTS) or b"")]
+    starts = (*former, StoreStart(secrets.randbits(64), state.seq))[-MAX_STARTS:]
+    meta.put(_STARTS, b"".join(_START_FORM.pack(*start) for start in starts))
+    db.flush_wal(sync=True)
+    return starts
 
 
 def take(path: Path) -> int:

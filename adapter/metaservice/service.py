@@ -238,7 +238,16 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         return reply
 
     def _marks(self) -> list[meta_pb.StoreMark]:
-        return [meta_pb.StoreMark(**mark._asdict()) for mark in self._engine.marks()]
+        return [
+            meta_pb.StoreMark(
+                name=mark.name,
+                store_id=mark.store_id,
+                incarnation=mark.incarnation,
+                revision=mark.revision,
+                starts=[meta_pb.StoreMark.Start(id=start.id, revision=start.revision) for start in mark.starts],
+            )
+            for mark in self._engine.marks()
+        ]
 
     async def _save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None) -> list[SaveOutcome]:
         problems: list[str] = []

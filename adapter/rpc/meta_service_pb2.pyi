@@ -62,16 +62,41 @@ Global___LocalStore: _TypeAlias = LocalStore  # noqa: Y015
 @_typing.final
 class StoreMark(_message.Message):
     """How far a store behind the Meta Service is, in a reply. A later call that is
-    answered with another `store_id`, another `incarnation`, or a lower
-    `revision` was answered by a store that holds less than was acknowledged.
+    answered with another `store_id`, another `incarnation`, a lower `revision`,
+    or by a start that does not follow the one that is known at or above the
+    revision that is known, was answered by a store that holds less than was
+    acknowledged.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Start(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        ID_FIELD_NUMBER: _builtins.int
+        REVISION_FIELD_NUMBER: _builtins.int
+        id: _builtins.int
+        """Random."""
+        revision: _builtins.int
+        """The revision of the store when it was opened."""
+        def __init__(
+            self,
+            *,
+            id: _builtins.int = ...,
+            revision: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "revision", b"revision"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     NAME_FIELD_NUMBER: _builtins.int
     STORE_ID_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    STARTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The Raft group; empty for the embedded store."""
     store_id: _builtins.bytes
@@ -82,6 +107,13 @@ class StoreMark(_message.Message):
     """
     revision: _builtins.int
     """Grows with each write; of etcd: the revision."""
+    @_builtins.property
+    def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark.Start]:
+        """The last 16 starts of the process on this store, oldest first: by them a
+        copy that was put back is found whatever was written to it since. None of
+        etcd.
+        """
+
     def __init__(
         self,
         *,
@@ -89,10 +121,11 @@ class StoreMark(_message.Message):
         store_id: _builtins.bytes = ...,
         incarnation: _builtins.int = ...,
         revision: _builtins.int = ...,
+        starts: _abc.Iterable[Global___StoreMark.Start] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "revision", b"revision", "store_id", b"store_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "name", b"name", "revision", b"revision", "starts", b"starts", "store_id", b"store_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

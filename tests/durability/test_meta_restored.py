@@ -5,6 +5,7 @@ Without a restart of them, and without new commits: also an idle adapter notices
 
 import asyncio
 import shutil
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -80,6 +81,35 @@ async def test_idle_adapters_push_everything_again(tmp_path: Path, lose: Callabl
             assert status.meta_losses >= 1
             assert status.meta_loss
             assert NOTICED in adapter.log
+
+
+async def test_a_copy_that_others_have_written_to_since_is_noticed(tmp_path: Path) -> None:
+    """One adapter sees nothing of it while another writes more into the copy than was lost: the revision hides nothing."""
+    meta = meta_process(tmp_path / "m")
+    busy, paused = (adapter_process(tmp_path / name, meta.address, top=f"broker = '{name}'") for name in ("busy", "paused"))
+    history = History()
+    store, copy = tmp_path / "m" / "meta", tmp_path / "copy"
+    with ended(meta, busy, paused):
+        meta.start()
+        for adapter in (busy, paused):
+            adapter.start()
+        await Callers(paused.address, history, group="paused").run(turns=1)
+        await _flushed(paused)
+        assert meta.stop() == 0
+        shutil.copytree(store, copy)
+        meta.start()
+        await Callers(paused.address, history, group="paused").run(turns=2)
+        await _flushed(paused)
+        paused.signal(signal.SIGSTOP)
+        meta.kill()
+        _older(store, copy)
+        meta.start()
+        await Callers(busy.address, history, group="busy").run(turns=6)
+        await _flushed(busy)
+        paused.signal(signal.SIGCONT)
+        await at_least_in(meta, history)
+        await eventually(lambda: _compared(paused), WAIT_S)
+        assert "does not know the last start" in paused.log
 
 
 def _compared(adapter: ServiceProcess) -> bool:

@@ -1,6 +1,6 @@
 """What replies tell of stores and clocks: a loss is found, whatever overtakes what, and nothing else is taken for one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adapter.clocks import CLOCK_LIMIT_MS
 from adapter.meta_told import SeenMarks, Skew, Told
-from adapter.model import StoreMark
+from adapter.model import StoreMark, StoreStart
 
 ONE, OTHER = b"one store, of 16", b"another, also 16"
 
@@ -38,6 +38,35 @@ def test_a_store_that_came_back_with_less_is_told_once(less: StoreMark, why: str
     assert seen.take(seen.noted(), mark(5)) == ""
     assert seen.take(seen.noted(), less) == why
     assert seen.take(seen.noted(), less) == ""
+
+
+A, B, C, D = (StoreStart(number, revision) for number, revision in enumerate((1, 5, 5, 9)))
+
+
+@pytest.mark.parametrize(
+    ("marks", "why"),
+    [
+        # Restarted, once or more often, with all that it had; also a reply of the former start that comes late.
+        ([mark(4)._replace(starts=(A,)), mark(5)._replace(starts=(A, B)), mark(12)._replace(starts=(B, D))], ""),
+        ([mark(4)._replace(starts=(A,)), mark(5)._replace(starts=(A, B)), mark(5)._replace(starts=(A,))], ""),
+        # Put back as of revision 5, and written to since.
+        ([mark(7)._replace(starts=(A,)), mark(20)._replace(starts=(A, B))], "was started at revision 5, and was at 7"),
+        # The same, seen from the copy: the answer of the one that was there comes late.
+        ([mark(20)._replace(starts=(A, B)), mark(7)._replace(starts=(A,))], "was at revision 7, and was started at 5 since"),
+        # A copy of before the last start, which nothing was seen of but that start.
+        (
+            [mark(5)._replace(starts=(A, B)), mark(20)._replace(starts=(A, C))],
+            "does not know the last start of the one that was there",
+        ),
+        ([mark(5)._replace(starts=(A,)), mark(20)._replace(starts=(C,))], "does not know any start of the one that was there"),
+        ([mark(5)._replace(starts=(A,)), mark(20)], "does not know any start of the one that was there"),
+    ],
+)
+def test_a_copy_that_was_put_back_is_found_by_its_starts(marks: Sequence[StoreMark], why: str) -> None:
+    """Though its revision has passed what was seen; and told once."""
+    seen = SeenMarks()
+    found = [seen.take(seen.noted(), reply) for reply in (*marks, marks[-1])]
+    assert found == [""] * (len(marks) - 1) + [why and f"its store {why}", ""]
 
 
 def test_each_raft_group_is_a_store_of_its_own() -> None:
