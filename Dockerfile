@@ -1,16 +1,16 @@
 # The adapter and the Meta Service in one image: `docker run IMAGE serve` (default) or `docker run IMAGE meta`.
-# With the journal (some 240 MB more): docker build --build-arg LOCK=requirements-journal.lock .
+# With the journal (some 240 MB more): docker build --build-arg LOCK=requirements/journal.lock .
 # The base by its digest: debian:bookworm-20260824-slim. `docker buildx imagetools inspect debian:bookworm-slim` shows the newest one.
 ARG BASE=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 FROM ${BASE} AS build
-ARG LOCK=requirements.lock
+ARG LOCK=requirements/runtime.lock
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/offset-adapter
 WORKDIR /src
-COPY requirements.lock requirements-journal.lock requirements-build.lock ./
+COPY requirements requirements
 RUN /opt/offset-adapter/bin/pip install --no-cache-dir --require-hashes -r "$LOCK"
 # What builds the package stays out of the image, and is locked as well: without isolation pip fetches nothing by itself.
-RUN python3 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements-build.lock
+RUN python3 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/build.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY adapter adapter
 COPY pyspark_offsets pyspark_offsets

@@ -12,18 +12,18 @@ BENCH_STAMP := $(VENV)/.installed-bench
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
-$(STAMP): requirements-dev.lock pyproject.toml
+$(STAMP): requirements/dev.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $(STAMP)
 
-$(SPARK_STAMP): $(STAMP) requirements-spark.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
+$(SPARK_STAMP): $(STAMP) requirements/spark.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/spark.lock
 	@touch $(SPARK_STAMP)
 
-$(BENCH_STAMP): $(SPARK_STAMP) requirements-bench.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bench.lock
+$(BENCH_STAMP): $(SPARK_STAMP) requirements/bench.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.lock
 	@touch $(BENCH_STAMP)
 
 setup: $(STAMP) ## Make the virtual environment with everything pinned
@@ -89,13 +89,15 @@ bench: $(BENCH_STAMP) ## Measure; tables, JSON and a plot (BENCH=short or full, 
 	@sh benchmarks/install-peers.sh
 	$(BIN)/python -m benchmarks $(NAMES)
 
-lock: ## Resolve the dependencies again (needs uv)
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade -o requirements.lock
-	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements.lock -o requirements-dev.lock
-	uv pip compile --group build --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-dev.lock -o requirements-build.lock
-	uv pip compile pyproject.toml --group dev --extra journal --extra spark --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-dev.lock -o requirements-spark.lock
-	uv pip compile pyproject.toml --extra journal --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-spark.lock -o requirements-journal.lock
-	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra spark --universal --python-version 3.11 --generate-hashes --no-header --quiet -c requirements-spark.lock -o requirements-bench.lock
+LOCK_FLAGS := --universal --python-version 3.11 --generate-hashes --no-header --quiet
+lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versions
+	uv pip compile pyproject.toml $(LOCK_FLAGS) $(if $(UPGRADE),--upgrade) -o requirements/runtime.lock
+	uv pip compile pyproject.toml --group dev $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock
+	uv pip compile --group build $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/build.lock
+	uv pip compile pyproject.toml --group dev --extra journal --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
+	uv pip compile pyproject.toml --extra journal $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/journal.lock
+	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
+	uv pip compile pyproject.toml --group docs $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/docs.lock
 
 clean: ## Remove what the targets above made
 	rm -rf $(VENV) data .pytest_cache .mypy_cache .ruff_cache .coverage

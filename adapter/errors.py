@@ -5,19 +5,15 @@ Foreign exceptions are translated into these once, where they enter (gRPC: `meta
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from adapter.plans import Change  # plans raises these errors
 
 
 class AdapterError(Exception):
     """Base of all of them. Its text is written for the person who has to act on it.
 
-    `attempted` is what a reset, delete or clone had set out to do when it failed half way: for the audit log.
+    `attempted`: the `Change`s that a reset, delete or clone had set out to do when it failed half way; for the audit log.
     """
 
-    attempted: "Sequence[Change]" = ()
+    attempted: Sequence[object] = ()
 
 
 class TransientError(AdapterError):

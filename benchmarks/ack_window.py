@@ -19,7 +19,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import Progress
 
-from adapter.ack_window import DEFAULT_MAX_SPAN, AckWindow
+from adapter.client.ack_window import DEFAULT_MAX_SPAN, AckWindow
 from benchmarks import machine
 from benchmarks.report import Bar, Cell, Result, Table, show
 from benchmarks.scale import Scale, chosen

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from rocksdict import Rdict, WriteBatch
 
-from adapter import rocks
-from adapter.codec import encode_key, encode_record
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.model.codec import encode_key, encode_record
+from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.runtime import rocks
 from benchmarks.fast_path_load import names_of
 
 FORM = struct.Struct(">QQQQ?IBH")

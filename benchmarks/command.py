@@ -18,7 +18,7 @@ from rich.progress import Progress
 from rich.table import Table as RichTable
 
 from adapter.cli.table import LEFT, Side, print_table
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from benchmarks.processes import running_stack
 from benchmarks.report import Bar, Cell, Result, Table
 from benchmarks.scale import Scale

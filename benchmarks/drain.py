@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc.aio
 from rich.progress import Progress, TaskID
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from adapter.rpc import offsets_pb
 from benchmarks.during_flush import Span
 from benchmarks.fast_path import PATIENT

@@ -13,7 +13,7 @@ from typing import Any
 import grpc.aio
 from rich.progress import Progress
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from benchmarks import noop
 from benchmarks.fast_path import PATIENT
 from benchmarks.fast_path_load import GROUP_SHARDS, TIMEOUT_S, Batches, requests

@@ -9,11 +9,11 @@ from statistics import median
 
 from rich.progress import Progress
 
-from adapter.config import MetaSection
-from adapter.local_etcd import LocalCluster
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry
-from adapter.testing import ServiceProcess, ended
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
+from adapter.testing.etcd import LocalCluster
+from adapter.testing.processes import ServiceProcess, ended
 from benchmarks.etcd_machine import clusters, front, percentile
 from benchmarks.machine import cpu_s, memory_mib
 from benchmarks.report import Result, Table

@@ -12,10 +12,10 @@ import grpc
 import grpc.aio
 from rich.progress import Progress
 
-from adapter.model import SaveEntry
+from adapter.meta.wire import save_request
+from adapter.model.records import SaveEntry
 from adapter.rpc import etcd_grpc, etcd_pb, meta_grpc
-from adapter.testing import ended
-from adapter.wire import save_request
+from adapter.testing.processes import ended
 from benchmarks.etcd_machine import CLUSTER, clusters, entries, front, merging_txn, plain_txn, rate
 from benchmarks.machine import cpu_s
 from benchmarks.report import Bar, Result, Table

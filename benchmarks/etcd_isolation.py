@@ -16,7 +16,7 @@ import grpc.aio
 from rich.progress import Progress
 
 from adapter.rpc import metadata_grpc, metadata_pb
-from adapter.testing import ended
+from adapter.testing.processes import ended
 from benchmarks.etcd_machine import clusters, front, percentile
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale

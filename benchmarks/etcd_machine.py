@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from adapter.local_etcd import LocalCluster
-from adapter.metaservice.etcd_values import Keys, encode_value
-from adapter.model import SaveEntry
+from adapter.metaservice.etcd.keys import Keys, encode_value
+from adapter.model.records import SaveEntry
 from adapter.rpc import etcd_pb
-from adapter.testing import ServiceProcess, free_port
+from adapter.testing.etcd import LocalCluster
+from adapter.testing.processes import ServiceProcess, free_port
 from benchmarks.keyspace import key_of, record_of
 
 MAX_TXN_OPS = 512

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from adapter.config import MetaSection
 from adapter.errors import MetaUnavailableError
-from adapter.local_etcd import LocalCluster
-from adapter.meta_client import GrpcMetaClient
-from adapter.testing import ended
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.testing.etcd import LocalCluster
+from adapter.testing.processes import ended
 from benchmarks.etcd_machine import clusters, entries, front
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale

@@ -14,9 +14,9 @@ from typing import Any
 
 from rich.progress import Progress
 
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
-from adapter.testing import ServiceProcess, ended
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.testing.processes import ServiceProcess, ended
 from benchmarks.etcd_machine import clusters, entries, front, percentile
 from benchmarks.keyspace import fill_meta, pairs
 from benchmarks.report import Result, Table

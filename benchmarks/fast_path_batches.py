@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from rich.progress import Progress
 
-from adapter.client import OffsetClient
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.model.records import ReadMode
 from benchmarks import h2load, noop
 from benchmarks.bare import Loop
 from benchmarks.fast_path import PATIENT, SAVES_LIMIT, adapter_target, in_turns, not_measured

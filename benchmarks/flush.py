@@ -16,14 +16,17 @@ from statistics import median, quantiles
 
 from rich.progress import Progress
 
-from adapter.broker_log import NoBrokerLog
-from adapter.cache import OffsetCache
-from adapter.committer import Commit
-from adapter.core import Core, running_core
-from adapter.meta_client import GrpcMetaClient, MetaClient
-from adapter.metrics import AdapterMetrics
-from adapter.model import CommitMode, SaveEntry, SaveOutcome
-from adapter.testing import FakeMeta, adapter_config, ended, eventually, meta_process
+from adapter.client.broker_log import NoBrokerLog
+from adapter.meta.client import GrpcMetaClient, MetaClient
+from adapter.model.records import CommitMode, SaveEntry, SaveOutcome
+from adapter.sidecar.engine.changes import Commit
+from adapter.sidecar.engine.core import Core, running_core
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.processes import ended, meta_process
+from adapter.testing.sidecars import adapter_config
+from adapter.testing.waiting import eventually
 from benchmarks.keyspace import SHARDS, fill_local, fill_meta, key_of, pairs, record_of
 from benchmarks.processes import scrape, with_metrics
 from benchmarks.report import Bar, Result, Table

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from adapter.testing import FRONTS
+from adapter.testing.sidecars import FRONTS
 from benchmarks import front_profile, front_redis, h2load, noop
 from benchmarks.fast_path import Target, Turn, adapter_target, called_once, in_turns, noop_target
 from benchmarks.fast_path_batches import Batching, Form

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from rocksdict import WriteBatch
 
-from adapter import rocks
-from adapter.client import OffsetClient
-from adapter.codec import encode_plain, pack_names
+from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError
-from adapter.front.connection import Connection
+from adapter.model.codec import encode_plain, pack_names
 from adapter.rpc import offsets_pb
-from adapter.server import OffsetStore
-from adapter.testing import FakeMeta, adapter_config, running_sidecar
+from adapter.runtime import rocks
+from adapter.runtime.http2.connection import Connection
+from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
 from benchmarks.front_load import GROUP, KEYS, Lone, calls, opening, rising
 from benchmarks.report import Cell, Table
 

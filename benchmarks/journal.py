@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rich.progress import Progress
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from benchmarks.fast_path import PATIENT, Target, adapter_target, in_turns
 from benchmarks.fast_path_client import CONSUMERS, under
 from benchmarks.fast_path_load import Batches

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from adapter.cache import OffsetCache
-from adapter.meta_client import MetaClient
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry
+from adapter.meta.client import MetaClient
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
+from adapter.sidecar.storage.store import OffsetCache
 
 SHARDS = 10  # of each group
 CHUNK = 5_000  # keys of one write or save of a bulk load

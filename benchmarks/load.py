@@ -20,8 +20,8 @@ from typing import Any
 
 import grpc.aio
 
-from adapter.blocking import BlockingOffsetClient
-from adapter.client import OffsetClient
+from adapter.client.blocking import BlockingOffsetClient
+from adapter.client.client import OffsetClient
 from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
 
 GROUPS = 8  # the consumers are spread over this many groups

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import grpc
 from rich.progress import Progress
 
-from adapter.codec import encode_key, encode_record
-from adapter.model import SaveEntry
+from adapter.meta.wire import save_request
+from adapter.model.codec import encode_key, encode_record
+from adapter.model.records import SaveEntry
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.testing import ended, meta_process
-from adapter.wire import save_request
+from adapter.testing.processes import ended, meta_process
 from benchmarks.keyspace import key_of, record_of
 from benchmarks.machine import cpu_s
 from benchmarks.report import Bar, Result, Table

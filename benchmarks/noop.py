@@ -22,9 +22,9 @@ import grpc
 import grpc.aio
 import uvloop
 
-from adapter import rocks
-from adapter.codec import encode_plain, pack_names
+from adapter.model.codec import encode_plain, pack_names
 from adapter.rpc import offsets_pb
+from adapter.runtime import rocks
 from benchmarks.machine import ROOT, cpu_s
 
 UNARY = "/offsets.v1.OffsetStore/CommitOffsets"

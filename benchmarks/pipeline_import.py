@@ -14,7 +14,7 @@ import grpc
 from rich.progress import Progress
 
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.testing import ServiceProcess, ended, meta_process
+from adapter.testing.processes import ServiceProcess, ended, meta_process
 from benchmarks.machine import cpu_s
 from benchmarks.report import Result, Table
 from benchmarks.scale import Scale

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.progress import Progress
 
 from adapter.pipeline.session import spark_session
-from adapter.testing import ServiceProcess, ended, meta_process
+from adapter.testing.processes import ServiceProcess, ended, meta_process
 from benchmarks.machine import cpu_s
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale

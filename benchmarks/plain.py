@@ -16,10 +16,10 @@ from pathlib import Path
 
 import grpc.aio
 
-from adapter.cache import OffsetCache
-from adapter.meta_client import CHANNEL_OPTIONS
-from adapter.model import OffsetKey
+from adapter.meta.client import CHANNEL_OPTIONS
+from adapter.model.records import OffsetKey
 from adapter.rpc import meta_grpc, meta_pb
+from adapter.sidecar.storage.store import OffsetCache
 
 TIMEOUT_S = 30.0
 

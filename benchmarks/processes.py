@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from adapter.client import OffsetClient
-from adapter.config import Front
+from adapter.client.client import OffsetClient
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, free_port, meta_process, served_by
+from adapter.runtime.config import Front
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
+from adapter.testing.sidecars import served_by
 from benchmarks import machine
 from benchmarks.load import Load
 from benchmarks.machine import cpu_s

@@ -16,13 +16,14 @@ import grpc.aio
 from rich.progress import Progress, TaskID
 from rocksdict import Rdict
 
-from adapter import rocks
-from adapter.cache import OffsetCache
-from adapter.client import OffsetClient
-from adapter.config import MetaSection, RecoverySection
-from adapter.meta_client import GrpcMetaClient
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.runtime import rocks
+from adapter.sidecar.config import RecoverySection
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.keyspace import Pair, fill_local, fill_meta, key_of, pairs, record_of
 from benchmarks.plain import Plain
 from benchmarks.processes import ROOT, scrape, with_metrics

@@ -13,14 +13,14 @@ from pathlib import Path
 import grpc.aio
 from rich.progress import Progress
 
-from adapter.cache import OffsetCache
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import OffsetKey
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
-from adapter.watermark import Watermark
+from adapter.runtime.watermark import Watermark
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.keyspace import Pair, fill_local, fill_meta, record_of
 from benchmarks.machine import cpu_s
 from benchmarks.report import Bar, Result, Table

@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from adapter.clocks import wall_ms
 from adapter.rpc import meta_pb, offsets_pb
+from adapter.runtime.clocks import wall_ms
 
 BIG = "big"  # a group with most of the shards
 LEAVES = "leaves"  # one that is removed

@@ -13,12 +13,12 @@ from typing import Any
 import grpc
 from rich.progress import Progress
 
-from adapter.cache import OffsetCache
-from adapter.codec import encode_key, encode_record
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.model.codec import encode_key, encode_record
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
-from adapter.testing import ServiceProcess
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.processes import ServiceProcess
 from benchmarks.machine import ROOT
 from benchmarks.processes import running_stack
 from benchmarks.report import Bar, Cell, Result, Table

@@ -8,14 +8,14 @@ from tempfile import TemporaryDirectory
 
 import grpc.aio
 
-from adapter.cache import OffsetCache
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.memory_log import MemoryLog, serving
-from adapter.meta_client import CHANNEL_OPTIONS, GrpcMetaClient
-from adapter.model import OffsetKey, OffsetRecord
-from adapter.requests import DEFAULT_PAGE
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.client.client import OffsetClient
+from adapter.meta.client import CHANNEL_OPTIONS, GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.paging import DEFAULT_PAGE
+from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.broker_log import MemoryLog, serving
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 
 
 class DemoError(Exception):

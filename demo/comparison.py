@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
 
 Positions = Mapping[OffsetKey, tuple[int, int]]  # key -> (epoch, offset)
 

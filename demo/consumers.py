@@ -13,13 +13,13 @@ import anyio.abc
 import grpc
 import grpc.aio
 
-from adapter.bounds import ShardKey
-from adapter.client import OffsetClient
-from adapter.clocks import wall_ms
-from adapter.history import History
-from adapter.memory_log import MemoryLog
-from adapter.model import FIRST_EPOCH
+from adapter.client.client import OffsetClient
+from adapter.model.bounds import ShardKey
+from adapter.model.records import FIRST_EPOCH
 from adapter.rpc import offsets_pb
+from adapter.runtime.clocks import wall_ms
+from adapter.testing.broker_log import MemoryLog
+from adapter.testing.history import History
 from demo.state import State
 from demo.table import QueueOffset
 

@@ -7,7 +7,7 @@ import anyio.to_thread
 import grpc.aio
 
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess
+from adapter.testing.processes import ServiceProcess
 from demo.cluster import Cluster, DemoError
 from demo.counting import Rate, Total
 from demo.state import State

@@ -9,12 +9,11 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from adapter.clocks import wall_ms
-from adapter.history import ADAPTER, META, History
-from adapter.model import FIRST_EPOCH, OffsetKey
-from adapter.reads import ReadMode
+from adapter.model.records import FIRST_EPOCH, OffsetKey, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import eventually, positions
+from adapter.runtime.clocks import wall_ms
+from adapter.testing.history import ADAPTER, META, History
+from adapter.testing.waiting import eventually, positions
 from demo.cluster import Cluster, DemoError
 from demo.comparison import Comparison, compare
 from demo.consumers import Consumers, commit_request

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
 from demo.pipeline_load import Load, Rewind, Way
 
 # What the lag job has to say of each way to consume. One that stopped, or went back, is behind by then.

@@ -11,12 +11,12 @@ from typing import cast
 
 from rich.console import Console
 
-from adapter import logs
-from adapter.config import load
 from adapter.errors import AdapterError
 from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import MODULES, Job, Switches, own_errors, spark_part
+from adapter.runtime import logs
+from adapter.runtime.config import load
 
 DONE = "\x1e done "
 MASTER = "local[2]"

@@ -19,9 +19,9 @@ import anyio.to_thread
 import pyarrow.parquet as pq
 from anyio.streams.text import TextReceiveStream
 
-from adapter.client import OffsetClient
-from adapter.model import OffsetKey
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.client.client import OffsetClient
+from adapter.model.records import OffsetKey
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from demo.cluster import DemoError, listed
 from demo.pipeline_driver import DONE
 

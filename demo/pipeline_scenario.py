@@ -9,7 +9,7 @@ import anyio.abc
 import anyio.to_thread
 import pyarrow.parquet as pq
 
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
 from demo.cluster import DemoError
 from demo.pipeline_checks import Check, equal, every, key_of, newest, offsets_and_lag, rewinds, statuses, survived
 from demo.pipeline_fleet import Broker, Driver, Fleet, journaled

@@ -12,9 +12,9 @@ import anyio.abc
 import click
 from rich.console import Console
 
-from adapter import logs
-from adapter.config import LogSection
-from adapter.local_etcd import EtcdMissingError, etcd_binary
+from adapter.runtime import logs
+from adapter.runtime.config import LogSection
+from adapter.testing.etcd import EtcdMissingError, etcd_binary
 from demo.playing import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Stage, tell
 from demo.raft_display import Display
 from demo.raft_fleet import Fleet

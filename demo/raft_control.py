@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import anyio
 import grpc.aio
 
-from adapter.batching import TRANSIENT
-from adapter.meta_client import CHANNEL_OPTIONS
+from adapter.client.batching import TRANSIENT
+from adapter.meta.client import CHANNEL_OPTIONS
 from adapter.rpc import metadata_grpc, metadata_pb
 from demo.raft_fleet import Front
 from demo.raft_state import RaftState

@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from adapter.metaservice.placement import Member, RaftGroup, Situation, problems
+from adapter.metaservice.etcd.leader_placement import Member, RaftGroup, Situation, problems
 from demo.raft_fleet import NODES
 from demo.raft_state import Outcome, ProcessState, RaftState
 from demo.show import Show

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from adapter.client import OffsetClient
-from adapter.config import parse
-from adapter.local_etcd import LocalCluster, LocalMember
+from adapter.client.client import OffsetClient
 from adapter.metaservice.config import EtcdSection, MetaConfig
-from adapter.metaservice.leaders import Leaders, opened
-from adapter.metaservice.placement import METADATA
-from adapter.model import OffsetKey
-from adapter.testing import ServiceProcess, ended, free_port
+from adapter.metaservice.etcd.leader_balancer import Leaders, opened
+from adapter.metaservice.etcd.leader_placement import METADATA
+from adapter.model.records import OffsetKey
+from adapter.runtime.config import parse
+from adapter.testing.etcd import LocalCluster, LocalMember
+from adapter.testing.processes import ServiceProcess, ended, free_port
 from demo.cluster import stored_positions
 
 OFFSETS = "offsets-1"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 import anyio.abc
 
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
+from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
 from demo.raft_fleet import Broker
 
 GROUPS = 4  # of each broker

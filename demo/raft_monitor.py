@@ -8,7 +8,7 @@ import grpc.aio
 from prometheus_client.parser import text_string_to_metric_families
 
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess
+from adapter.testing.processes import ServiceProcess
 from demo.counting import Rate, Total
 from demo.monitor import without_answer
 from demo.raft_fleet import Broker, Fleet, Front

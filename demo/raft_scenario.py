@@ -9,9 +9,10 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from adapter.local_etcd import LocalCluster, LocalMember
-from adapter.metaservice.placement import apart
-from adapter.testing import ServiceProcess, eventually
+from adapter.metaservice.etcd.leader_placement import apart
+from adapter.testing.etcd import LocalCluster, LocalMember
+from adapter.testing.processes import ServiceProcess
+from adapter.testing.waiting import eventually
 from demo.cluster import DemoError, listed
 from demo.comparison import compare
 from demo.raft_control import put_metadata

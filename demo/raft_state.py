@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from adapter.metaservice.placement import Situation
+from adapter.metaservice.etcd.leader_placement import Situation
 from demo.comparison import Comparison
 from demo.raft_load import Ledger
 from demo.timeline import Timeline

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from adapter.model import DEFAULT_NAMESPACE, OffsetKey
+from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey
 
 RETRY_PREFIX = "%RETRY%"  # the topic of a group's messages that failed and come again
 JAVA_INT_MAX = 2**31 - 1

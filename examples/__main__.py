@@ -16,9 +16,9 @@ import nats.errors
 from rich.console import Console
 from rich.text import Text
 
-from adapter import logs
-from adapter.config import LogSection
-from adapter.testing import adapter_process, ended, meta_process
+from adapter.runtime import logs
+from adapter.runtime.config import LogSection
+from adapter.testing.processes import adapter_process, ended, meta_process
 from demo.cluster import DemoError
 from demo.playing import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Stage, tell
 from demo.show import Show

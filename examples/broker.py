@@ -14,8 +14,8 @@ from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
 from adapter.errors import AdapterError
-from adapter.queues import MessageQueue
-from adapter.testing import free_port
+from adapter.model.queues import MessageQueue
+from adapter.testing.processes import free_port
 from benchmarks.peers.server import Server
 from examples.acks import durable_of
 from examples.consumer import subject_of

@@ -7,10 +7,10 @@ from typing import Protocol
 import anyio.to_thread
 import grpc.aio
 
-from adapter.client import OffsetClient
-from adapter.queues import shard_of
-from adapter.reads import ReadMode
-from adapter.testing import ServiceProcess
+from adapter.client.client import OffsetClient
+from adapter.model.queues import shard_of
+from adapter.model.records import ReadMode
+from adapter.testing.processes import ServiceProcess
 from examples.broker import Broker
 from examples.flights import QUEUES
 from examples.worker import GROUP

@@ -26,7 +26,7 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
 
 Before = Callable[[str, Any], None]
 

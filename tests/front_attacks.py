@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 from hpack import Encoder
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame
 
-from adapter.addresses import split_address
+from adapter.runtime.addresses import split_address
 from tests.front_client import PREFACE, message, request
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)

@@ -5,8 +5,9 @@ import sys
 import click
 
 from adapter.cli import options
+from adapter.cli.adapter_calls import Target, connected, counted, listing, run
+from adapter.cli.output import as_dict, note
 from adapter.cli.table import LEFT, RIGHT, Side
-from adapter.cli.tools import Target, as_dict, connected, counted, listing, note, run
 from adapter.rpc import offsets_pb
 
 

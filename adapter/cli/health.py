@@ -8,9 +8,10 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adapter.channels import open_channel
 from adapter.cli import options
-from adapter.cli.tools import Target, tell
+from adapter.cli.adapter_calls import Target
+from adapter.cli.output import tell
+from adapter.runtime.channels import open_channel
 
 TIMEOUT_S = 2.0
 

@@ -6,9 +6,10 @@ Holds what it shows to a person, and no more.
 from collections import Counter
 from typing import Any
 
+from adapter.cli.adapter_calls import counted
+from adapter.cli.offsets_change import print_rows
+from adapter.cli.output import note, tell, warn
 from adapter.cli.table import json_text
-from adapter.cli.tools import counted, note, tell, warn
-from adapter.cli.tools_changes import print_rows
 from adapter.rpc import offsets_pb
 
 SHOWN = 1_000  # rows of each kind in the table

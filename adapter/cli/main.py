@@ -25,14 +25,14 @@ COMMANDS = {
     "flush": Lazy("adapter.cli.offsets_here:flush", "Send every dirty offset to the Meta Service now."),
     "check-config": Lazy("adapter.cli.processes:check_config", "Check a configuration file and show the settings that result."),
     "repair": Lazy("adapter.cli.processes:repair", "Repair a local store that does not open."),
-    "groups": Lazy("adapter.cli.offsets:groups", "Consumer groups: list, describe, clone."),
-    "offsets": Lazy("adapter.cli.offsets:offsets", "Offsets of groups: reset, delete."),
+    "groups": Lazy("adapter.cli.groups_offsets:groups", "Consumer groups: list, describe, clone."),
+    "offsets": Lazy("adapter.cli.groups_offsets:offsets", "Offsets of groups: reset, delete."),
     "import": Lazy(
-        "adapter.cli.moving:import_command",
+        "adapter.cli.import_export:import_command",
         "Merge the offsets of FILE (- is standard input): only what is larger than what stands.",
     ),
     "export": Lazy(
-        "adapter.cli.moving:export_command",
+        "adapter.cli.import_export:export_command",
         "Write the offsets of some groups, or of all that this adapter has, to a file that the original loads.",
     ),
     "snapshot": Lazy(

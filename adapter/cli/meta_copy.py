@@ -8,11 +8,11 @@ import click
 import grpc
 import grpc.aio
 
-from adapter.channels import open_channel
-from adapter.cli import options, tools
-from adapter.cli.tools import CallError, Target
-from adapter.meta_client import CHANNEL_OPTIONS
+from adapter.cli import adapter_calls, options
+from adapter.cli.adapter_calls import CallError, Target
+from adapter.meta.client import CHANNEL_OPTIONS
 from adapter.rpc import meta_grpc, meta_pb
+from adapter.runtime.channels import open_channel
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub
@@ -31,12 +31,14 @@ def copy(source: str, cluster: str, target: Target, *, as_json: bool) -> None:
 
     The larger (epoch, offset) stays, so it can be repeated, and stopped at any time. TLS options hold for both.
     """
-    counts = tools.run(_copy, Target(source, tls=target.tls), target, cluster)
+    counts = adapter_calls.run(_copy, Target(source, tls=target.tls), target, cluster)
     if as_json:
-        tools.print_json(counts)
+        adapter_calls.print_json(counts)
     else:
         read, applied, superseded = counts.values()
-        tools.tell(f"{tools.counted(read, 'offset')}: {applied:,} stand now, above {superseded:,} a larger one stands")
+        adapter_calls.tell(
+            f"{adapter_calls.counted(read, 'offset')}: {applied:,} stand now, above {superseded:,} a larger one stands"
+        )
 
 
 async def _copy(source: Target, target: Target, cluster: str) -> dict[str, int]:
@@ -44,7 +46,7 @@ async def _copy(source: Target, target: Target, cluster: str) -> dict[str, int]:
     async with _connected(source) as read, _connected(target) as write:
         with _telling(source):
             split = await read.SplitOffsetData(meta_pb.SplitOffsetDataRequest(cluster_name=cluster, parts=1), timeout=TIMEOUT_S)
-        with tools.progress("offsets", split.records) as advance:
+        with adapter_calls.progress("offsets", split.records) as advance:
             token = b""
             while True:
                 request = meta_pb.ScanOffsetDataRequest(cluster_name=cluster, page_size=PAGE, page_token=token)

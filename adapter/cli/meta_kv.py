@@ -13,13 +13,14 @@ import click
 import grpc
 import grpc.aio
 
-from adapter.channels import open_channel
 from adapter.cli import options
+from adapter.cli.adapter_calls import CallError, Target, counted, listing, run
+from adapter.cli.output import note, tell
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
-from adapter.cli.tools import CallError, Target, counted, listing, note, run, tell
 from adapter.errors import InvalidInputError
 from adapter.metaservice.metadata import REVISION_MAX
 from adapter.rpc import metadata_grpc, metadata_pb
+from adapter.runtime.channels import open_channel
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.metadata_pb2_grpc import MetadataStoreAsyncStub as Stub

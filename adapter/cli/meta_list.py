@@ -1,13 +1,13 @@
 """`offset-adapter list --meta`: what a Meta Service holds, of whichever kind it is."""
 
+from adapter.cli.adapter_calls import Target
 from adapter.cli.table import Rows
-from adapter.cli.tools import Target
-from adapter.config import MetaSection
 from adapter.errors import InvalidInputError
-from adapter.meta_client import GrpcMetaClient
-from adapter.requests import DEFAULT_PAGE
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.paging import DEFAULT_PAGE
 from adapter.rpc import offsets_pb
-from adapter.views import shard_offset
+from adapter.sidecar.api.replies import shard_offset
 
 
 async def list_meta(target: Target, cluster: str, namespace: str, group: str, listed: Rows[offsets_pb.ShardOffset]) -> None:

@@ -19,17 +19,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from adapter import logs
 from adapter.cli import options
+from adapter.cli.output import tell, warn
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
-from adapter.cli.tools import tell, warn
-from adapter.config import LogSection, load
 from adapter.errors import AdapterError, TransientError
 from adapter.metaservice.config import EtcdSection, MetaConfig
-from adapter.metaservice.leaders import Balancer, opened
-from adapter.metaservice.placement import Member, Move, RaftGroup, Situation, apart, plan, problems
-from adapter.metaservice.turns import OthersTurnError
-from adapter.process import on_signals
+from adapter.metaservice.etcd.leader_balancer import Balancer, opened
+from adapter.metaservice.etcd.leader_placement import Member, Move, RaftGroup, Situation, apart, plan, problems
+from adapter.metaservice.etcd.lease import OthersTurnError
+from adapter.runtime import logs
+from adapter.runtime.config import LogSection, load
+from adapter.runtime.process import on_signals
 
 HAPPENED_SHOWN = 10  # lines under the live table
 GOOD = "good"

@@ -11,15 +11,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from adapter import logs
 from adapter.cli import options
+from adapter.cli.adapter_calls import counted
+from adapter.cli.output import tell, warn
 from adapter.cli.table import print_json
-from adapter.cli.tools import counted, tell, warn
-from adapter.config import LogSection, load
 from adapter.errors import AdapterError, InvalidInputError, TransientError
 from adapter.metaservice.config import EtcdSection, MetaConfig
-from adapter.metaservice.rebalancing import Plan, opened
-from adapter.process import on_signals
+from adapter.metaservice.etcd.rebalancing import Plan, opened
+from adapter.runtime import logs
+from adapter.runtime.config import LogSection, load
+from adapter.runtime.process import on_signals
 
 
 @click.command()

@@ -9,18 +9,19 @@ import click
 import grpc
 import grpc.aio
 
-from adapter import logs
-from adapter.channels import open_channel
 from adapter.cli import options
+from adapter.cli.adapter_calls import CallError, Target, counted
+from adapter.cli.output import tell, when
 from adapter.cli.table import LEFT, print_json, print_table
-from adapter.cli.tools import CallError, Target, counted, tell, when
-from adapter.clocks import wall_ms
-from adapter.config import load
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
 from adapter.metaservice.process import HOUR_MS
-from adapter.metaservice.rocksdb_repair import repair as repair_store
+from adapter.metaservice.rocksdb.repair import repair as repair_store
 from adapter.rpc import meta_grpc, meta_pb
+from adapter.runtime import logs
+from adapter.runtime.channels import open_channel
+from adapter.runtime.clocks import wall_ms
+from adapter.runtime.config import load
 
 TIMEOUT_S = 10.0
 _NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import click
 
 from adapter.cli import options
+from adapter.cli.adapter_calls import Target, connected, counted, listing, run
+from adapter.cli.output import as_dict, note, tell, when
 from adapter.cli.status import status_rows
 from adapter.cli.table import LEFT, RIGHT, Rows, Side, print_json, print_table
-from adapter.cli.tools import Target, as_dict, connected, counted, listing, note, run, tell, when
-from adapter.model import CommitMode, ReadMode
+from adapter.model.records import CommitMode, ReadMode
 from adapter.rpc import offsets_pb
 
 MODES = {"memory-first": ReadMode.MEMORY_FIRST_THEN_STORE, "memory": ReadMode.MEMORY, "store": ReadMode.STORE}

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adapter.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
-from adapter.cli.tools import Target
+from adapter.cli.adapter_calls import Target
 from adapter.errors import InvalidInputError
-from adapter.model import U64_MAX
+from adapter.model.records import U64_MAX
+from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
 
 if TYPE_CHECKING:  # a command without TLS does without what checks settings
-    from adapter.config import ClientTls
+    from adapter.runtime.config import ClientTls
 
 
 def default_address() -> str:
@@ -92,7 +92,7 @@ def _tls_of(**files: Path | None) -> "ClientTls | None":
     named = {name: path for name, path in files.items() if path}
     if not named:
         return None
-    from adapter.config import ClientTls, parse  # noqa: PLC0415 - 100 ms
+    from adapter.runtime.config import ClientTls, parse  # noqa: PLC0415 - 100 ms
 
     return parse(named, ClientTls, source="--tls-ca, --tls-cert, --tls-key")
 

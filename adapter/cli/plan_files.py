@@ -6,12 +6,12 @@ Unlike an import, a plan is taken as a whole or not at all: a reset to half of a
 from collections.abc import Iterable
 from pathlib import Path
 
-from adapter import files
 from adapter.errors import InvalidInputError
 from adapter.formats import files as formats
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
-from adapter.model import GroupKey
+from adapter.model.records import GroupKey
+from adapter.runtime import files
 
 PROBLEMS_SHOWN = 100
 

@@ -8,14 +8,18 @@ from typing import Any
 
 import click
 
-from adapter import logs, repairing, sidecar
 from adapter.cli import options
+from adapter.cli.output import tell
 from adapter.cli.table import LEFT, print_json, print_table
-from adapter.cli.tools import tell
-from adapter.config import AdapterConfig, load
 from adapter.metaservice import process as meta_process
 from adapter.metaservice.config import MetaConfig
-from adapter.process import run_process
+from adapter.runtime import logs
+from adapter.runtime.config import load
+from adapter.runtime.process import run_process
+from adapter.sidecar import process
+from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.storage.repair import repair as repair_store
+from adapter.sidecar.storage.repair import start_from_meta as set_aside
 
 CONFIG = click.Path(path_type=Path, dir_okay=False)
 
@@ -31,7 +35,7 @@ def serve(config: Path | None) -> None:
     """
     settings = load(config, AdapterConfig) if config else AdapterConfig()
     logs.setup(settings.log)
-    sys.exit(run_process(lambda until: sidecar.run(settings, until)))
+    sys.exit(run_process(lambda until: process.run(settings, until)))
 
 
 def serve_meta(config: Path | None) -> None:
@@ -65,7 +69,7 @@ def repair(config: Path | None, *, start_from_meta: bool, yes: bool) -> None:
     what = "be set aside; only what the Meta Service holds remains" if start_from_meta else "be copied, then repaired in place"
     if not yes:
         click.confirm(f"The store {settings.cache.path} will {what}. Go on?", abort=True)
-    tell(repairing.start_from_meta(settings.cache) if start_from_meta else repairing.repair(settings.cache))
+    tell(set_aside(settings.cache) if start_from_meta else repair_store(settings.cache))
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

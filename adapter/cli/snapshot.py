@@ -11,12 +11,13 @@ from urllib.parse import quote
 
 import click
 
-from adapter import files
 from adapter.cli import options
+from adapter.cli.adapter_calls import CallError, Target, connected, counted, run
+from adapter.cli.output import progress, tell, warn
 from adapter.cli.table import print_json
-from adapter.cli.tools import CallError, Target, connected, counted, progress, run, tell, warn
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.rpc import offsets_pb
+from adapter.runtime import files
 
 if TYPE_CHECKING:
     from adapter.cli.snapshot_file import SnapshotFile

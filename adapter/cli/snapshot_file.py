@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from adapter.arrow_codec import decode_records, decode_seqs
+from adapter.model.arrow import decode_records, decode_seqs
+from adapter.model.schemas import BROKER, SNAPSHOT, SNAPSHOT_VERSION, TAKEN_AT_MS, VERSION_OF_SNAPSHOT
 from adapter.rpc import offsets_pb
-from adapter.tables import BROKER, SNAPSHOT, SNAPSHOT_VERSION, TAKEN_AT_MS, VERSION_OF_SNAPSHOT
 
 ROW_GROUP = 131_072
 

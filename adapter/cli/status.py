@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from adapter.cli.tools import counted, when
+from adapter.cli.adapter_calls import counted
+from adapter.cli.output import when
 from adapter.rpc import offsets_pb
 
 

@@ -10,10 +10,10 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from adapter import files
 from adapter.formats import kafka_csv, offsets_json, rocketmq_json, rocketmq_rocksdb, rocketmq_rows
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
+from adapter.runtime import files
 
 BACKUP = ".bak"  # RocketMQ's, of the file before: ConfigManager.persist, LocalFileOffsetStore.readLocalOffset
 # Of a broker with enableLmq, which has all its offsets there: LmqConsumerOffsetManager.configFilePath.

@@ -11,18 +11,8 @@ from typing import IO
 
 from adapter.errors import InvalidInputError
 from adapter.formats.problems import USE_JSON, Sieve
-from adapter.formats.rows import (
-    LONG_MAX,
-    QUEUE_MAX,
-    Naming,
-    NotReadableError,
-    OffsetRow,
-    Reject,
-    placed,
-    shortened,
-    whole_number,
-)
-from adapter.model import check_name
+from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, NotReadableError, OffsetRow, Reject, placed, shortened, whole_number
+from adapter.model.names import check_name
 
 LINE_MAX_BYTES = 4_096  # two names of 255 bytes, with every quote doubled, and two numbers are far below
 # Jackson quotes what is longer than this, or has a character up to the comma, without a closer look.

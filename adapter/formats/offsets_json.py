@@ -11,7 +11,8 @@ from typing import IO, Any
 from adapter.errors import InvalidInputError
 from adapter.formats.json_stream import CHUNK_BYTES, FLAT_OBJECT, SPACE, JsonStream
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject, not_whole, placed, shortened
-from adapter.model import U64_MAX, check_metadata, check_topic
+from adapter.model.names import check_metadata, check_topic
+from adapter.model.records import U64_MAX
 
 PARTITION_MAX = 2**32 - 1
 ROW_MAX = 64 * 1024  # characters: all texts of an offset at their longest, each byte escaped, have half of that

@@ -16,9 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, WriteBatch
 
-from adapter import rocks
 from adapter.errors import AdapterError, InvalidInputError
-from adapter.files import sync_directory
 from adapter.formats import rocksdb_copy
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.problems import Sieve
@@ -26,7 +24,9 @@ from adapter.formats.rocketmq_json import SEPARATOR, Entries, Queues
 from adapter.formats.rocketmq_rows import problem_of_broker, rows_of
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, OffsetRow, Reject
-from adapter.queues import queue_of
+from adapter.model.queues import queue_of
+from adapter.runtime import rocks
+from adapter.runtime.files import sync_directory
 
 Layout = Literal["v1", "v2"]
 R = TypeVar("R")

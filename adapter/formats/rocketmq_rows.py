@@ -17,8 +17,8 @@ from adapter.errors import InvalidInputError
 from adapter.formats.problems import USE_JSON, Sieve
 from adapter.formats.rocketmq_json import BROADCAST, LMQ, LMQ_OFFSETS, OFFSETS, SEPARATOR, Entries, Queues
 from adapter.formats.rows import Naming, OffsetRow, Reject, chosen_group
-from adapter.model import check_name
-from adapter.queues import MessageQueue, queue_of, shard_of
+from adapter.model.names import check_name
+from adapter.model.queues import MessageQueue, queue_of, shard_of
 
 _PLAIN_GROUP = re.compile(f"[^{SEPARATOR}]+({SEPARATOR}{BROADCAST})?")
 

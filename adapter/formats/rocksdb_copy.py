@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from rocksdict import BlockBasedOptions, Cache, DBRecoveryMode, Options, Rdict
 
-from adapter import rocks
 from adapter.errors import AdapterError, DiskFullError, StoreDamagedError
 from adapter.formats.rows import NotReadableError
+from adapter.runtime import rocks
 
 TRIES = 10  # a flush or a compaction that comes in between begins it again; RocketMQ's stores have one in an hour
 # Every block is read once: a larger one would only be memory that is held.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from adapter.errors import InvalidInputError
-from adapter.model import DEFAULT_NAMESPACE, OffsetKey, check_name
+from adapter.model.names import check_name
+from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey
 
 TEXT_SHOWN = 120  # characters of what was rejected
 LONG_MAX = 2**63 - 1  # Java's long: RocketMQ's and Kafka's offsets

@@ -5,9 +5,9 @@ What comparing bytes can decide is decided so; whatever else, `settle` decides. 
 
 from collections.abc import Sequence
 
-from adapter.codec import decode_record, encode_record
 from adapter.metaservice.engine import Differing, MergeCounts, Parts, settle
-from adapter.model import EPOCH_LIMIT, FIRST_EPOCH, OffsetKey, SaveEntry, Status
+from adapter.model.codec import decode_record, encode_record
+from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, OffsetKey, SaveEntry, Status
 
 # Where the fields of a packed record are (codec.py). What is before LIVE is in the order of the register, between live records.
 EPOCH, TIME, LIVE = slice(8, 16), slice(24, 32), 32

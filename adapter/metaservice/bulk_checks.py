@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from adapter.codec import decode_record, encode_plain, encode_record, unpack_names
 from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.metaservice.bulk import EPOCH, LIVE, TIME
-from adapter.model import EPOCH_MAX, METADATA_MAX_BYTES, OffsetRecord, check_metadata, check_name, check_topic, name_problem
-from adapter.wire import others
-from adapter.wording import counted
+from adapter.model.codec import decode_record, encode_plain, encode_record, unpack_names
+from adapter.model.names import METADATA_MAX_BYTES, check_metadata, check_name, check_topic, name_problem
+from adapter.model.records import EPOCH_MAX, OffsetRecord
+from adapter.runtime.slices import others
+from adapter.runtime.wording import counted
 
 MAX_ENTRIES = 20_000  # of a merge
 SLICE = 500  # entries checked before others have their turns

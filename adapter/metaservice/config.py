@@ -5,8 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from adapter.addresses import META_LISTEN, split_address
-from adapter.config import (
+from adapter.model.names import name_of_part
+from adapter.runtime.addresses import META_LISTEN, split_address
+from adapter.runtime.config import (
     Address,
     ClientTls,
     FilePath,
@@ -16,7 +17,6 @@ from adapter.config import (
     Section,
     ServerSection,
     StopSection,
-    name_of_part,
     not_empty,
 )
 
@@ -137,3 +137,6 @@ class MetaConfig(Section):
         if self.engine == "etcd" and "offsets" in self.serve and not self.etcd.offsets:
             raise ValueError('engine = "etcd" needs [[etcd.offsets]] with a name and the endpoints of a Raft group')
         return self
+
+
+DEFAULT_CLUSTER = "default"

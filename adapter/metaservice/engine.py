@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from adapter.codec import encode_record
 from adapter.errors import RefusedError
-from adapter.model import (
+from adapter.model.codec import encode_record
+from adapter.model.records import (
     EPOCH_LIMIT,
     EXHAUSTED,
     KnownStore,
@@ -24,7 +24,7 @@ from adapter.model import (
     merge,
     resolve,
 )
-from adapter.writing import Loss
+from adapter.runtime.watermark import Loss
 
 GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # of a page of `whole_group`
 

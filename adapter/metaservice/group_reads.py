@@ -9,10 +9,12 @@ from itertools import islice
 from typing import NamedTuple
 
 from adapter.errors import InvalidInputError, TooLargeError
+from adapter.meta.wire import reply_offset
 from adapter.metaservice.engine import Engine, GroupPage
-from adapter.model import DEFAULT_NAMESPACE, GroupKey, OffsetKey, OffsetRecord, check_name, name_problem
+from adapter.model.names import check_name, name_problem
+from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import meta_pb
-from adapter.wire import SLICE, others, reply_offset
+from adapter.runtime.slices import SLICE, others
 
 MAX_ROWS = 10_000  # of a page
 MAX_NAMED = 50_000  # groups and shards of a request

@@ -12,8 +12,8 @@ from random import Random
 
 from adapter.errors import OverloadedError
 from adapter.metaservice.config import LimitsSection
-from adapter.metrics import MetaMetrics
-from adapter.wording import counted
+from adapter.metaservice.metrics import MetaMetrics
+from adapter.runtime.wording import counted
 
 MIN_DELAY_S, MAX_DELAY_S = 0.1, 5.0
 SPREAD = 0.5  # of a delay, upwards and downwards: who was refused together does not come back together

@@ -6,7 +6,7 @@ Every store passes tests/contract/test_metadata.py. A key has one value and the 
 from typing import NamedTuple, Protocol
 
 from adapter.errors import ContendedError, InvalidInputError
-from adapter.model import name_problem
+from adapter.model.names import name_problem
 
 KEY_MAX_BYTES = 1_024
 VALUE_MAX_BYTES = 2**20

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from adapter.metaservice.config import DEFAULT_CLUSTER
 from adapter.metaservice.limits import Limit
 from adapter.metaservice.metadata import (
     Entry,
@@ -20,10 +21,9 @@ from adapter.metaservice.metadata import (
     check_revision,
     check_value,
 )
-from adapter.metaservice.service import DEFAULT_CLUSTER
-from adapter.model import check_name
+from adapter.model.names import check_name
 from adapter.rpc import metadata_grpc, metadata_pb
-from adapter.statuses import Context, answering
+from adapter.runtime.statuses import Context, answering
 
 SERVICE = "offsets.meta.v1.MetadataStore"
 RPCS = ("Put", "Get", "Delete", "List")

@@ -7,20 +7,21 @@ import anyio
 import grpc.aio
 import structlog
 
-from adapter import descriptors, metrics_http
-from adapter.clocks import wall_ms
 from adapter.errors import DiskFullError, MetaUnavailableError, RefusedError
-from adapter.listen import GrpcServer, listening
 from adapter.metaservice.config import MetaConfig, TombstoneSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metadata_service import SERVICE as METADATA_SERVICE
 from adapter.metaservice.metadata_service import MetadataMetrics, MetadataService
-from adapter.metaservice.service import MetaService
+from adapter.metaservice.metrics import MetaMetrics
+from adapter.metaservice.offset_service import MetaService
 from adapter.metaservice.stores import PREFIX, Stores, opened
-from adapter.metrics import GaugesCollector, MetaMetrics
-from adapter.process import Until
 from adapter.rpc import meta_grpc, metadata_grpc
+from adapter.runtime import descriptors, metrics_http
+from adapter.runtime.clocks import wall_ms
+from adapter.runtime.listener import GrpcServer, listening
+from adapter.runtime.metrics import GaugesCollector
+from adapter.runtime.process import Until
 
 log = structlog.get_logger(__name__)
 

@@ -10,17 +10,17 @@ import anyio.to_thread
 from prometheus_client import CollectorRegistry
 
 from adapter.errors import ConfigError
-from adapter.etcd.cluster import EtcdCluster
-from adapter.metaservice import leaders
 from adapter.metaservice.config import MetaConfig
 from adapter.metaservice.engine import Engine
-from adapter.metaservice.etcd_engine import EtcdEngine
-from adapter.metaservice.etcd_metadata import EtcdMetadata
+from adapter.metaservice.etcd import leader_balancer
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.engine import EtcdEngine
+from adapter.metaservice.etcd.metadata import EtcdMetadata
 from adapter.metaservice.metadata import MetadataStore
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.metaservice.rocksdb_metadata import RocksDbMetadata
-from adapter.metrics import GaugesCollector
-from adapter.retry import retrying
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
+from adapter.runtime.metrics import GaugesCollector
+from adapter.runtime.retry import retrying
 
 PREFIX = "offset_meta"  # of the metrics
 FIRST_TRY_S, MAX_PAUSE_S = 0.1, 2.0  # of a start that waits for etcd
@@ -75,7 +75,7 @@ async def _etcd(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterato
                 if engine:
                     tasks.start_soon(engine.run, name="engine")
                 if section.placement.balance:
-                    tasks.start_soon(leaders.run, section, registry, name="leaders")
+                    tasks.start_soon(leader_balancer.run, section, registry, name="leaders")
 
         async def open_engine() -> None:
             if engine:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from adapter import __version__, logs
-from adapter.config import LogSection, load
+from adapter import __version__
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.pipeline import jobs
 from adapter.pipeline.config import JobConfig
+from adapter.runtime import logs
+from adapter.runtime.config import LogSection, load
 
 ENTRY = Path(__file__).with_name("__main__.py")
 _SPARK_LOGGING = Path(__file__).with_name("log4j2.properties")

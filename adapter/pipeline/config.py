@@ -6,9 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
-from adapter.config import Address, ClientTls, LogSection, Section
 from adapter.errors import InvalidInputError
-from adapter.model import DEFAULT_NAMESPACE, check_name
+from adapter.model.names import check_name
+from adapter.model.records import DEFAULT_NAMESPACE
+from adapter.runtime.config import Address, ClientTls, LogSection, Section
 
 OffsetFormat = Literal["rocketmq", "rocketmq-client", "kafka-csv"]
 

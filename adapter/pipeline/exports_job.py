@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter import files
 from adapter.errors import ConfigError
 from adapter.formats.rocketmq_json import OFFSETS
 from adapter.pipeline import exports
@@ -20,6 +19,7 @@ from adapter.pipeline.config import JobConfig, fields_of
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.source_options import FORMAT
 from adapter.pipeline.summary import show_counts, show_rejects
+from adapter.runtime import files
 
 FILES = "files"  # below `output`, beside the table `rejects`
 

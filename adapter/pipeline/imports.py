@@ -8,7 +8,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from adapter.formats.kafka_csv import LINE_MAX_BYTES
 from adapter.formats.rows import LONG_MAX, QUEUE_MAX, TEXT_SHOWN
-from adapter.model import FIRST_EPOCH, NAME_MAX_BYTES
+from adapter.model.names import NAME_MAX_BYTES
+from adapter.model.records import FIRST_EPOCH
 from adapter.pipeline.config import ImportSection, fields_of
 from adapter.pipeline.import_files import parted
 from adapter.pipeline.patterns import filled

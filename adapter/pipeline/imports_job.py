@@ -12,7 +12,7 @@ from adapter.pipeline.import_files import csv_lines, find_files, json_entries
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.source_options import FORMAT
 from adapter.pipeline.summary import show_counts, show_rejects
-from adapter.wording import counted
+from adapter.runtime.wording import counted
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:

@@ -7,7 +7,7 @@ depends on the order of rows, nor on what else is in the batch. Times are micros
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from adapter.tables import KINDS
+from adapter.model.schemas import KINDS
 
 KEY = ("namespace", "group", "shard")
 # The column that rows of a stream need beside those of the journal: when the batch was planned. Spark keeps it with the batch.

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
 from adapter.pipeline.journal_listing import Segment, open_root
-from adapter.tables import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
 
 # Kind of the row that stands for what cannot be read.
 UNREADABLE = "unreadable"

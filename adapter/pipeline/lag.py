@@ -13,11 +13,11 @@ from decimal import Decimal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from adapter.model.schemas import LONG_MAX
 from adapter.pipeline import burrow as rules
 from adapter.pipeline import rates
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.journal_rows import KEY, MOVES, US_OF_MS, US_OF_SECOND, slot
-from adapter.tables import LONG_MAX
 
 DAY_US = 24 * 3_600 * US_OF_SECOND
 KEPT_DAYS = 7

@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from adapter import files
 from adapter.errors import AdapterError
+from adapter.runtime import files
 
 TABLES = ("shards", "groups", "rewinds", "rejects")
 _NEWEST = 2

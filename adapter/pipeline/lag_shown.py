@@ -15,7 +15,7 @@ from adapter.pipeline.config import LagSection
 from adapter.pipeline.jobs import Switches
 from adapter.pipeline.journal_rows import US_OF_SECOND
 from adapter.pipeline.lag_files import TABLES, LagFiles, Told
-from adapter.wording import counted
+from adapter.runtime.wording import counted
 
 _WORST = 10
 _COLUMNS = ("namespace", "group", "status", "burrow", "total_lag", "max_lag_seconds", "drain_seconds", "worst_shard")

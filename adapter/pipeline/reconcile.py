@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter.model import FIRST_EPOCH
+from adapter.model.records import FIRST_EPOCH
 
 KEY = ["namespace", "group", "shard"]
 KINDS = ("missing", "behind", "epoch_conflict", "ahead", "unreadable")

@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from rich.table import Table
 
-from adapter.access import harmless
-from adapter.model import NAME_MAX_BYTES
+from adapter.model.names import NAME_MAX_BYTES
 from adapter.pipeline import reconcile
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, JobError, Switches
 from adapter.pipeline.snapshot_files import Snapshots, damaged_file, find_snapshots, read_snapshots
 from adapter.pipeline.source_options import FORMAT
-from adapter.wording import counted
+from adapter.runtime.logs import harmless
+from adapter.runtime.wording import counted
 
 _SHOWN = 20
 

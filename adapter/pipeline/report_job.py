@@ -7,15 +7,15 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from adapter.clocks import wall_ms
 from adapter.errors import ConfigError
-from adapter.files import write as write_file
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import DONE, Switches
 from adapter.pipeline.plots import lag_plot, lag_seconds_plot, rewinds_plot
 from adapter.pipeline.report import Report, gather
 from adapter.pipeline.report_page import render
-from adapter.wording import counted
+from adapter.runtime.clocks import wall_ms
+from adapter.runtime.files import write as write_file
+from adapter.runtime.wording import counted
 
 PAGE = "index.html"
 PICTURES = {"lag.png": lag_plot, "lag-seconds.png": lag_seconds_plot, "rewinds.png": rewinds_plot}

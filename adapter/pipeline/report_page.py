@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jinja2
 
-from adapter.model import DEFAULT_NAMESPACE
+from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.pipeline.burrow import BURROW_GROUP
 from adapter.pipeline.report import HISTORY_MS, Report
 

@@ -21,15 +21,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from adapter.arrow_codec import decode_records
 from adapter.errors import ConfigError
-from adapter.model import name_problem
-from adapter.pipeline.meta_calls import MetaCalls
+from adapter.meta.blocking import MetaCalls
+from adapter.model.arrow import decode_records
+from adapter.model.names import name_problem
+from adapter.model.schemas import RECORDS
 from adapter.pipeline.source_options import FORMAT, ReadOptions, WriteOptions, parse_options
 from adapter.pipeline.source_rows import check_columns
 from adapter.pipeline.source_writer import OffsetsWriter
 from adapter.rpc import meta_pb
-from adapter.tables import RECORDS
 
 # Without the option `partitions`: a part for so many records, and at most so many parts.
 PART_RECORDS = 100_000

@@ -7,9 +7,10 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from adapter.config import Address, ClientTls, MetaSection
 from adapter.errors import ConfigError
-from adapter.model import name_problem
+from adapter.meta.config import MetaSection
+from adapter.model.names import name_problem
+from adapter.runtime.config import Address, ClientTls
 
 FORMAT = "offsets"
 MAX_PAGE = 20_000  # of the Meta Service

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
 )
 
 from adapter.errors import InvalidInputError
-from adapter.model import METADATA_MAX_BYTES, NAME_MAX_BYTES, check_metadata, name_problem
-from adapter.tables import RECORDS
+from adapter.model.names import METADATA_MAX_BYTES, NAME_MAX_BYTES, check_metadata, name_problem
+from adapter.model.schemas import RECORDS
 
 NEEDED = ("namespace", "group", "shard", "offset")
 _KEY = ("namespace", "group", "shard")

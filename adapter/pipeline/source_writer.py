@@ -17,15 +17,15 @@ import pyarrow as pa
 import structlog
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from adapter import files
-from adapter.arrow_codec import encode_records
-from adapter.codec import decode_key
 from adapter.errors import AdapterError, InvalidInputError, RefusedError
-from adapter.pipeline.meta_calls import MetaCalls
+from adapter.meta.blocking import MetaCalls
+from adapter.model.arrow import encode_records
+from adapter.model.codec import decode_key
 from adapter.pipeline.source_options import WriteOptions
 from adapter.pipeline.source_rows import bad_rows, completed, refusal, without
 from adapter.rpc import meta_pb
-from adapter.wording import counted
+from adapter.runtime import files
+from adapter.runtime.wording import counted
 
 log = structlog.get_logger(__name__)
 

@@ -6,10 +6,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 from rich.table import Table
 
-from adapter.access import harmless
-from adapter.model import NAME_MAX_BYTES
+from adapter.model.names import NAME_MAX_BYTES
 from adapter.pipeline.jobs import Switches
-from adapter.wording import counted
+from adapter.runtime.logs import harmless
+from adapter.runtime.wording import counted
 
 _SHOWN = 20
 _WIDTH = 1_000  # characters of a reject

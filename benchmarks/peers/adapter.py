@@ -6,9 +6,9 @@ from pathlib import Path
 
 import grpc.aio
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, meta_process
 from benchmarks.peers.peer import PAGE_CACHE, SYNCED, Batch, Facts
 
 TIMEOUT_S = 30.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc.aio
 
-from adapter.testing import free_port
+from adapter.testing.processes import free_port
 from benchmarks.peers.peer import SYNCED, Batch, Facts, absent, library, program
 from benchmarks.peers.server import Hosted, Server
 

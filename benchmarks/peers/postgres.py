@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from adapter.testing import free_port
+from adapter.testing.processes import free_port
 from benchmarks.peers.peer import CONNECTIONS, PAGE_CACHE, SYNCED, Batch, Facts, absent, library, program
 from benchmarks.peers.pool import Pool
 from benchmarks.peers.server import Hosted, Server, own, run

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adapter.testing import free_port
+from adapter.testing.processes import free_port
 from benchmarks.peers.peer import PAGE_CACHE, UNANSWERED, Batch, Facts, absent, library, program
 from benchmarks.peers.server import Hosted, Server
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from tests import forking
 
 TIMEOUT_S = 60.0

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from adapter import __version__
-from adapter.model import U64_MAX
-from adapter.testing import eventually, free_port
+from adapter.model.records import U64_MAX
+from adapter.testing.processes import free_port
+from adapter.testing.waiting import eventually
 from tests.acceptance.conftest import Pair, run
 from tests.integration.helpers import commits, rpc
 

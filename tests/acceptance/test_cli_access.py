@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.testing import ServiceProcess, adapter_process, ended
+from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from tests.acceptance.conftest import Pair, Ran, run
 from tests.integration.certificates import Authority
 

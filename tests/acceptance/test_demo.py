@@ -13,7 +13,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
 from demo.__main__ import exit_code
 from demo.comparison import Positions, compare
 from demo.display import comparison_table, verdict

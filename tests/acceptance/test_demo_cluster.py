@@ -12,7 +12,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
+from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
 from demo.comparison import Positions, compare
 from demo.counting import Total
 from demo.raft import exit_code

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.addresses import split_address
-from adapter.config import AdapterConfig, load
-from adapter.local_etcd import RECOMMENDED, EtcdMissingError, etcd_binary
 from adapter.metaservice.config import MetaConfig
+from adapter.runtime.addresses import split_address
+from adapter.runtime.config import load
+from adapter.sidecar.config import AdapterConfig
+from adapter.testing.etcd import RECOMMENDED, EtcdMissingError, etcd_binary
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -105,10 +106,10 @@ def test_everything_that_pip_installs_into_the_image_has_a_hash() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (builder,) = project["build-system"]["requires"]
     assert project["dependency-groups"]["build"] == [builder]
-    lock = (ROOT / "requirements-build.lock").read_text()
+    lock = (ROOT / "requirements/build.lock").read_text()
     assert f"{builder} \\\n    --hash=sha256:" in lock
     locked = {*re.findall(r"^\S+==\S+", lock, re.MULTILINE)}
-    assert locked <= {*re.findall(r"^\S+==\S+", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE)}
+    assert locked <= {*re.findall(r"^\S+==\S+", (ROOT / "requirements/dev.lock").read_text(), re.MULTILINE)}
     for name in re.findall(r"requirements[a-z-]*\.lock", image):
         assert f"!{name}" in (ROOT / ".dockerignore").read_text().splitlines()
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from nats.js.errors import NotFoundError
 
-from adapter.ack_window import AckWindow
-from adapter.client import OffsetClient
+from adapter.client.ack_window import AckWindow
+from adapter.client.client import OffsetClient
 from adapter.rpc import offsets_pb
 from examples.__main__ import exit_code
 from examples.broker import Broker

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter.testing import eventually, free_port
+from adapter.testing.processes import free_port
+from adapter.testing.waiting import eventually
 from tests.acceptance.conftest import Pair, run
 
 OK, FAILED, ERROR = 0, 1, 2

@@ -10,10 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from adapter.broker_log import GrpcBrokerLog
-from adapter.config import BrokerLogSection
+from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
 from adapter.errors import BrokerLogError
-from adapter.testing import free_port
+from adapter.testing.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = (ROOT / "docs" / "how-to.md").read_text()

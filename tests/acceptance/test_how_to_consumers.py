@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from adapter.offset_store.local_file import LocalFileOffsetStore
-from adapter.queues import MessageQueue, shard_of
+from adapter.client.offset_store.local_file import LocalFileOffsetStore
+from adapter.model.queues import MessageQueue, shard_of
 from adapter.rpc import offsets_pb
 from tests.acceptance.test_how_to import CONSUMERS, blocks, section
 from tests.integration.helpers import serving

@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from adapter.bounds import ShardKey
-from adapter.memory_log import MemoryLog, serving
-from adapter.testing import adapter_process, ended, meta_process
+from adapter.model.bounds import ShardKey
+from adapter.testing.broker_log import MemoryLog, serving
+from adapter.testing.processes import adapter_process, ended, meta_process
 from tests.acceptance.conftest import Ran, run
 from tests.acceptance.helpers import offsets_of, send
 from tests.acceptance.test_import import unpack

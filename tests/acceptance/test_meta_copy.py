@@ -7,12 +7,12 @@ import anyio.to_thread
 import pytest
 from click.testing import CliRunner
 
+from adapter.cli.adapter_calls import CallError
 from adapter.cli.main import cli
-from adapter.cli.tools import CallError
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord, SaveEntry, next_era
-from adapter.testing import ended, free_port, meta_process
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord, SaveEntry, next_era
+from adapter.testing.processes import ended, free_port, meta_process
 
 
 def copy(source: str, target: str) -> dict[str, int]:

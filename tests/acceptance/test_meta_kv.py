@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
+from adapter.cli.adapter_calls import CallError
 from adapter.cli.main import cli
-from adapter.cli.tools import CallError
 from adapter.errors import InvalidInputError
-from adapter.testing import ServiceProcess, ended, free_port, meta_process
+from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from tests.acceptance.conftest import run
 
 OK, NO, ERROR = 0, 1, 2

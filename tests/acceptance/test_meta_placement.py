@@ -9,8 +9,8 @@ from rich.live import Live
 
 from adapter.cli.meta_placement import _Lines, _LiveTable, as_dict, table
 from adapter.errors import MetaUnavailableError
-from adapter.metaservice.placement import Move, RaftGroup, Situation
-from adapter.metaservice.turns import OthersTurnError
+from adapter.metaservice.etcd.leader_placement import Move, RaftGroup, Situation
+from adapter.metaservice.etcd.lease import OthersTurnError
 from tests.unit.test_placement import COMMITTED, member, raft_group, situation
 
 

@@ -9,10 +9,10 @@ from click.testing import CliRunner, Result
 
 from adapter.cli.main import cli
 from adapter.errors import ConfigError, InvalidInputError
-from adapter.metaservice import rebalancing
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry
-from adapter.retry import retrying
-from adapter.testing import free_port
+from adapter.metaservice.etcd import rebalancing
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
+from adapter.runtime.retry import retrying
+from adapter.testing.processes import free_port
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 from tests.durability.moving import CLUSTER, A, B, front, layout_of, section_of, settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 
 OPEN = ("sh", "-c", 'umask 0; exec "$@"', "sh")  # how no service manager should start it
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600

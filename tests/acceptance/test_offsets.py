@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from adapter.model import U64_MAX
-from adapter.testing import eventually
+from adapter.model.records import U64_MAX
+from adapter.testing.waiting import eventually
 from tests.acceptance.conftest import Pair, run
 from tests.acceptance.helpers import commit, standing
 from tests.integration.helpers import commits, rpc

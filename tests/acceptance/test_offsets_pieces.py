@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.cli.tools_offsets import PIECE
+from adapter.cli.groups_show import PIECE
 from adapter.rpc import offsets_grpc, offsets_pb
 from tests.acceptance.conftest import Ran, run
 

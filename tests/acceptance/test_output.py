@@ -10,7 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from adapter.testing import eventually, free_port
+from adapter.testing.processes import free_port
+from adapter.testing.waiting import eventually
 from tests.acceptance.conftest import Pair, run
 from tests.acceptance.helpers import commit
 from tests.integration.helpers import commits, rpc

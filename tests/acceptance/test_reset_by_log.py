@@ -9,10 +9,10 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from adapter.bounds import ShardKey
-from adapter.clocks import wall_ms
-from adapter.memory_log import MemoryLog, serving
-from adapter.testing import adapter_process, ended, meta_process
+from adapter.model.bounds import ShardKey
+from adapter.runtime.clocks import wall_ms
+from adapter.testing.broker_log import MemoryLog, serving
+from adapter.testing.processes import adapter_process, ended, meta_process
 from tests.acceptance.conftest import Ran, run
 
 OK, FAILED, ERROR = 0, 1, 2

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from adapter.metaservice.engine import Engine
-from adapter.model import EPOCH_LIMIT, EPOCH_MAX, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
+from adapter.model.records import EPOCH_LIMIT, EPOCH_MAX, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
 from tests.unit.helpers import record, tombstone
 
 CLUSTER = "cluster"

@@ -7,8 +7,8 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
-from adapter.local_etcd import LocalCluster
 from adapter.metaservice.config import EtcdSection, MembersSection
+from adapter.testing.etcd import LocalCluster
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 

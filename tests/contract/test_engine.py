@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from adapter.clocks import wall_ms
-from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.engine import Engine, whole_group
-from adapter.metaservice.etcd_engine import EtcdEngine
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.engine import EtcdEngine
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
+from adapter.runtime.clocks import wall_ms
 from tests.contract.cases import CLUSTER, save
 from tests.contract.etcd import shared_members, shared_section
 from tests.model.engine import MemoryEngine

@@ -7,9 +7,9 @@ import pytest
 
 from adapter.errors import NotReadyError
 from adapter.metaservice.engine import Engine, Expiry, whole_group
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.model import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, deleted, expired, next_era
-from adapter.testing import FakeMeta
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.model.records import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, deleted, expired, next_era
+from adapter.testing.fake_meta import FakeMeta
 from tests.contract.cases import CLUSTER, save
 from tests.contract.test_engine import ENGINES, Opened, rocksdb, standing
 from tests.unit.helpers import key, record

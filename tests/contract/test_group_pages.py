@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.codec import encode_key
 from adapter.errors import InvalidInputError, TooLargeError
 from adapter.metaservice import group_reads
 from adapter.metaservice.engine import Engine, whole_group
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, SaveEntry
+from adapter.model.codec import encode_key
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry
 from adapter.rpc import meta_pb
 from tests.contract.cases import CLUSTER
 from tests.contract.test_engine import TRICKY, Opened, opened

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pytest
 
-from adapter.etcd.cluster import EtcdCluster
 from adapter.metaservice.config import EtcdSection
-from adapter.metaservice.etcd_metadata import EtcdMetadata
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.metadata import EtcdMetadata
 from adapter.metaservice.metadata import KEY_MAX_BYTES, VALUE_MAX_BYTES, Entry, MetadataStore, RevisionConflictError
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.metaservice.rocksdb_metadata import RocksDbMetadata
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
 from tests.contract.etcd import shared_members, shared_section
 
 Opened = Callable[[], AbstractAsyncContextManager[MetadataStore]]

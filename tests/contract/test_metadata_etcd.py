@@ -3,8 +3,8 @@
 import pytest
 
 from adapter.errors import MetaUnavailableError
-from adapter.etcd.cluster import Call, EtcdCluster, R
-from adapter.metaservice.etcd_metadata import EtcdMetadata
+from adapter.metaservice.etcd.client import Call, EtcdCluster, R
+from adapter.metaservice.etcd.metadata import EtcdMetadata
 from adapter.metaservice.metadata import Entry, Page
 from tests.contract.etcd import shared_members, shared_section
 

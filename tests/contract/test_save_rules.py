@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapter.metaservice.engine import Engine
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
-from adapter.testing import FakeMeta
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
+from adapter.testing.fake_meta import FakeMeta
 from tests.contract.cases import CASES, CLUSTER, INVALID, REQUESTS, Case, Request
 from tests.contract.test_engine import ENGINES
 from tests.unit.helpers import key, record

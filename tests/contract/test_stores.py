@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.model import LocalStore, SaveEntry
+from adapter.model.records import LocalStore, SaveEntry
 from tests.contract.cases import CLUSTER
 from tests.contract.test_engine import etcd, memory, rocksdb
 from tests.unit.helpers import key, record

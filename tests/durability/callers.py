@@ -16,12 +16,13 @@ import anyio
 import grpc
 import grpc.aio
 
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.history import ADAPTER, META, History, Violation
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
-from adapter.testing import ServiceProcess, eventually, positions
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
+from adapter.testing.history import ADAPTER, META, History, Violation
+from adapter.testing.processes import ServiceProcess
+from adapter.testing.waiting import eventually, positions
 
 WAIT_S = 30.0  # for what comes at once on an idle machine
 

@@ -15,17 +15,18 @@ from pathlib import Path
 import anyio
 import grpc
 
-from adapter.config import MetaSection
 from adapter.errors import MetaUnavailableError
-from adapter.etcd.cluster import EtcdCluster
-from adapter.history import META, History
-from adapter.local_etcd import CHANNEL_OPTIONS, EtcdMissingError, LocalCluster, LocalMember, etcd_binary
-from adapter.meta_client import GrpcMetaClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
 from adapter.metaservice.config import EtcdSection, MembersSection
-from adapter.metaservice.etcd_engine import EtcdEngine
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, Status
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.engine import EtcdEngine
+from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.testing import ServiceProcess, ended, eventually, free_port
+from adapter.testing.etcd import CHANNEL_OPTIONS, EtcdMissingError, LocalCluster, LocalMember, etcd_binary
+from adapter.testing.history import META, History
+from adapter.testing.processes import ServiceProcess, ended, free_port
+from adapter.testing.waiting import eventually
 from tests.durability.etcd_network import PeerNetwork
 
 WAIT_S = 30.0  # for what comes within a few seconds on an idle machine

@@ -13,7 +13,7 @@ import anyio.abc
 import psutil
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from adapter.local_etcd import LocalCluster, LocalMember
+from adapter.testing.etcd import LocalCluster, LocalMember
 from tests.durability.proxy import Proxy
 
 

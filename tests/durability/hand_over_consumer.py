@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from adapter.ack_window import AckWindow
-from adapter.client import OffsetClient
-from adapter.offset_store.rebalance import Rebalance
-from adapter.offset_store.remote import RemoteOffsetStore
-from adapter.offset_store.start import ConsumeFromWhere, QueueBounds, StartPositions
-from adapter.offset_store.store import OffsetStore
-from adapter.queues import MessageQueue, queue_of, shard_of
+from adapter.client.ack_window import AckWindow
+from adapter.client.client import OffsetClient
+from adapter.client.offset_store.rebalance import Rebalance
+from adapter.client.offset_store.remote import RemoteOffsetStore
+from adapter.client.offset_store.start import ConsumeFromWhere, QueueBounds, StartPositions
+from adapter.client.offset_store.store import OffsetStore
+from adapter.model.queues import MessageQueue, queue_of, shard_of
 
 GROUP = "g"
 SPAN = 8  # messages of a queue that are worked on at a time

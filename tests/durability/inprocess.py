@@ -14,18 +14,20 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.codec import decode_key, decode_record
-from adapter.config import AdapterConfig, MetaSection
+from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
-from adapter.meta_client import GrpcMetaClient, MetaClient
+from adapter.meta.client import GrpcMetaClient, MetaClient
+from adapter.meta.config import MetaSection
+from adapter.meta.wire import reply_offset
 from adapter.metaservice.engine import counted, differing
-from adapter.model import DEFAULT_NAMESPACE, METADATA_MAX_BYTES, OffsetKey, SaveEntry, SaveOutcome, Status
-from adapter.reads import ReadMode
+from adapter.model.codec import decode_key, decode_record
+from adapter.model.names import METADATA_MAX_BYTES
+from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, ReadMode, SaveEntry, SaveOutcome, Status
 from adapter.rpc import meta_pb, offsets_pb
-from adapter.statuses import Context
-from adapter.testing import FakeMeta, adapter_config, running_sidecar
-from adapter.wire import reply_offset
+from adapter.runtime.statuses import Context
+from adapter.sidecar.config import AdapterConfig
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
 
 GROUP = "g"
 NEVER_MS = 60_000

@@ -17,15 +17,14 @@ import anyio
 import grpc
 import grpc.aio
 
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
+from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
-from adapter.history import ADAPTER, META, History, Write
-from adapter.meta_client import GrpcMetaClient, MetaClient
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, OffsetKey, OffsetRecord
-from adapter.reads import ReadMode
+from adapter.meta.client import GrpcMetaClient, MetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import eventually, positions
+from adapter.testing.history import ADAPTER, META, History, Write
+from adapter.testing.waiting import eventually, positions
 
 LIMIT_S = 30.0  # of every wait for something that will happen
 CALL_S = 20.0  # of every call; the machine may be busy, and nothing here measures time

@@ -12,17 +12,17 @@ from typing import Any
 
 import anyio
 
-from adapter.codec import pack_names, prefix_end
-from adapter.etcd.cluster import Call, EtcdCluster, R
 from adapter.metaservice.config import EtcdSection, RaftGroupSection
-from adapter.metaservice.etcd_engine import EtcdEngine
-from adapter.metaservice.etcd_lane import Lane
-from adapter.metaservice.etcd_moves import Moves
-from adapter.metaservice.etcd_values import Keys
-from adapter.metaservice.fences import Fences
-from adapter.metaservice.layout import Layout
-from adapter.metaservice.rebalancing import Rebalancer, Watcher
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status
+from adapter.metaservice.etcd.client import Call, EtcdCluster, R
+from adapter.metaservice.etcd.engine import EtcdEngine
+from adapter.metaservice.etcd.fences import Fences
+from adapter.metaservice.etcd.keys import Keys
+from adapter.metaservice.etcd.migration import Moves
+from adapter.metaservice.etcd.rebalancing import Rebalancer, Watcher
+from adapter.metaservice.etcd.sharding import Layout
+from adapter.metaservice.etcd.txn_batcher import Lane
+from adapter.model.codec import pack_names, prefix_end
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import etcd_pb
 from tests.contract.etcd import shared_members, shared_section
 

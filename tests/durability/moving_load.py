@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from adapter.errors import MetaUnavailableError
-from adapter.history import META, History
 from adapter.metaservice.engine import whole_group
-from adapter.metaservice.etcd_engine import EtcdEngine
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status, next_era
-from adapter.testing import eventually
+from adapter.metaservice.etcd.engine import EtcdEngine
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, Status, next_era
+from adapter.testing.history import META, History
+from adapter.testing.waiting import eventually
 from tests.durability.moving import CLUSTER
 
 PAUSE_S = 0.02  # of a writer or reader

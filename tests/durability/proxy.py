@@ -7,8 +7,8 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from adapter.addresses import split_address
-from adapter.testing import free_port
+from adapter.runtime.addresses import split_address
+from adapter.testing.processes import free_port
 
 
 class Proxy:

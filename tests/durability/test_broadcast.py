@@ -10,10 +10,11 @@ from pathlib import Path
 
 import grpc.aio
 
-from adapter.client import OffsetClient
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.model.records import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, key, stored_in, until_clean
 
 KILLS = 2

@@ -13,11 +13,12 @@ import anyio.to_thread
 import grpc
 import grpc.aio
 
-from adapter.codec import decode_key, decode_record, encode_key, encode_record
-from adapter.history import META, History
-from adapter.model import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord
+from adapter.model.codec import decode_key, decode_record, encode_key, encode_record
+from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.testing import ServiceProcess, ended, eventually, meta_process
+from adapter.testing.history import META, History
+from adapter.testing.processes import ServiceProcess, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, NOT_ACKNOWLEDGED, RETRY_S, Positions, random_instants
 
 if TYPE_CHECKING:

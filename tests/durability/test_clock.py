@@ -3,12 +3,12 @@
 import time
 from pathlib import Path
 
-from adapter.client import OffsetClient
-from adapter.history import History
-from adapter.model import FIRST_EPOCH, CommitMode, OffsetKey
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.model.records import FIRST_EPOCH, CommitMode, OffsetKey, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.testing.history import History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Callers, check_local, check_remote, remote_positions, under
 

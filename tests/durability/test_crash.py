@@ -8,9 +8,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from adapter.history import History
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.testing.history import History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability.load import (
     LIMIT_S,
     Load,

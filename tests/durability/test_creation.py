@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter.cache import OffsetCache
 from adapter.errors import StoreDamagedError
-from adapter.metaservice import rocksdb_store
+from adapter.metaservice.rocksdb import store
+from adapter.sidecar.storage.store import OffsetCache
 
 OPENS = {
     "adapter": "from adapter.disk import RocksDisk; opened = lambda path: RocksDisk.open(path)",
@@ -52,7 +52,7 @@ def assert_opens(kind: str, path: Path) -> None:
         assert cache.loss is None
         cache.close()
     else:
-        opened = rocksdb_store.open_store(path)
+        opened = store.open_store(path)
         assert opened.loss is None
         assert opened.state.records == 0
 
@@ -103,6 +103,6 @@ def test_what_has_files_and_no_current_is_no_new_store(left: str, tmp_path: Path
     (tmp_path / "meta" / "db").rename(tmp_path / "meta" / left)
     if left == "db":
         with pytest.raises(StoreDamagedError, match="its CURRENT file is missing"):
-            rocksdb_store.open_store(tmp_path / "meta")
+            store.open_store(tmp_path / "meta")
     else:
         assert_opens("meta", tmp_path / "meta")

@@ -7,10 +7,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.history import ADAPTER, META, History
-from adapter.reads import ReadMode
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process, positions
+from adapter.client.client import OffsetClient
+from adapter.model.records import ReadMode
+from adapter.testing.history import ADAPTER, META, History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually, positions
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, check_remote, health_turns, under
 from tests.durability.load import status_when

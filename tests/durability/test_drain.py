@@ -6,11 +6,12 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import OffsetKey
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import OffsetKey
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability.load import LIMIT_S, Positions
 from tests.durability.proxy import Proxy
 

@@ -16,12 +16,13 @@ import grpc
 import pytest
 from anyio.to_thread import run_sync
 
-from adapter.client import OffsetClient
-from adapter.history import META, History
-from adapter.local_etcd import CHANNEL_OPTIONS, LocalCluster, LocalMember
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
+from adapter.client.client import OffsetClient
+from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually
+from adapter.testing.etcd import CHANNEL_OPTIONS, LocalCluster, LocalMember
+from adapter.testing.history import META, History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended
+from adapter.testing.waiting import eventually
 from tests.durability import machine
 from tests.durability.callers import Callers, check_remote, under
 from tests.durability.etcd_cluster import WAIT_S, Fleet, Savers, etcd, front_process, revision, saving

@@ -4,10 +4,11 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
-from adapter.client import OffsetClient
-from adapter.history import History
-from adapter.local_etcd import LocalCluster
-from adapter.testing import adapter_process, ended, eventually
+from adapter.client.client import OffsetClient
+from adapter.testing.etcd import LocalCluster
+from adapter.testing.history import History
+from adapter.testing.processes import adapter_process, ended
+from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S, Callers
 from tests.durability.etcd_cluster import OFFSETS, etcd, front_process
 from tests.durability.machine import require

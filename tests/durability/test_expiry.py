@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.model import OffsetKey
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.model.records import OffsetKey, ReadMode
 from adapter.rpc import meta_pb, offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc, status_of, stored_in, until_clean
 
 HOUR_MS = 3_600_000

@@ -11,14 +11,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.codec import encode_record
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.hot import Run
-from adapter.model import OffsetRecord, SaveEntry, SaveOutcome, Status
-from adapter.packed import Chunk, merge_outcomes
-from adapter.reads import ReadMode
+from adapter.meta.packed import Chunk, merge_outcomes
+from adapter.model.codec import encode_record
+from adapter.model.records import OffsetRecord, ReadMode, Run, SaveEntry, SaveOutcome, Status
 from adapter.rpc import meta_pb
-from adapter.testing import FakeMeta, eventually
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.durability.inprocess import (
     TICK_MS,
     UNREACHABLE,

@@ -12,9 +12,11 @@ import anyio.to_thread
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.history import History
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process, served_by
+from adapter.client.client import OffsetClient
+from adapter.testing.history import History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.sidecars import served_by
+from adapter.testing.waiting import eventually
 from tests.durability.load import (
     CALL_S,
     CHANNEL_OPTIONS,

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from adapter.model import OffsetKey
-from adapter.queues import MessageQueue, shard_of
+from adapter.model.queues import MessageQueue, shard_of
+from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from tests.durability.hand_over_consumer import FORCE_EVERY, GROUP, PERSIST_EVERY
 from tests.durability.load import random_instants
 from tests.integration.helpers import rpc, stored_in, wait_until

@@ -10,14 +10,15 @@ import anyio
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.history import History
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import DEFAULT_NAMESPACE, CommitMode, OffsetKey
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, OffsetKey
+from adapter.model.schemas import JOURNAL, KINDS
 from adapter.rpc import offsets_pb
-from adapter.tables import JOURNAL, KINDS
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.testing.history import History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability import machine
 from tests.durability.load import (
     CALL_S,

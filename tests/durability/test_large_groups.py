@@ -4,13 +4,13 @@ from pathlib import Path
 
 import anyio
 
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import SaveEntry, next_era
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import ReadMode, SaveEntry, next_era
 from adapter.rpc import offsets_pb
-from adapter.testing import adapter_process, ended, eventually, meta_process, positions
+from adapter.testing.processes import adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually, positions
 from tests.durability.callers import WAIT_S
 from tests.durability.proxy import Proxy
 from tests.unit.helpers import key, record

@@ -13,9 +13,9 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from adapter.offset_store.local_file import LocalFileOffsetStore
-from adapter.queues import MessageQueue
-from adapter.testing import eventually
+from adapter.client.offset_store.local_file import LocalFileOffsetStore
+from adapter.model.queues import MessageQueue
+from adapter.testing.waiting import eventually
 from tests.durability import machine
 from tests.durability.load import random_instants
 from tests.durability.machine import loop_options, mounted

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry
-from adapter.testing import ServiceProcess, ended, free_port, meta_process
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
+from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from tests.durability.test_wal_damage import DAMAGE
 from tests.unit.helpers import key, record
 

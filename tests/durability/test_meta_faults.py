@@ -10,9 +10,10 @@ import anyio
 import anyio.to_thread
 import grpc
 
-from adapter.history import ADAPTER, META, History
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.testing.history import ADAPTER, META, History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability.load import (
     LIMIT_S,
     Load,

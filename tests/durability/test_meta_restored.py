@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.history import ADAPTER, History
-from adapter.model import OffsetKey
+from adapter.client.client import OffsetClient
+from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.testing.history import ADAPTER, History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S, Callers, check_remote, remote_positions
 from tests.integration.helpers import status_of, until_clean
 

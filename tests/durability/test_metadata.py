@@ -12,15 +12,16 @@ import anyio.to_thread
 import grpc
 import grpc.aio
 
-from adapter.channels import open_channel
 from adapter.errors import MetaUnavailableError
-from adapter.etcd.cluster import EtcdCluster
-from adapter.local_etcd import LocalCluster
 from adapter.metaservice.config import EtcdSection, MembersSection
-from adapter.metaservice.etcd_metadata import EtcdMetadata
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.metadata import EtcdMetadata
 from adapter.metaservice.metadata import Entry, RevisionConflictError
 from adapter.rpc import metadata_grpc, metadata_pb
-from adapter.testing import ServiceProcess, ended, eventually, meta_process
+from adapter.runtime.channels import open_channel
+from adapter.testing.etcd import LocalCluster
+from adapter.testing.processes import ServiceProcess, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability.etcd_cluster import etcd
 from tests.durability.load import LIMIT_S, random_instants
 from tests.durability.machine import require

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.history import History, Kind, Violation
-from adapter.model import OffsetKey
-from adapter.testing import adapter_process, ended, eventually
+from adapter.client.client import OffsetClient
+from adapter.model.records import OffsetKey
+from adapter.testing.history import History, Kind, Violation
+from adapter.testing.processes import adapter_process, ended
+from adapter.testing.waiting import eventually
 from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.machine import ALONE, NOWHERE, loop_options, mounted

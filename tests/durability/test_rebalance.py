@@ -7,12 +7,12 @@ from itertools import count
 import pytest
 
 from adapter.errors import ConfigError, InvalidInputError
-from adapter.metaservice import rebalancing
 from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.engine import whole_group
-from adapter.metaservice.etcd_values import Keys
-from adapter.metaservice.rebalancing import opened
-from adapter.model import OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.metaservice.etcd import rebalancing
+from adapter.metaservice.etcd.keys import Keys
+from adapter.metaservice.etcd.rebalancing import opened
+from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require

@@ -10,13 +10,13 @@ import pytest
 from anyio.to_thread import run_sync
 
 from adapter.errors import MetaUnavailableError
-from adapter.etcd import cluster as etcd_cluster
-from adapter.local_etcd import LocalCluster
-from adapter.metaservice import rebalancing
 from adapter.metaservice.config import EtcdSection, RaftGroupSection
-from adapter.metaservice.layout import Layout
-from adapter.model import Status
-from adapter.testing import ServiceProcess, ended, free_port
+from adapter.metaservice.etcd import client as etcd_cluster
+from adapter.metaservice.etcd import rebalancing
+from adapter.metaservice.etcd.sharding import Layout
+from adapter.model.records import Status
+from adapter.testing.etcd import LocalCluster
+from adapter.testing.processes import ServiceProcess, ended, free_port
 from tests.durability.etcd_cluster import WAIT_S, Savers, etcd, saving
 from tests.durability.machine import require
 from tests.durability.moving import (

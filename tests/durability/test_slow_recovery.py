@@ -4,13 +4,14 @@ from pathlib import Path
 
 import anyio
 
-from adapter.cache import OffsetCache
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import OffsetKey, SaveEntry
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import OffsetKey, SaveEntry
 from adapter.rpc import offsets_pb
-from adapter.testing import adapter_process, ended, eventually, meta_process
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.processes import adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S
 from tests.durability.proxy import Proxy
 from tests.unit.helpers import key, record

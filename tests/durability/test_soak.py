@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from adapter.history import History
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
+from adapter.testing.history import History
 from tests.durability.load import random_instants
 from tests.soak.__main__ import tell
 from tests.soak.faults import CRASHES

@@ -9,10 +9,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.history import ADAPTER, History
-from adapter.reads import ReadMode
-from adapter.testing import ServiceProcess, adapter_process, ended, eventually, meta_process
+from adapter.client.client import OffsetClient
+from adapter.model.records import ReadMode
+from adapter.testing.history import ADAPTER, History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S, Callers, check_local, health_turns, remote_positions, under
 from tests.integration.helpers import key, status_of, stored_in, until_clean
 

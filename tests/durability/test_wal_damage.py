@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.history import ADAPTER, History, Kind
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.model.records import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, free_port, meta_process, positions
+from adapter.testing.history import ADAPTER, History, Kind
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
+from adapter.testing.waiting import positions
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.machine import ALONE, NOWHERE
 

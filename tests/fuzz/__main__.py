@@ -11,8 +11,8 @@ import structlog
 WORDS = ("offsetTable", "lmqOffsetTable", "dataVersion", "brokerName", "queueId", "topic", "@broadcast", "%RETRY%", "shard")
 WATCHED = [
     "adapter.formats",
-    "adapter.queues",
-    "adapter.offset_store.local_file",
+    "adapter.model.queues",
+    "adapter.client.offset_store.local_file",
     "adapter.front",
     "json.decoder",
     "json.scanner",

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adapter.errors import InvalidInputError
-from adapter.model import check_name
-from adapter.queues import MessageQueue, shard_of
+from adapter.model.names import check_name
+from adapter.model.queues import MessageQueue, shard_of
 
 LONG_MAX, U64_MAX, QUEUE_MAX, U32_MAX = 2**63 - 1, 2**64 - 1, 2**31 - 1, 2**32 - 1
 DIGITS_MAX, METADATA_MAX = 20, 4_096

@@ -12,13 +12,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from adapter.client.offset_store.local_file import LocalFileOffsetStore
 from adapter.errors import InvalidInputError
 from adapter.formats import kafka_csv, offsets_json, rocketmq_json, rocketmq_rocksdb, rocketmq_rows, rocksdb_layouts
 from adapter.formats.rocketmq_json import Queues
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
-from adapter.offset_store.local_file import LocalFileOffsetStore
-from adapter.queues import queue_of
+from adapter.model.queues import queue_of
 from tests.fuzz import reference
 from tests.fuzz.front import front
 from tests.fuzz.reference import Expected, Members, Number

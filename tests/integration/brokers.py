@@ -8,13 +8,12 @@ from typing import Any
 
 import anyio
 
-from adapter.bounds import ShardKey
-from adapter.broker_log import GrpcBrokerLog
-from adapter.client import OffsetClient
-from adapter.config import BrokerLogSection
-from adapter.memory_log import MemoryLog
-from adapter.meta_client import MetaClient
+from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
+from adapter.client.client import OffsetClient
+from adapter.meta.client import MetaClient
+from adapter.model.bounds import ShardKey
 from adapter.rpc import offsets_grpc
+from adapter.testing.broker_log import MemoryLog
 from tests.integration.helpers import serving
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter.config import Front
-from adapter.testing import FRONTS, ServiceProcess, ended, meta_process, served_by
+from adapter.runtime.config import Front
+from adapter.testing.processes import ServiceProcess, ended, meta_process
+from adapter.testing.sidecars import FRONTS, served_by
 
 
 @pytest.fixture(params=FRONTS)

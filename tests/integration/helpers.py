@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 import anyio
 import grpc
 
-from adapter.broker_log import BrokerLog
-from adapter.client import OffsetClient
-from adapter.config import MetaSection
-from adapter.meta_client import MetaClient
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.client.broker_log import BrokerLog
+from adapter.client.client import OffsetClient
+from adapter.meta.client import MetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
-from adapter.sidecar import Sidecar
-from adapter.testing import FakeMeta, ServiceProcess, adapter_config, running_sidecar
+from adapter.sidecar.process import Sidecar
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.processes import ServiceProcess
+from adapter.testing.sidecars import adapter_config, running_sidecar
 
 PATIENCE_S = 30.0  # for what takes milliseconds on an idle machine
 

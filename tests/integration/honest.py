@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess
+from adapter.testing.processes import ServiceProcess
 from tests.integration.helpers import PATIENCE_S, commits, rpc, wait_until
 
 MIB = 2**20

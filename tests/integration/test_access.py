@@ -15,10 +15,12 @@ import pytest
 from google.protobuf.message_factory import GetMessageClass
 from structlog.testing import capture_logs
 
-from adapter.client import USER_KEY, OffsetClient
+from adapter.client.client import USER_KEY, OffsetClient
 from adapter.errors import ConfigError
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.testing import FakeMeta, ServiceProcess, adapter_config, adapter_process, ended, running_sidecar
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.processes import ServiceProcess, adapter_process, ended
+from adapter.testing.sidecars import adapter_config, running_sidecar
 from tests.integration.certificates import Authority, Certificate
 from tests.integration.helpers import PATIENCE_S, commits, rpc, serving
 

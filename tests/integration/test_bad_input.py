@@ -9,9 +9,10 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from adapter.model import U64_MAX
+from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_pb
-from adapter.testing import FRONTS, ServiceProcess, adapter_process, ended, meta_process, served_by
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.sidecars import FRONTS, served_by
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, rpc
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from adapter.codec import encode_key, encode_record
 from adapter.metaservice.bulk_checks import NO_RECORD
-from adapter.model import EPOCH_LIMIT, EPOCH_MAX, U64_MAX, next_era
+from adapter.model.codec import encode_key, encode_record
+from adapter.model.records import EPOCH_LIMIT, EPOCH_MAX, U64_MAX, next_era
 from adapter.rpc import meta_grpc, meta_pb, offsets_pb
-from adapter.testing import FRONTS, ServiceProcess, adapter_process, ended, meta_process, served_by
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.sidecars import FRONTS, served_by
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, key, meta_rpc, record, rpc, stored_in
 
 BAD, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE

@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.message import Message
 
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.testing import ServiceProcess, ended, meta_process
+from adapter.testing.processes import ServiceProcess, ended, meta_process
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc, stored_in
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT

@@ -11,11 +11,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.history import History
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, OffsetKey, SaveEntry, SaveOutcome
-from adapter.reads import ReadMode
-from adapter.testing import FakeMeta, adapter_process, ended, eventually, meta_process, positions
+from adapter.client.client import OffsetClient
+from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, OffsetKey, ReadMode, SaveEntry, SaveOutcome
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.history import History
+from adapter.testing.processes import adapter_process, ended, meta_process
+from adapter.testing.waiting import eventually, positions
 from tests.integration.helpers import PATIENCE_S, serving
 
 pytestmark = pytest.mark.usefixtures("front")

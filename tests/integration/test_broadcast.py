@@ -10,12 +10,12 @@ import grpc.aio
 import pytest
 from click.testing import CliRunner, Result
 
-from adapter.blocking import BlockingOffsetClient
 from adapter.cli.broadcast import broadcast
-from adapter.client import OffsetClient
+from adapter.client.blocking import BlockingOffsetClient
+from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta
+from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import key, record, serving
 
 pytestmark = pytest.mark.usefixtures("front")

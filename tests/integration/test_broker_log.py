@@ -11,15 +11,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.bounds import ShardKey
-from adapter.broker_log import BrokerLog, GrpcBrokerLog, NoBrokerLog, opened
-from adapter.config import BrokerLogSection
+from adapter.client.broker_log import BrokerLog, BrokerLogSection, GrpcBrokerLog, NoBrokerLog, opened
 from adapter.errors import BrokerLogError, TransientError
-from adapter.memory_log import serving
-from adapter.model import U64_MAX
+from adapter.model.bounds import ShardKey
+from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.statuses import status_of
-from adapter.testing import free_port
+from adapter.runtime.statuses import status_of
+from adapter.testing.broker_log import serving
+from adapter.testing.processes import free_port
 from tests.integration.brokers import ScriptedBroker, broker_without_methods, hanging_broker, memory_log
 from tests.integration.helpers import PATIENCE_S
 

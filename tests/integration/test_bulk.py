@@ -10,10 +10,10 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from adapter.codec import encode_key, encode_record, pack_names
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.testing import ServiceProcess, ended, free_port, meta_process
+from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT

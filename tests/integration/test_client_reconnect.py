@@ -5,8 +5,9 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.testing import FakeMeta, adapter_config, running_sidecar
+from adapter.client.client import OffsetClient
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
 
 pytestmark = pytest.mark.usefixtures("front")
 

@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.bounds import ShardKey
-from adapter.client import OffsetClient
-from adapter.model import U64_MAX
+from adapter.client.client import OffsetClient
+from adapter.model.bounds import ShardKey
+from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_pb
-from adapter.sidecar import Sidecar
-from adapter.testing import FakeMeta
+from adapter.sidecar.process import Sidecar
+from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import PATIENCE_S, serving
 
 pytestmark = pytest.mark.usefixtures("front")

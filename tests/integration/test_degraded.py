@@ -8,10 +8,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import SaveEntry, Status
+from adapter.meta.client import GrpcMetaClient
+from adapter.model.records import SaveEntry, Status
 from adapter.rpc import meta_pb, offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from tests.integration.helpers import (
     PATIENCE_S,
     Rpc,

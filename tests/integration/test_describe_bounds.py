@@ -5,13 +5,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from adapter.bounds import ShardKey
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
-from adapter.memory_log import serving as serving_log
-from adapter.model import U64_MAX
+from adapter.model.bounds import ShardKey
+from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, ServiceProcess, adapter_process, ended, free_port
+from adapter.testing.broker_log import serving as serving_log
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port
 from tests.integration.brokers import ScriptedBroker, adapter_at, broker_without_methods, hanging_broker, memory_log
 from tests.integration.helpers import PATIENCE_S, key, record
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from adapter.config import Front
-from adapter.metrics_http import CONNECTIONS_MAX
-from adapter.testing import FRONTS, ServiceProcess, adapter_process, ended, free_port, meta_process, served_by
+from adapter.runtime.config import Front
+from adapter.runtime.metrics_http import CONNECTIONS_MAX
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
+from adapter.testing.sidecars import FRONTS, served_by
 from tests.front_client import opening
 from tests.integration.helpers import PATIENCE_S, commits, rpc, wait_until
 

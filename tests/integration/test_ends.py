@@ -13,12 +13,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter import rocks
-from adapter.config import AdapterServerSection, Front
-from adapter.listen import listening
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.testing import FRONTS
+from adapter.runtime import rocks
+from adapter.runtime.config import Front
+from adapter.runtime.listener import listening
+from adapter.sidecar.config import AdapterServerSection
+from adapter.testing.sidecars import FRONTS
 from tests.integration.helpers import PATIENCE_S
 
 SERVER = AdapterServerSection(listen="127.0.0.1:0", unix_socket="")

@@ -9,12 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import CommitMode, OffsetKey, OffsetRecord
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.model.records import CommitMode, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.sidecar import Sidecar
+from adapter.sidecar.process import Sidecar
 from tests.dialect import RobustMeta, failing, robust_meta
 from tests.integration.helpers import key, meta_section, serving
 

@@ -7,14 +7,14 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.endpoints import OtherKindError
-from adapter.epochless import CONTENDED, ROUNDS, save
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.endpoints import OtherKindError
+from adapter.meta.epochless import CONTENDED, ROUNDS, save
+from adapter.meta.wire import save_request
+from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status
 from adapter.rpc import meta_pb
-from adapter.testing import ServiceProcess, ended, free_port, meta_process
-from adapter.wire import save_request
+from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from tests.dialect import Failure, RobustMeta, failing, robust_meta
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc, meta_section, record, stored_in
 from tests.unit.helpers import whole_groups

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended
+from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from tests.dialect import RobustMeta, failing, robust_meta
 from tests.integration.helpers import PATIENCE_S, commits, key, rpc, status_of, stored_in, wait_until
 

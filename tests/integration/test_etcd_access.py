@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from adapter.config import ClientTls
 from adapter.errors import ConfigError, MetaUnavailableError, RefusedError
-from adapter.etcd.cluster import EtcdCluster
-from adapter.local_etcd import LocalCluster, etcd_binary
 from adapter.metaservice.config import EtcdSection, MembersSection
+from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.rpc import etcd_pb
-from adapter.testing import eventually, free_port
+from adapter.runtime.config import ClientTls
+from adapter.testing.etcd import LocalCluster, etcd_binary
+from adapter.testing.processes import free_port
+from adapter.testing.waiting import eventually
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 from tests.integration.certificates import Authority

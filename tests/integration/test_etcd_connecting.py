@@ -5,10 +5,10 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
-from adapter.etcd.cluster import EtcdCluster
-from adapter.local_etcd import LocalCluster
 from adapter.metaservice.config import EtcdSection, MembersSection
+from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.rpc import etcd_pb
+from adapter.testing.etcd import LocalCluster
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 from tests.durability.proxy import Proxy

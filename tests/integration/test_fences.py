@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pytest
 
 from adapter.errors import ConfigError, ContendedError, MetaUnavailableError, StoreDamagedError
-from adapter.etcd.cluster import Call, EtcdCluster, R
 from adapter.metaservice.config import EtcdSection, MembersSection
-from adapter.metaservice.etcd_lane import Item, Lane
-from adapter.metaservice.etcd_reads import read
-from adapter.metaservice.etcd_values import Keys
-from adapter.metaservice.fences import Fences, LayoutChangedError, fence
-from adapter.metaservice.layout import Layout, first_layout
-from adapter.model import OffsetKey, SaveEntry
+from adapter.metaservice.etcd.client import Call, EtcdCluster, R
+from adapter.metaservice.etcd.fences import Fences, LayoutChangedError, fence
+from adapter.metaservice.etcd.keys import Keys
+from adapter.metaservice.etcd.reads import read
+from adapter.metaservice.etcd.sharding import Layout, first_layout
+from adapter.metaservice.etcd.txn_batcher import Item, Lane
+from adapter.model.records import OffsetKey, SaveEntry
 from adapter.rpc import etcd_pb
 from tests.contract.etcd import shared_members, shared_section
 from tests.unit.helpers import record

@@ -8,10 +8,10 @@ import grpc.aio
 import pytest
 
 from adapter.errors import MetaUnavailableError
-from adapter.model import Member
-from adapter.reads import ReadMode
+from adapter.model.records import Member, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, ServiceProcess, adapter_process, ended
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, key, rpc, serving, stored_in
 
 pytestmark = pytest.mark.usefixtures("front")

@@ -18,12 +18,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hyperframe.frame import DataFrame, GoAwayFrame, RstStreamFrame, SettingsFrame
 from structlog.testing import capture_logs
 
-from adapter.client import OffsetClient
-from adapter.config import Front
+from adapter.client.client import OffsetClient
 from adapter.errors import ConfigError, ListenError
-from adapter.model import SaveEntry
+from adapter.model.records import SaveEntry
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, adapter_config, eventually, running_sidecar
+from adapter.runtime.config import Front
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import eventually
 from tests.integration.certificates import Authority
 from tests.integration.frames import peer
 from tests.integration.helpers import PATIENCE_S, commits, key, serving

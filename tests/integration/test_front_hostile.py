@@ -15,7 +15,8 @@ import pytest
 from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, WindowUpdateFrame
 
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process, served_by
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.sidecars import served_by
 from tests import front_attacks as attacks
 from tests.front_attacks import END_STREAM, FLOODS, HEADERS, Attacker, Calls, attack, frame
 from tests.front_client import PREFACE, message

@@ -9,11 +9,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from adapter.broker_log import NoBrokerLog
-from adapter.client import OffsetClient
+from adapter.client.broker_log import NoBrokerLog
+from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
-from adapter.sidecar import Sidecar
-from adapter.testing import FakeMeta, adapter_config, eventually, running_sidecar
+from adapter.sidecar.process import Sidecar
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, commits, key, serving
 
 pytestmark = pytest.mark.usefixtures("front")

@@ -13,12 +13,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
-from adapter.model import CommitMode, Member, OffsetRecord
-from adapter.reads import ReadMode
+from adapter.model.records import CommitMode, Member, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta
+from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import PATIENCE_S, key, record, serving
 
 pytestmark = pytest.mark.usefixtures("front")

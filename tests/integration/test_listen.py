@@ -14,18 +14,11 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from adapter.errors import ListenError, MetaUnavailableError
-from adapter.testing import (
-    FakeMeta,
-    ServiceProcess,
-    adapter_config,
-    adapter_process,
-    ended,
-    free_port,
-    meta_process,
-    running_sidecar,
-)
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
+from adapter.testing.sidecars import adapter_config, running_sidecar
 from tests.integration.helpers import PATIENCE_S, commits, key, rpc, serving
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"

@@ -10,10 +10,10 @@ import grpc
 import psutil
 import pytest
 
-from adapter import local_etcd
-from adapter.local_etcd import CHANNEL_OPTIONS, EtcdMissingError, LocalCluster, etcd_binary
 from adapter.rpc import etcd_grpc, etcd_pb
-from adapter.testing import eventually
+from adapter.testing import etcd as local_etcd
+from adapter.testing.etcd import CHANNEL_OPTIONS, EtcdMissingError, LocalCluster, etcd_binary
+from adapter.testing.waiting import eventually
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 
@@ -21,7 +21,7 @@ CALL_S = 10.0
 OWNER = """
 import sys
 from pathlib import Path
-from adapter.local_etcd import LocalCluster
+from adapter.testing.etcd import LocalCluster
 cluster = LocalCluster("owned", 1, directory=Path(sys.argv[1]))
 cluster.start()
 print(cluster.members[0].pid, flush=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from adapter.codec import encode_key
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import GroupKey, OffsetKey, SaveEntry, Status
+from adapter.meta.client import GrpcMetaClient
+from adapter.model.codec import encode_key
+from adapter.model.records import GroupKey, OffsetKey, SaveEntry, Status
 from adapter.rpc import meta_pb
-from adapter.testing import ServiceProcess, ended, free_port, meta_process
+from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from tests.integration.helpers import PATIENCE_S, key, meta_rpc, meta_section, record, serving, stored_in, until_clean
 from tests.unit.helpers import whole_groups
 

@@ -12,9 +12,9 @@ import grpc.aio
 import pytest
 
 from adapter.errors import MetaUnavailableError
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import GroupKey, SaveEntry
-from adapter.testing import ServiceProcess, adapter_process, ended
+from adapter.meta.client import GrpcMetaClient
+from adapter.model.records import GroupKey, SaveEntry
+from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, rpc, serving, stored_in
 
 GARBAGE = b"\xff\xff\xff\xff"

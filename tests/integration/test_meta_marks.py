@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from adapter.meta_client import GrpcMetaClient
-from adapter.model import LocalStore, SaveEntry
-from adapter.testing import ended, free_port, meta_process
+from adapter.meta.client import GrpcMetaClient
+from adapter.model.records import LocalStore, SaveEntry
+from adapter.testing.processes import ended, free_port, meta_process
 from tests.integration.helpers import key, meta_section, record
 
 STORE = LocalStore("b", "/store", b"sixteen bytes, 1", 0)

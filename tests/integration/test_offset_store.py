@@ -12,17 +12,17 @@ from typing import NamedTuple, Protocol
 
 import pytest
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
+from adapter.client.offset_store.local_file import LocalFileOffsetStore
+from adapter.client.offset_store.remote import RemoteOffsetStore
+from adapter.client.offset_store.store import OffsetStore, OffsetStoreError, ReadOffsetType
 from adapter.errors import MetaUnavailableError
 from adapter.formats import files
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, OffsetRow
-from adapter.model import CommitMode
-from adapter.offset_store.local_file import LocalFileOffsetStore
-from adapter.offset_store.remote import RemoteOffsetStore
-from adapter.offset_store.store import OffsetStore, OffsetStoreError, ReadOffsetType
-from adapter.queues import MessageQueue, shard_of
-from adapter.testing import FakeMeta
+from adapter.model.queues import MessageQueue, shard_of
+from adapter.model.records import CommitMode
+from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import serving
 
 pytestmark = pytest.mark.usefixtures("front")

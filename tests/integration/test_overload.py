@@ -11,23 +11,23 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.clocks import wall_ms
-from adapter.codec import encode_plain, pack_names
-from adapter.config import ServerSection
 from adapter.errors import MetaUnavailableError
-from adapter.listen import listening
-from adapter.meta_client import GrpcMetaClient
+from adapter.meta.blocking import MetaCalls
+from adapter.meta.client import GrpcMetaClient
 from adapter.metaservice.config import LimitsSection
 from adapter.metaservice.engine import MergeCounts
 from adapter.metaservice.limits import MAX_DELAY_S, MIN_DELAY_S, Limits
-from adapter.metaservice.service import MetaService
-from adapter.metrics import MetaMetrics
-from adapter.model import GroupKey, LocalStore, OffsetKey, SaveEntry, SaveOutcome
-from adapter.pipeline.meta_calls import MetaCalls
-from adapter.retry import retrying
+from adapter.metaservice.metrics import MetaMetrics
+from adapter.metaservice.offset_service import MetaService
+from adapter.model.codec import encode_plain, pack_names
+from adapter.model.records import GroupKey, LocalStore, OffsetKey, SaveEntry, SaveOutcome
 from adapter.rpc import meta_grpc, offsets_pb
-from adapter.statuses import pushback_s
-from adapter.testing import ended, meta_process
+from adapter.runtime.clocks import wall_ms
+from adapter.runtime.config import ServerSection
+from adapter.runtime.listener import listening
+from adapter.runtime.retry import retrying
+from adapter.runtime.statuses import pushback_s
+from adapter.testing.processes import ended, meta_process
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record, serving, stored_in, until_clean
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import whole_groups

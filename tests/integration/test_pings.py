@@ -5,9 +5,10 @@ import asyncio
 import pytest
 from hyperframe.frame import PingFrame
 
-from adapter.config import AdapterServerSection, Front
-from adapter.listen import listening
-from adapter.testing import FRONTS
+from adapter.runtime.config import Front
+from adapter.runtime.listener import listening
+from adapter.sidecar.config import AdapterServerSection
+from adapter.testing.sidecars import FRONTS
 from tests.front_attacks import PING, Attacker, frame
 
 SERVER = AdapterServerSection(listen="127.0.0.1:0", unix_socket="")

@@ -15,13 +15,13 @@ import structlog
 from click.testing import CliRunner, Result
 
 from adapter.cli.meta_placement import placement
-from adapter.config import load
 from adapter.errors import ConfigError
-from adapter.local_etcd import LocalCluster
 from adapter.metaservice.config import EtcdSection, MetaConfig
-from adapter.metaservice.leaders import Balancer, opened
-from adapter.metaservice.placement import apart
+from adapter.metaservice.etcd.leader_balancer import Balancer, opened
+from adapter.metaservice.etcd.leader_placement import apart
 from adapter.rpc import etcd_grpc, etcd_pb
+from adapter.runtime.config import load
+from adapter.testing.etcd import LocalCluster
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 from tests.unit.leader_fakes import NODES, Seen

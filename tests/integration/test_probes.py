@@ -16,11 +16,11 @@ import anyio.to_thread
 import pytest
 from prometheus_client import CollectorRegistry
 
-from adapter import metrics_http
-from adapter.config import AdapterMetricsSection
 from adapter.errors import ListenError
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, free_port, meta_process
+from adapter.runtime import metrics_http
+from adapter.sidecar.config import AdapterMetricsSection
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
 from tests.durability.machine import NOWHERE
 from tests.integration.helpers import PATIENCE_S, commits, rpc, serving, wait_until
 from tests.integration.test_descriptors import hung_up

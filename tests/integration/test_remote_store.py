@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
+from adapter.client.offset_store.remote import RemoteOffsetStore
+from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
 from adapter.errors import InvalidInputError, MetaUnavailableError
-from adapter.model import CommitMode
-from adapter.offset_store.remote import RemoteOffsetStore
-from adapter.offset_store.store import OffsetStoreError, ReadOffsetType
-from adapter.queues import MessageQueue, shard_of
-from adapter.reads import ReadMode
+from adapter.model.queues import MessageQueue, shard_of
+from adapter.model.records import CommitMode, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, adapter_config, running_sidecar
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
 from tests.integration.helpers import key, serving
 
 pytestmark = pytest.mark.usefixtures("front")

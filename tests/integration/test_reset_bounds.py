@@ -9,13 +9,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.bounds import Bounds, ShardKey
-from adapter.client import OffsetClient
-from adapter.clocks import wall_ms
-from adapter.memory_log import serving as serving_log
-from adapter.model import next_era
+from adapter.client.client import OffsetClient
+from adapter.model.bounds import Bounds, ShardKey
+from adapter.model.records import next_era
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, free_port
+from adapter.runtime.clocks import wall_ms
+from adapter.testing.broker_log import serving as serving_log
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.processes import free_port
 from tests.integration.brokers import ScriptedBroker, adapter_at, broker_without_methods, hanging_broker, memory_log
 from tests.integration.helpers import PATIENCE_S, key, record, serving
 

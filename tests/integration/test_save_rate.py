@@ -9,10 +9,11 @@ import anyio
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
+from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
-from adapter.model import SaveEntry
-from adapter.testing import FakeMeta, eventually
+from adapter.model.records import SaveEntry
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, commits, key, serving
 
 LOAD_S = 3.0

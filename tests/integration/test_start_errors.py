@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adapter.testing import ServiceProcess, adapter_process, ended, free_port
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port
 from tests import forking
 from tests.integration.certificates import Authority
 from tests.integration.helpers import PATIENCE_S, commits, rpc

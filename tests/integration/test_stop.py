@@ -12,11 +12,13 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adapter.client import OffsetClient
-from adapter.history import META, History
-from adapter.model import FIRST_EPOCH, SaveEntry
+from adapter.client.client import OffsetClient
+from adapter.model.records import FIRST_EPOCH, SaveEntry
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, ServiceProcess, adapter_process, ended, eventually
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.history import META, History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended
+from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, commits, each, key, rpc, serving, status_of, stored_in, wait_until
 
 pytestmark = pytest.mark.usefixtures("front")

@@ -9,11 +9,11 @@ import grpc.aio
 import pytest
 
 from adapter.errors import MetaUnavailableError
-from adapter.meta_client import GroupsPage
-from adapter.model import CommitMode, GroupKey, OffsetKey
-from adapter.reads import ReadMode
+from adapter.meta.client import GroupsPage
+from adapter.model.records import CommitMode, GroupKey, OffsetKey, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, eventually, positions
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually, positions
 from tests.integration.helpers import PATIENCE_S, key, record, serving
 
 pytestmark = pytest.mark.usefixtures("front")

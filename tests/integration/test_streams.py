@@ -10,10 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.model import SaveEntry
+from adapter.client.client import OffsetClient
+from adapter.model.records import SaveEntry
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, eventually
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, commits, each, key, record, serving
 
 pytestmark = pytest.mark.usefixtures("front")

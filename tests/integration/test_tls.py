@@ -11,14 +11,16 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.client import OffsetClient
-from adapter.config import parse
+from adapter.client.client import OffsetClient
 from adapter.errors import ConfigError, MetaUnavailableError
-from adapter.meta_client import GrpcMetaClient
+from adapter.meta.client import GrpcMetaClient
 from adapter.metaservice import process
 from adapter.metaservice.config import MetaConfig
-from adapter.model import SaveEntry, Status
-from adapter.testing import FakeMeta, adapter_config, eventually, running_sidecar
+from adapter.model.records import SaveEntry, Status
+from adapter.runtime.config import parse
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import eventually
 from tests.integration.certificates import Authority, Certificate
 from tests.integration.helpers import PATIENCE_S, commits, key, meta_section, record
 

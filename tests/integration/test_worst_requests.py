@@ -16,7 +16,8 @@ import grpc
 import pytest
 
 from adapter.rpc import offsets_pb
-from adapter.testing import FRONTS, ServiceProcess, adapter_process, ended, meta_process, served_by
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.sidecars import FRONTS, served_by
 from benchmarks.worst_load import ADAPTER, BIG, META_SERVICE, STORE, Worst, attack, shard_of
 from benchmarks.worst_requests import Honest as HonestSaver
 from benchmarks.worst_requests import fill

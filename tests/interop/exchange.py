@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from adapter import rocks
 from adapter.formats import files, rocksdb_copy
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, OffsetRow
-from adapter.queues import queue_of
+from adapter.model.queues import queue_of
+from adapter.runtime import rocks
 from tests.interop.rocketmq import KINDS, Broker, Client, Kind, Line
 
 TABLE: list[Line] = [

@@ -20,7 +20,7 @@ import grpc.aio
 import pytest
 
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-adapter-interop"

@@ -12,20 +12,20 @@ from typing import Any, NamedTuple, cast
 
 import grpc
 
-from adapter.broker_log import NoBrokerLog
-from adapter.cache import OffsetCache
-from adapter.clocks import Clocks
-from adapter.committer import Change, Forget, Standing
-from adapter.config import AdapterConfig, WalSync
-from adapter.core import Core
+from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFailedError
-from adapter.front.lean import LeanServer
-from adapter.listen import GrpcServer
-from adapter.metrics import AdapterMetrics
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.sidecar import Sidecar
-from adapter.testing import adapter_config
+from adapter.runtime.clocks import Clocks
+from adapter.runtime.http2.server import LeanServer
+from adapter.runtime.listener import GrpcServer
+from adapter.sidecar.config import AdapterConfig, WalSync
+from adapter.sidecar.engine.changes import Change, Forget, Standing
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.process import Sidecar
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.front import COMMIT, Client
 from tests.model.loop import Process, VirtualLoop

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import grpc
 
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from tests.model.broker import Running, Setup
 from tests.model.front import COMMIT, GONE, STREAM, Client, Ended, Told

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from adapter.config import WalSync
-from adapter.disk import Batch
 from adapter.errors import DiskFullError, StorageFailedError
+from adapter.sidecar.config import WalSync
+from adapter.sidecar.storage.disk import Batch
 
 R = TypeVar("R")
 
@@ -101,7 +101,7 @@ class SimBatch:
 
 
 class SimDisk:
-    """See `adapter.disk.Disk`. `died` is called when the fuse blows: the process ends before that operation."""
+    """See `adapter.sidecar.storage.disk.Disk`. `died` is called when the fuse blows: the process ends before that operation."""
 
     name = "simulated"
 

@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from adapter.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
 from adapter.metaservice.bulk import Cuts
 from adapter.metaservice.engine import (
     Differing,
@@ -20,7 +19,8 @@ from adapter.metaservice.engine import (
     row_bytes,
     settle,
 )
-from adapter.model import (
+from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.records import (
     KnownStore,
     LocalStore,
     OffsetKey,
@@ -31,7 +31,7 @@ from adapter.model import (
     StoreMark,
     expired,
 )
-from adapter.writing import Loss
+from adapter.runtime.watermark import Loss
 
 Records = dict[bytes, OffsetRecord]
 

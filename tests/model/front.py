@@ -12,7 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 
-from adapter.front.lean import LeanServer, Peer
+from adapter.runtime.http2.server import LeanServer, Peer
 
 COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"
 STREAM = "/offsets.v1.OffsetStore/StreamCommits"

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from adapter.model import OffsetKey, OffsetRecord, is_deleted, meet
-from adapter.writing import Stored
+from adapter.model.records import OffsetKey, OffsetRecord, is_deleted, meet
+from adapter.sidecar.storage.write_batch import Stored
 from tests.model.broker import State
 from tests.model.machines import KEYS, NOTHING, Held, held_by
 from tests.model.model import HOUR_MS, Position, known

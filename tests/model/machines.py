@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from adapter import pauses
-from adapter.cache import OffsetCache
-from adapter.clocks import Clocks
-from adapter.model import GroupKey, OffsetKey
-from adapter.writing import Stored
+from adapter.model.records import GroupKey, OffsetKey
+from adapter.runtime import backoff
+from adapter.runtime.clocks import Clocks
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.write_batch import Stored
 from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running, Setup
 from tests.model.disk import SimDisk
 from tests.model.loop import VirtualLoop
@@ -29,7 +29,7 @@ class Machines:
     """The simulated machines, and the model of what they owe."""
 
     def __init__(self, seed: int, setups: Sequence[Setup]) -> None:
-        pauses.jitter.seed(seed)
+        backoff.jitter.seed(seed)
         self.loop = VirtualLoop()
         self.model = Model()
         self._shift_ms = 0

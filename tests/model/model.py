@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adapter.model import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord
 
 Position = tuple[int, int]
 

@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError
-from adapter.meta_client import GroupsPage, Page
-from adapter.meta_told import Told
-from adapter.model import GroupKey, KnownStore, LocalStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.meta.client import GroupsPage, Page
+from adapter.meta.store_marks import Told
+from adapter.model.records import GroupKey, KnownStore, LocalStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.model.engine import MemoryEngine
 
 R = TypeVar("R")

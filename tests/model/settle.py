@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from adapter.model import OffsetKey, OffsetRecord
-from adapter.reads import ReadMode, Wanted
+from adapter.model.records import OffsetKey, OffsetRecord, ReadMode
+from adapter.sidecar.engine.group_loader import Wanted
 from tests.model.broker import Broker, Running, State
 from tests.model.invariants import BrokenError, Watch
 from tests.model.machines import GROUPS, KEYS

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from adapter.config import WalSync
-from adapter.model import GroupKey, OffsetKey
-from adapter.reads import ReadMode
+from adapter.model.records import GroupKey, OffsetKey, ReadMode
+from adapter.sidecar.config import WalSync
 from tests.model.broker import Setup
 from tests.model.consumers import Offer, Way
 from tests.model.invariants import Watch

@@ -6,13 +6,13 @@ Every method is one step: it starts a call, which `pass_time` lets happen.
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from adapter.core import Core
 from adapter.errors import InvalidInputError
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
-from adapter.plans import Reset, To
-from adapter.reads import ReadMode, Wanted
-from adapter.resets import Outcome
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.engine.resets import Outcome
 from tests.model.broker import Running, Setup, State
 from tests.model.consumers import Consumers
 from tests.model.machines import KEYS

@@ -12,9 +12,9 @@ from typing import Any
 import grpc
 import psutil
 
-from adapter.codec import decode_key, decode_record, encode_key, encode_record
 from adapter.metaservice.engine import settle
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry, Status
+from adapter.model.codec import decode_key, decode_record, encode_key, encode_record
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import meta_pb
 
 # Gets what merges the request; may merge it or not, then raise, or end the call by the context.

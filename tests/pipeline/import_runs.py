@@ -9,16 +9,16 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from adapter.codec import encode_key, encode_record
-from adapter.config import parse as parse_config
 from adapter.formats.kafka_csv import LINE_MAX_BYTES
 from adapter.formats.rows import LONG_MAX, QUEUE_MAX
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.model.codec import encode_key, encode_record
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.pipeline import exports_job, imports_job
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import Switches
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.testing import ServiceProcess
+from adapter.runtime.config import parse as parse_config
+from adapter.testing.processes import ServiceProcess
 
 CSV_LINES = [
     "g,t,0,5",

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapter.tables import TIME
+from adapter.model.schemas import TIME
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # the time of what cannot be read

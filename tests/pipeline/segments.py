@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from adapter.tables import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
+from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
 
 RUN = 1_764_547_200_000  # 2025-12-01 00:00:00
 START = datetime(2025, 12, 1, tzinfo=UTC)

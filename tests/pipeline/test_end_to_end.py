@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
 from demo.pipeline_checks import Check, equal, every, key_of, newest, offsets_and_lag, rewinds, statuses, survived
 from demo.pipeline_fleet import Fleet, run
 from demo.pipeline_load import TICK_S, Load, Way

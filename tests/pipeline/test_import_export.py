@@ -9,7 +9,6 @@ from typing import IO, Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from adapter.config import parse as parse_config
 from adapter.errors import ConfigError
 from adapter.formats import kafka_csv
 from adapter.formats.rocketmq_json import Queues, broker_file, client_file
@@ -18,7 +17,8 @@ from adapter.pipeline import exports, exports_job, imports
 from adapter.pipeline.config import ExportSection, ImportSection
 from adapter.pipeline.import_files import find_files, json_entries
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS
-from adapter.testing import ServiceProcess, meta_process
+from adapter.runtime.config import parse as parse_config
+from adapter.testing.processes import ServiceProcess, meta_process
 from tests.pipeline.import_runs import CSV_LINES, Jobs
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"

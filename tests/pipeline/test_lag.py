@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from adapter.model.schemas import TIME
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.lag_batch import Steps, process, settled
 from adapter.pipeline.lag_files import LagFiles
-from adapter.tables import TIME
 from tests.pipeline.segments import RUN, START, journal_table
 
 SECTION = LagSection(window_points=5)

@@ -59,7 +59,7 @@ def test_a_batch_that_is_stopped_at_any_rename_is_not_whole_and_can_be_made_agai
 
         with monkeypatch.context() as patch:
             patch.setattr(lag_files, "_replace", stopped)
-            patch.setattr("adapter.files.write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr("adapter.runtime.files.write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 files.publish(Told(1, rows=1, now=1))
         assert files.complete() == [0]

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructType
 
-from adapter.model import FIRST_EPOCH, OffsetRecord, merge, resolve
+from adapter.model.records import FIRST_EPOCH, OffsetRecord, merge, resolve
+from adapter.model.schemas import RECORDS, SNAPSHOT
 from adapter.pipeline import reconcile
-from adapter.tables import RECORDS, SNAPSHOT
 
 BROKERS = [f"broker-{number}" for number in range(70)]  # more than the bits of one long
 START = datetime(2026, 1, 1, tzinfo=UTC)

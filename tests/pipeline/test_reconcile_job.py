@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from adapter.cli.snapshot_file import SnapshotFile
-from adapter.codec import decode_key, decode_record, encode_key, encode_record
-from adapter.config import parse
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.model.codec import decode_key, decode_record, encode_key, encode_record
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.pipeline import reconcile_job
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import JobError, Switches
 from adapter.rpc import meta_grpc, meta_pb, offsets_pb
-from adapter.testing import ServiceProcess, ended, meta_process
+from adapter.runtime.config import parse
+from adapter.testing.processes import ServiceProcess, ended, meta_process
 from tests.pipeline.bulk_meta import BulkMeta, serving
 
 Records = Mapping[str, OffsetRecord]

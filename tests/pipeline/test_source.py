@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from adapter.codec import encode_key, encode_record
-from adapter.config import MetaSection
-from adapter.model import U64_MAX, OffsetKey, OffsetRecord
-from adapter.pipeline.meta_calls import MetaCalls
-from adapter.tables import RECORDS
-from adapter.testing import ServiceProcess, ended, free_port, meta_process
+from adapter.meta.blocking import MetaCalls
+from adapter.meta.config import MetaSection
+from adapter.model.codec import encode_key, encode_record
+from adapter.model.records import U64_MAX, OffsetKey, OffsetRecord
+from adapter.model.schemas import RECORDS
+from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 
 AT_MS = 1_700_000_000_000
 # Two namespaces, two groups in each, names that are prefixes of one another and not ASCII.

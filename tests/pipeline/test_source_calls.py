@@ -9,11 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from adapter.codec import encode_key, encode_record
-from adapter.config import ClientTls, MetaSection
 from adapter.errors import ConfigError, MetaUnavailableError, RefusedError
-from adapter.pipeline.meta_calls import MetaCalls
-from adapter.testing import free_port
+from adapter.meta.blocking import MetaCalls
+from adapter.meta.config import MetaSection
+from adapter.model.codec import encode_key, encode_record
+from adapter.runtime.config import ClientTls
+from adapter.testing.processes import free_port
 from tests.integration.certificates import Authority
 from tests.pipeline.bulk_meta import BulkMeta, answer_lost, never_came, serving
 from tests.unit.helpers import key, record

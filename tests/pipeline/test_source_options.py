@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
-from adapter.config import ClientTls
 from adapter.errors import ConfigError
 from adapter.pipeline.source import OffsetsDataSource
 from adapter.pipeline.source_options import ReadOptions, WriteOptions, parse_options
+from adapter.runtime.config import ClientTls
 
 
 def test_options_are_read_whatever_their_capitals() -> None:

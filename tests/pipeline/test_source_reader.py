@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, Filter, In, Not
 
 from adapter.errors import MetaUnavailableError, StoreDamagedError
-from adapter.model import OffsetRecord
+from adapter.model.records import OffsetRecord
 from adapter.pipeline.source import (
     PART_RECORDS,
     FilteringReader,

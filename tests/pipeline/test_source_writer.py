@@ -13,16 +13,16 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from adapter.arrow_codec import decode_records
 from adapter.errors import InvalidInputError, MetaUnavailableError, RefusedError
-from adapter.model import OffsetKey, OffsetRecord
+from adapter.meta.blocking import MetaCalls
+from adapter.model.arrow import decode_records
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.pipeline import source_writer
-from adapter.pipeline.meta_calls import MetaCalls
 from adapter.pipeline.source_options import WriteOptions, parse_options
 from adapter.pipeline.source_rows import completed
 from adapter.pipeline.source_writer import IN_FLIGHT, MAX_BYTES, MAX_ENTRIES, SAMPLES, OffsetsWriter, Written, _Task, chunks
 from adapter.rpc import meta_pb
-from adapter.testing import ServiceProcess, ended, meta_process
+from adapter.testing.processes import ServiceProcess, ended, meta_process
 from tests.pipeline.bulk_meta import BulkMeta, answer_lost, never_came, no_fault, serving
 from tests.unit.helpers import key, record
 

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from adapter.config import Front
-from adapter.testing import FRONTS
+from adapter.runtime.config import Front
+from adapter.testing.sidecars import FRONTS
 from tests.soak.run import Report, soak
 
 SHOWN = 20  # violations; the first one matters, the others mostly follow from it

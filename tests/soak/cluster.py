@@ -12,13 +12,17 @@ import anyio.abc
 import anyio.to_thread
 import grpc.aio
 
-from adapter.client import OffsetClient
-from adapter.config import Front, MetaSection, WalSync
-from adapter.history import META, History
-from adapter.meta_client import GrpcMetaClient
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.meta.client import GrpcMetaClient
+from adapter.meta.config import MetaSection
+from adapter.model.records import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import ServiceProcess, adapter_process, ended, meta_process, positions, served_by
+from adapter.runtime.config import Front
+from adapter.sidecar.config import WalSync
+from adapter.testing.history import META, History
+from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.sidecars import served_by
+from adapter.testing.waiting import positions
 from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, Load, Positions, Turn, Watcher, status_when
 from tests.durability.proxy import Proxy
 from tests.soak.consumers import PAUSE_S, THROUGH, Administrator, SharedLoad, shared_key, turns_of

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 
 import grpc
 
-from adapter.client import OffsetClient
-from adapter.history import META, History, Write
-from adapter.model import DEFAULT_NAMESPACE, ERA_BITS, FIRST_EPOCH, OffsetKey
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.model.records import DEFAULT_NAMESPACE, ERA_BITS, FIRST_EPOCH, OffsetKey, ReadMode
 from adapter.rpc import offsets_pb
+from adapter.testing.history import META, History, Write
 from tests.durability.load import CALL_S, NOT_ACKNOWLEDGED, SHARDS, Load, Turn
 
 PAUSE_S = 0.01  # between two commits of a consumer: a restart needs the processor, too

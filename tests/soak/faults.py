@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from adapter.testing import ServiceProcess
+from adapter.testing.processes import ServiceProcess
 from tests.durability.load import status_when
 from tests.soak.cluster import Cluster, Node
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import grpc.aio
 
-from adapter.config import Front
-from adapter.history import History, Violation
+from adapter.runtime.config import Front
+from adapter.testing.history import History, Violation
 from tests.soak.cluster import Cluster
 from tests.soak.faults import CRASHES, DISTURBANCES, Fault
 

@@ -4,16 +4,18 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from adapter.broadcast import is_of_client, parse_commit_broadcast, parse_read_broadcast
-from adapter.broker_log import NoBrokerLog
-from adapter.cache import OffsetCache
-from adapter.clocks import Clocks
-from adapter.core import Core, running_core
-from adapter.metrics import AdapterMetrics
-from adapter.model import OffsetRecord
+from adapter.client.broker_log import NoBrokerLog
+from adapter.model.records import OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.server import OffsetStore
-from adapter.testing import FakeMeta, adapter_config
+from adapter.runtime.clocks import Clocks
+from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast
+from adapter.sidecar.engine.broadcast import is_of_client
+from adapter.sidecar.engine.core import Core, running_core
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config
 from tests.unit.expiring import SetClock
 from tests.unit.helpers import key
 

@@ -5,8 +5,8 @@ from typing import cast
 
 import grpc
 
-from adapter.client import USER_KEY
-from adapter.statuses import Context
+from adapter.client.client import USER_KEY
+from adapter.runtime.statuses import Context
 
 TOKEN = "0123456789abcdef"  # noqa: S105 - an example
 UNIX, TCP = "unix:", "ipv4:127.0.0.1:5"

@@ -3,13 +3,13 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from adapter.committer import Commit
-from adapter.config import ExpirySection
-from adapter.core import Core
-from adapter.expiry import HOUR_MS, Expiry
-from adapter.metrics import AdapterMetrics
-from adapter.model import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
-from adapter.testing import FakeMeta
+from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.sidecar.config import ExpirySection
+from adapter.sidecar.engine.changes import Commit
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.expiry import HOUR_MS, Expiry
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import key, record, send
 
 NOW_MS = 1_700_000_000_000

@@ -10,11 +10,10 @@ from types import MappingProxyType
 
 import grpc
 
-from adapter.client import OffsetClient
-from adapter.model import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, Member, OffsetRecord, decide, next_era
-from adapter.reads import ReadMode
+from adapter.client.client import OffsetClient
+from adapter.client.pending import rpc_error
+from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, Member, OffsetRecord, ReadMode, decide, next_era
 from adapter.rpc import offsets_pb
-from adapter.waiting import rpc_error
 
 
 class Fault(Enum):

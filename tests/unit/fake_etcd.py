@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import anyio.lowlevel
 
 from adapter.errors import AdapterError
-from adapter.model import StoreMark
+from adapter.model.records import StoreMark
 from adapter.rpc import etcd_pb
 
 MAX_TXN_OPS = 128

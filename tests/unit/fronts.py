@@ -2,8 +2,8 @@
 
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 
-from adapter.front.connection import Connection
-from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, WRITABLE, Stream
+from adapter.runtime.http2.connection import Connection
+from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, WRITABLE, Stream
 from tests.front_client import Answer, answers_of, block, data, frames_of, head, message, opening, request
 
 NAMES = {CALL: "call", MESSAGE: "message", ENDED: "ended", RESET: "reset", WRITABLE: "writable"}

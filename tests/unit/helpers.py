@@ -8,18 +8,19 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from adapter.broker_log import BrokerLog, NoBrokerLog
-from adapter.cache import OffsetCache
-from adapter.committer import Commit, Standing
-from adapter.config import WalSync
-from adapter.core import Core, running_core
-from adapter.disk import RocksDisk
+from adapter.client.broker_log import BrokerLog, NoBrokerLog
 from adapter.errors import AdapterError
-from adapter.journal import NO_JOURNAL, Journal
-from adapter.meta_client import MetaClient
-from adapter.metrics import AdapterMetrics
-from adapter.model import U64_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
-from adapter.testing import FakeMeta, adapter_config
+from adapter.meta.client import MetaClient
+from adapter.model.records import U64_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.sidecar.config import WalSync
+from adapter.sidecar.engine.changes import Commit, Standing
+from adapter.sidecar.engine.core import Core, running_core
+from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.disk import RocksDisk
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config
 
 
 async def whole_groups(meta: MetaClient, *groups: GroupKey) -> list[dict[OffsetKey, OffsetRecord]]:

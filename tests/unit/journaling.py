@@ -8,14 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapter.bounds import ReportedBounds
-from adapter.clocks import Clocks
-from adapter.config import JournalSection
-from adapter.journal import Counts, Flushed, Moved, Moves, NoJournal, Notes
-from adapter.journal_files import SegmentFiles
-from adapter.journal_rows import rows_of, to_batch
-from adapter.journal_writer import SegmentWriter
-from adapter.model import OffsetKey, SaveEntry, SaveOutcome, Status
+from adapter.model.records import OffsetKey, SaveEntry, SaveOutcome, Status
+from adapter.runtime.clocks import Clocks
+from adapter.sidecar.config import JournalSection
+from adapter.sidecar.journal.journal import NoJournal
+from adapter.sidecar.journal.notes import Counts, Flushed, Moved, Moves, Notes
+from adapter.sidecar.journal.rows import rows_of, to_batch
+from adapter.sidecar.journal.segments import SegmentFiles
+from adapter.sidecar.journal.writer import SegmentWriter
+from adapter.sidecar.shard_bounds import ReportedBounds
 from tests.unit.helpers import key, record
 
 NOW_MS = 1_700_000_000_000  # 2023-11-14, 22:13:20 UTC

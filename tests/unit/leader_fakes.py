@@ -11,8 +11,8 @@ import anyio.lowlevel
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
 from adapter.metaservice.config import MembersSection
-from adapter.metaservice.leaders import Watched
-from adapter.metaservice.placement import Move, Situation
+from adapter.metaservice.etcd.leader_balancer import Watched
+from adapter.metaservice.etcd.leader_placement import Move, Situation
 from adapter.rpc import etcd_pb
 from tests.model.loop import VirtualLoop
 

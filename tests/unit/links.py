@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
-from adapter.batching import MAX_PAUSE_S, Batcher
-from adapter.commit_requests import parse_commit
-from adapter.committer import Entry
+from adapter.client.batching import MAX_PAUSE_S, Batcher
+from adapter.client.pending import rpc_error
 from adapter.errors import AdapterError, DiskFullError, FencedError, NotReadyError, RefusedError
-from adapter.model import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
+from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
 from adapter.rpc import offsets_pb
-from adapter.statuses import status_of
-from adapter.waiting import rpc_error
+from adapter.runtime.statuses import status_of
+from adapter.sidecar.api.commit_requests import parse_commit
+from adapter.sidecar.engine.changes import Entry
 from tests.model.loop import VirtualLoop
 
 TIMEOUT_S = 5.0

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from adapter.offset_store.start import QueueBounds
-from adapter.offset_store.store import OffsetStoreError, ReadOffsetType
-from adapter.queues import MessageQueue
+from adapter.client.offset_store.start import QueueBounds
+from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
+from adapter.model.queues import MessageQueue
 
 DOWN = OffsetStoreError("the store is away", {})
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from adapter.core import Core
-from adapter.model import GroupKey, SaveEntry, SaveOutcome, Status
-from adapter.testing import FakeMeta
+from adapter.model.records import GroupKey, SaveEntry, SaveOutcome, Status
+from adapter.sidecar.engine.core import Core
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, key, send
 
 UP, GONE = key("s", "up"), key("s", "gone")

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import strategies as st
 from rocksdict import Options, Rdict
 
-from adapter import rocks
 from adapter.formats import rocksdb_copy
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.rocketmq_rocksdb import Layout, read
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, OffsetRow, Reject
+from adapter.runtime import rocks
 
 DATA = Path(__file__).parents[1] / "data/rocketmq"
 TABLE = sorted(

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from adapter import client
-from adapter.access import Access
 from adapter.cli.options import default_address
+from adapter.client import client
 from adapter.errors import AccessDeniedError, ConfigError, UnauthenticatedError
-from adapter.secret_files import TOKEN_MIN, read_token
-from adapter.testing import adapter_config
+from adapter.runtime.secret_files import TOKEN_MIN, read_token
+from adapter.sidecar.api.access import Access
+from adapter.testing.sidecars import adapter_config
 from tests.unit.calls import TCP, TOKEN, UNIX, context
 
 CERTIFICATE = {"x509_subject": [b"CN=broker"], "x509_subject_alternative_name": [b"localhost"]}

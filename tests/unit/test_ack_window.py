@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from adapter.ack_window import DEFAULT_MAX_SPAN, AckWindow
-from adapter.model import U64_MAX
+from adapter.client.ack_window import DEFAULT_MAX_SPAN, AckWindow
+from adapter.model.records import U64_MAX
 
 
 class Clock:

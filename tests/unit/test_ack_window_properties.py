@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from adapter.ack_window import AGE_STEP_S, AckWindow
+from adapter.client.ack_window import AGE_STEP_S, AckWindow
 from tests.unit.test_ack_window import Clock
 
 

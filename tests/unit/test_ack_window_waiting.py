@@ -9,8 +9,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from adapter.ack_window import AckWindow, WindowClosedError
-from adapter.testing import eventually
+from adapter.client.ack_window import AckWindow, WindowClosedError
+from adapter.testing.waiting import eventually
 from tests.unit.test_ack_window import window_of
 
 

@@ -7,12 +7,13 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.access import CLAIM_MAX, ITEMS_MAX, ROWS_MAX, TEXT_MAX, Access, audited, harmless
 from adapter.errors import ContendedError, InvalidInputError
-from adapter.model import OffsetKey, OffsetRecord
-from adapter.plans import Change
+from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.statuses import Context
+from adapter.runtime.logs import TEXT_MAX, harmless
+from adapter.runtime.statuses import Context
+from adapter.sidecar.api.access import CLAIM_MAX, ITEMS_MAX, ROWS_MAX, Access, audited
+from adapter.sidecar.engine.reset_plans import Change
 from tests.unit.calls import TCP, TOKEN, AbortedError, context
 
 MOVED = offsets_pb.ChangeReply.Row(

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from adapter import batching
+from adapter.client import batching
 from adapter.errors import InvalidInputError
-from adapter.model import CommitMode, Member
+from adapter.model.records import CommitMode, Member
 from tests.unit.links import Client, FakeAdapter, codes, settled, virtual
 
 

@@ -7,9 +7,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter import batching
-from adapter.model import Member
-from adapter.waiting import Room
+from adapter.client import batching
+from adapter.client.pending import Room
+from adapter.model.records import Member
 from tests.unit.links import TIMEOUT_S, Client, Code, FakeAdapter, Fault, codes, settled, virtual
 
 

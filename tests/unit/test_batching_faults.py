@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from adapter import batching
-from adapter.batching import Batcher
-from adapter.model import CommitMode, GroupKey, Member
+from adapter.client import batching
+from adapter.client.batching import Batcher
+from adapter.model.records import CommitMode, GroupKey, Member
 from adapter.rpc import offsets_pb
 from tests.unit.links import LONG_S, TIMEOUT_S, Client, Code, FakeAdapter, Fault, codes, settled, virtual
 

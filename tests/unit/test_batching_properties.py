@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter import batching
-from adapter.model import CommitMode, Member, OffsetKey
-from adapter.waiting import Room
+from adapter.client import batching
+from adapter.client.pending import Room
+from adapter.model.records import CommitMode, Member, OffsetKey
 from tests.model.loop import VirtualLoop
 from tests.unit.links import LONG_S, TIMEOUT_S, Client, Code, FakeAdapter, Fault, codes
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.cache import OffsetCache
-from adapter.committer import Begun, Change, Committer, Forget, Reconcile
-from adapter.dirty import DirtyKeys
-from adapter.hot import Run
-from adapter.model import GroupKey, OffsetKey, OffsetRecord, as_first
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, Run, as_first
+from adapter.sidecar.engine.changes import Begun, Change, Forget, Reconcile
+from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.storage.store import OffsetCache
 from tests.model.disk import Platter, SimDisk
 from tests.unit.helpers import commit_of, key, record
 

@@ -14,11 +14,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter.blocking import BlockingOffsetClient, _LoopThread
+from adapter.client.blocking import BlockingOffsetClient, _LoopThread
 from adapter.errors import ConfigError
-from adapter.model import CommitMode, Member
-from adapter.reads import ReadMode
-from adapter.testing import FakeMeta, adapter_config, running_sidecar
+from adapter.model.records import CommitMode, Member, ReadMode
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
 
 THREADS = 16
 COMMITS = 40  # of each

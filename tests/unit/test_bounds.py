@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.bounds import Bounds, ReportedBounds, ShardKey
-from adapter.model import U64_MAX
+from adapter.model.bounds import Bounds, ShardKey
+from adapter.model.records import U64_MAX
+from adapter.sidecar.shard_bounds import ReportedBounds
 from tests.unit.helpers import U64
 
 A, B, C = (ShardKey("default", name) for name in "abc")

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.broadcast import Client, Lowest, group_of_client, group_of_lowest, is_of_client, lowest_of, parse_commit_broadcast
 from adapter.errors import InvalidInputError, MetaUnavailableError
-from adapter.model import GroupKey, OffsetRecord
+from adapter.model.records import GroupKey, OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta
+from adapter.sidecar.api.requests import parse_commit_broadcast
+from adapter.sidecar.engine.broadcast import Client, Lowest, group_of_client, group_of_lowest, is_of_client, lowest_of
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.broadcasting import world
 from tests.unit.expiring import NOW_MS
 from tests.unit.helpers import commit_of, key, record, send

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import MetaUnavailableError
-from adapter.model import OffsetRecord
-from adapter.testing import FakeMeta
+from adapter.model.records import OffsetRecord
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.broadcasting import DEAD_MS, WINDOW_MS, world
 from tests.unit.expiring import NOW_MS, ExpiringMeta, SetClock
 from tests.unit.helpers import commit_of, key, record, send

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adapter.codec import encode_key, encode_record
 from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, Merge
 from adapter.metaservice.engine import MergeCounts, Parts, settle
-from adapter.model import EPOCH_LIMIT, EPOCH_MAX, OffsetRecord, SaveEntry, Status, next_era
+from adapter.model.codec import encode_key, encode_record
+from adapter.model.records import EPOCH_LIMIT, EPOCH_MAX, OffsetRecord, SaveEntry, Status, next_era
 from tests.unit.helpers import key, record, tombstone
 
 NOW_MS = 1_000

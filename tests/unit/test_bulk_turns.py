@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from adapter.codec import encode_key, encode_record, pack_names
 from adapter.errors import DiskFullError
-from adapter.metaservice import rocksdb_engine
 from adapter.metaservice.bulk_checks import check
-from adapter.metaservice.rocksdb_engine import SLICE, RocksDbEngine
-from adapter.model import SaveEntry
+from adapter.metaservice.rocksdb import engine as rocksdb_engine
+from adapter.metaservice.rocksdb.engine import SLICE, RocksDbEngine
+from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.records import SaveEntry
 from tests.unit.helpers import key, record
 
 CLUSTER = "c"

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Rdict
 
-from adapter import rocks
-from adapter.cache import OffsetCache
-from adapter.codec import encode_key, encode_record, group_prefix
 from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
-from adapter.testing import eventually
-from adapter.watermark import Watermark
-from adapter.writing import Loss, Stored
+from adapter.model.codec import encode_key, encode_record, group_prefix
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.runtime import rocks
+from adapter.runtime.watermark import Loss, Watermark
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.write_batch import Stored
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import KEYS, RECORDS, WatchedCache, crash, key, record, rocks_of, tombstone
 
 A, B, C = key("a"), key("b"), key("c")

@@ -3,10 +3,10 @@
 import pytest
 from click.testing import CliRunner
 
+from adapter.cli.groups_offsets import groups, offsets
 from adapter.cli.main import cli
-from adapter.cli.offsets import groups, offsets
 from adapter.errors import InvalidInputError
-from adapter.model import U64_MAX
+from adapter.model.records import U64_MAX
 
 USAGE: list[tuple[list[str], str]] = [
     (["offsets", "reset", "g"], "name exactly one of --to-offset, --to-earliest, --to-latest, --to-current, --shift-by, "),

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adapter.codec import (
+from adapter.errors import StoreDamagedError
+from adapter.model.codec import (
     decode_key,
     decode_record,
     decode_seq,
@@ -15,8 +16,8 @@ from adapter.codec import (
     prefix_end,
     unpack_names,
 )
-from adapter.errors import StoreDamagedError
-from adapter.model import METADATA_MAX_BYTES, U64_MAX, GroupKey, OffsetKey, OffsetRecord
+from adapter.model.names import METADATA_MAX_BYTES
+from adapter.model.records import U64_MAX, GroupKey, OffsetKey, OffsetRecord
 from tests.unit.helpers import KEYS, NAMES, RECORDS, U64, key, record
 
 GROUPS = st.builds(GroupKey, NAMES, NAMES)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from adapter.commit_requests import parse_commit
-from adapter.committer import Columns, Commit, Standing
-from adapter.core import Core
 from adapter.errors import AdapterError, DiskFullError, InvalidInputError
-from adapter.model import EPOCH_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import EPOCH_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta
+from adapter.sidecar.api.commit_requests import parse_commit
+from adapter.sidecar.engine.changes import Columns, Commit, Standing
+from adapter.sidecar.engine.core import Core
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record, watched
 
 G = GroupKey("default", "g")

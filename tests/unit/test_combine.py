@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from adapter.combine import Combiner
 from adapter.errors import AdapterError, DiskFullError, InvalidInputError, NotReadyError
-from adapter.testing import eventually
+from adapter.runtime.coalescing import Combiner
+from adapter.testing.waiting import eventually
 
 
 class Calls:

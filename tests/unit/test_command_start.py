@@ -36,7 +36,14 @@ def imported(*arguments: str) -> set[str]:
 def test_a_command_that_calls_imports_grpc_and_nothing_of_the_processes(command: tuple[str, ...]) -> None:
     """No store, no settings, no drawing of tables."""
     found = imported(*command, *NOWHERE)
-    heavy = {*HEAVY, "adapter.config", "adapter.core", "adapter.cache", "adapter.rpc.etcd_pb2", "adapter.rpc.meta_service_pb2"}
+    heavy = {
+        *HEAVY,
+        "adapter.runtime.config",
+        "adapter.sidecar.engine.core",
+        "adapter.sidecar.storage.store",
+        "adapter.rpc.etcd_pb2",
+        "adapter.rpc.meta_service_pb2",
+    }
     assert "grpc" in found
     assert found & heavy == set()
 

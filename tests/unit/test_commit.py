@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from adapter.committer import Reconcile, Standing
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
-from adapter.model import Status
-from adapter.testing import FakeMeta
+from adapter.model.records import Status
+from adapter.sidecar.engine.changes import Reconcile, Standing
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
     PATIENCE_S,
     HeldMeta,

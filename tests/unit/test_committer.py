@@ -7,12 +7,13 @@ from typing import Any
 import anyio
 import pytest
 
-from adapter.committer import Change, Commit, Forget, Load, Reconcile, Standing
-from adapter.config import WalSync
-from adapter.core import Core
 from adapter.errors import ContendedError, DiskFullError, NotReadyError, StorageFailedError
-from adapter.model import CommitMode, OffsetRecord
-from adapter.testing import FakeMeta, eventually
+from adapter.model.records import CommitMode, OffsetRecord
+from adapter.sidecar.config import WalSync
+from adapter.sidecar.engine.changes import Change, Commit, Forget, Load, Reconcile, Standing
+from adapter.sidecar.engine.core import Core
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit_of, core_over, key, record, rocks_of, tombstone, watched
 
 A, B, C = key("a"), key("b"), key("c")

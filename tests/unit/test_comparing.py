@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.codec import encode_key
 from adapter.errors import AdapterError, ContendedError, TimedOutError
-from adapter.meta_client import GroupsPage
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
-from adapter.reads import Wanted
-from adapter.testing import FakeMeta
+from adapter.meta.client import GroupsPage
+from adapter.model.codec import encode_key
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record
 from tests.unit.test_recovery import Records, counts, left_behind, local, lost
 

@@ -11,10 +11,11 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from adapter.addresses import is_loopback, split_address
-from adapter.config import AdapterConfig, Section, load, parse
 from adapter.errors import ConfigError
 from adapter.metaservice.config import MetaConfig
+from adapter.runtime.addresses import is_loopback, split_address
+from adapter.runtime.config import Section, load, parse
+from adapter.sidecar.config import AdapterConfig
 
 FILES = Path(__file__).parents[2] / "config"
 KINDS: dict[str, type[Section]] = {"adapter.toml": AdapterConfig, "meta.toml": MetaConfig}

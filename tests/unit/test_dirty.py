@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.dirty import DirtyKeys
-from adapter.hot import Held
-from adapter.model import GroupKey, OffsetKey
+from adapter.model.records import GroupKey, Held, OffsetKey
+from adapter.sidecar.engine.dirty import DirtyKeys
 from tests.unit.helpers import key, record
 
 G = GroupKey("default", "g")

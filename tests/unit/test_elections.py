@@ -12,11 +12,11 @@ import pytest
 from google.protobuf.message import Message
 
 from adapter.errors import MetaUnavailableError
-from adapter.etcd.cluster import EtcdCluster
-from adapter.etcd.elections import Elections
 from adapter.metaservice.config import EtcdSection, MembersSection
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.elections import Elections
 from adapter.rpc import etcd_pb
-from adapter.testing import eventually
+from adapter.testing.waiting import eventually
 
 LONG_MS = 30_000  # the deadline of a call; nothing here takes that long
 

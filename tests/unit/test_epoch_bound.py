@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from adapter.errors import RefusedError
 from adapter.metaservice.engine import settle
-from adapter.model import (
+from adapter.model.records import (
     EPOCH_LIMIT,
     EPOCH_MAX,
     CommitMode,
@@ -19,11 +19,11 @@ from adapter.model import (
     expired,
     next_era,
 )
-from adapter.placing import LoadedGroups, place
-from adapter.plans import Reset, To
-from adapter.reads import Wanted
-from adapter.testing import FakeMeta
-from adapter.views import describe_row
+from adapter.sidecar.api.replies import describe_row
+from adapter.sidecar.engine.commit_rules import LoadedGroups, place
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, core_over, key, record
 
 A = key("a")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from adapter.epochless import save
 from adapter.errors import MetaUnavailableError
-from adapter.model import OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
-from adapter.testing import FakeMeta
+from adapter.meta.epochless import save
+from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, core_over, during, key, record
 from tests.unit.test_recovery import counts, left_behind
 

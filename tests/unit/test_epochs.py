@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.metaservice.engine import settle
-from adapter.model import (
+from adapter.model.records import (
     EPOCH_MAX,
     ERA_BITS,
     CommitMode,

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import pytest
 
-from adapter.codec import pack_names
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.engine import Expiry
-from adapter.metaservice.etcd_expiry import CHANGES, Expirer
-from adapter.metaservice.etcd_lane import Lane
-from adapter.metaservice.etcd_values import Keys, decode_value, encode_value
-from adapter.metaservice.layout import Layout, first_layout
-from adapter.model import OffsetKey, OffsetRecord, expired
+from adapter.metaservice.etcd.expiry import CHANGES, Expirer
+from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
+from adapter.metaservice.etcd.sharding import Layout, first_layout
+from adapter.metaservice.etcd.txn_batcher import Lane
+from adapter.model.codec import pack_names
+from adapter.model.records import OffsetKey, OffsetRecord, expired
 from adapter.rpc import etcd_pb
 from tests.unit.fake_etcd import MAX_TXN_OPS, FakeCluster
 from tests.unit.helpers import key, record

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError
-from adapter.metaservice.etcd_lane import Item, Lane
-from adapter.metaservice.etcd_values import Keys, decode_value, encode_value
-from adapter.model import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
+from adapter.metaservice.etcd.txn_batcher import Item, Lane
+from adapter.model.records import FIRST_EPOCH, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 from tests.unit.fake_etcd import MAX_TXN_OPS, FakeCluster
 from tests.unit.helpers import key, record, tombstone

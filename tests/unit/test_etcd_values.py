@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.codec import pack_names
-from adapter.metaservice.etcd_values import Keys, decode_value, encode_value
-from adapter.model import OffsetRecord
+from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
+from adapter.model.codec import pack_names
+from adapter.model.records import OffsetRecord
 from tests.unit.helpers import key, record, tombstone
 
 TEXT = st.text(alphabet="\0\x01aé\uffff", max_size=3)

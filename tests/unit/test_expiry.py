@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.committer import Reconcile
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.expiry import HOUR_MS, LOOKED_AT, PAUSE_S, TOMBSTONE_MS
-from adapter.groups import PAGE_KEYS
-from adapter.metrics import AdapterMetrics
-from adapter.model import GroupKey, Member, OffsetRecord, Status, expired
-from adapter.testing import eventually
+from adapter.model.records import GroupKey, Member, OffsetRecord, Status, expired
+from adapter.sidecar.engine.changes import Reconcile
+from adapter.sidecar.engine.expiry import HOUR_MS, LOOKED_AT, PAUSE_S, TOMBSTONE_MS
+from adapter.sidecar.engine.groups import PAGE_KEYS
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.testing.waiting import eventually
 from tests.unit.expiring import (
     GROUP,
     NOW_MS,

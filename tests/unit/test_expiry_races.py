@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from adapter.cache import OffsetCache
-from adapter.core import Core
 from adapter.errors import FencedError, MetaUnavailableError
-from adapter.groups import PAGE_KEYS
-from adapter.model import Member, OffsetKey
-from adapter.testing import adapter_config, eventually, running_sidecar
-from adapter.writing import Stored
+from adapter.model.records import Member, OffsetKey
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.groups import PAGE_KEYS
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.write_batch import Stored
+from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import eventually
 from tests.unit.expiring import (
     GROUP,
     NOW_MS,

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from adapter.cache import OffsetCache
-from adapter.commit_requests import parse_commit
-from adapter.committer import Change, Commit, Forget, Standing
-from adapter.core import Core
 from adapter.errors import DiskFullError, FencedError, InvalidInputError, MetaUnavailableError, NotReadyError
-from adapter.model import CommitMode, GroupKey, Member, OffsetKey
-from adapter.reads import Wanted
+from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta, eventually
+from adapter.sidecar.api.commit_requests import parse_commit
+from adapter.sidecar.engine.changes import Change, Commit, Forget, Standing
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import HeldMeta, commit_of, core_over, crash, key, record, send, watched
 
 G, H = GroupKey("default", "g"), GroupKey("default", "h")

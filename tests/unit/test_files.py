@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from adapter import files
 from adapter.errors import InvalidInputError
+from adapter.runtime import files
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from adapter.clocks import Clocks
-from adapter.config import FlushSection
-from adapter.core import Core
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.flusher import Flusher
-from adapter.metrics import AdapterMetrics
-from adapter.model import OffsetKey, Status
-from adapter.testing import FakeMeta, eventually
+from adapter.model.records import OffsetKey, Status
+from adapter.runtime.clocks import Clocks
+from adapter.sidecar.config import FlushSection
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.flusher import Flusher
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import (
     PATIENCE_S,
     HeldMeta,

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from adapter.codec import encode_key
-from adapter.core import Core
 from adapter.errors import MetaUnavailableError
-from adapter.hot import Run
-from adapter.model import OffsetKey, OffsetRecord, SaveEntry
-from adapter.packed import Chunk, entry_bytes, merge_request
-from adapter.testing import FakeMeta
-from adapter.wire import save_request
+from adapter.meta.packed import Chunk, entry_bytes, merge_request
+from adapter.meta.wire import save_request
+from adapter.model.codec import encode_key
+from adapter.model.records import OffsetKey, OffsetRecord, Run, SaveEntry
+from adapter.sidecar.engine.core import Core
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
     KEYS,
     PATIENCE_S,

@@ -9,7 +9,7 @@ from adapter.errors import InvalidInputError, NotReadyError
 from adapter.formats import files
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow
-from adapter.model import U64_MAX, OffsetKey
+from adapter.model.records import U64_MAX, OffsetKey
 from tests.unit.formats import TEXTUAL, N
 
 GOOD = b'{"offsetTable":{"T@g":{0:5}}}'

@@ -16,7 +16,7 @@ from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_json import IGNORED
 from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, NotReadableError, OffsetRow, Reject
-from adapter.queues import MessageQueue, key_of
+from adapter.model.queues import MessageQueue, key_of
 from tests.unit.formats import TEXTUAL, each
 
 BROKER, CLIENT = Format.ROCKETMQ_BROKER, Format.ROCKETMQ_CLIENT

@@ -9,7 +9,8 @@ from hypothesis import given
 from adapter.formats.files import Format
 from adapter.formats.offsets_json import ROW_MAX
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
-from adapter.model import METADATA_MAX_BYTES, U64_MAX
+from adapter.model.names import METADATA_MAX_BYTES
+from adapter.model.records import U64_MAX
 from tests.unit import formats
 from tests.unit.formats import JSON_ROWS, N, found, lists, read, written
 

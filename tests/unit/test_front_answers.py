@@ -3,8 +3,8 @@
 import pytest
 from hyperframe.frame import DataFrame, SettingsFrame, WindowUpdateFrame
 
-from adapter.front.frames import Code
-from adapter.front.streams import Stream
+from adapter.runtime.http2.frames import Code
+from adapter.runtime.http2.streams import Stream
 from tests.unit.fronts import Server
 
 WINDOW = 65_535

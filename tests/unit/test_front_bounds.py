@@ -17,10 +17,10 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from adapter.front.connection import MESSAGE_MAX, STREAMS_MAX
-from adapter.front.control import NOISE_EARNED, NOISE_FIRST, NOISE_MAX, NOISE_PER_S
-from adapter.front.frames import Code
-from adapter.front.loans import LENT_MAX
+from adapter.runtime.http2.connection import MESSAGE_MAX, STREAMS_MAX
+from adapter.runtime.http2.control import NOISE_EARNED, NOISE_FIRST, NOISE_MAX, NOISE_PER_S
+from adapter.runtime.http2.credit import LENT_MAX
+from adapter.runtime.http2.frames import Code
 from tests.front_client import block, request
 from tests.fuzz.front import held
 from tests.unit.fronts import BLOCK, Server, data, head, message

@@ -14,9 +14,9 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from adapter.front import frames
-from adapter.front.connection import CREDIT, STREAMS_MAX, Connection
-from adapter.front.frames import Code
+from adapter.runtime.http2 import frames
+from adapter.runtime.http2.connection import CREDIT, STREAMS_MAX, Connection
+from adapter.runtime.http2.frames import Code
 from tests.front_client import PREFACE, frames_of, opening
 from tests.unit.fronts import BLOCK, Server, block, data, head, message
 

@@ -3,9 +3,9 @@
 import pytest
 from hpack import Decoder, Encoder
 
-from adapter.front import headers
-from adapter.front.frames import Code, ConnectionFailedError, StreamFailedError
-from adapter.front.headers import HeaderReader
+from adapter.runtime.http2 import headers
+from adapter.runtime.http2.frames import Code, ConnectionFailedError, StreamFailedError
+from adapter.runtime.http2.headers import HeaderReader
 from tests.front_client import Fields, block, request
 
 PLAIN = request()

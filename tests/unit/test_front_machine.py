@@ -12,10 +12,10 @@ from h2.settings import SettingCodes
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from adapter.front.connection import Connection
-from adapter.front.frames import Code
-from adapter.front.loans import LENT_MAX
-from adapter.front.streams import CALL, ENDED, MESSAGE, RESET, Stream
+from adapter.runtime.http2.connection import Connection
+from adapter.runtime.http2.credit import LENT_MAX
+from adapter.runtime.http2.frames import Code
+from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Stream
 from tests.front_client import Client, message
 
 EXAMPLES = int(os.environ.get("FRONT_EXAMPLES", "25"))

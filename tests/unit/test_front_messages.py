@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from hyperframe.frame import HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
-from adapter.front.connection import MESSAGE_MAX
-from adapter.front.frames import Code
-from adapter.front.loans import LENT_MAX
+from adapter.runtime.http2.connection import MESSAGE_MAX
+from adapter.runtime.http2.credit import LENT_MAX
+from adapter.runtime.http2.frames import Code
 from tests.unit.fronts import Server, Told, data, message
 
 WINDOW = 65_535

@@ -3,8 +3,8 @@
 import pytest
 from hyperframe.frame import RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
-from adapter.front.connection import STREAMS_MAX
-from adapter.front.frames import Code
+from adapter.runtime.http2.connection import STREAMS_MAX
+from adapter.runtime.http2.frames import Code
 from tests.unit.fronts import BLOCK, Server, block, data, head, message, request
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from adapter.history import ADAPTER, META, History, Kind, Position
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
+from adapter.testing.history import ADAPTER, META, History, Kind, Position
 from tests.unit.helpers import key
 
 A, B, C = key("a"), key("b"), key("c")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from adapter.history import ADAPTER, META, History, Kind, Value
-from adapter.model import OffsetKey
+from adapter.model.records import OffsetKey
+from adapter.testing.history import ADAPTER, META, History, Kind, Value
 from tests.unit.helpers import key
 
 A, B, C = key("a"), key("b"), key("c")

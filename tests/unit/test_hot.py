@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from adapter.cache import OffsetCache
-from adapter.codec import encode_key
-from adapter.hot import Held, HotRecords
-from adapter.model import GroupKey
+from adapter.model.codec import encode_key
+from adapter.model.records import GroupKey, Held
+from adapter.sidecar.storage.record_cache import HotRecords
+from adapter.sidecar.storage.store import OffsetCache
 from tests.unit.helpers import key, record
 
 G, H, J = (GroupKey("default", name) for name in "ghj")

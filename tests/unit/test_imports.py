@@ -9,10 +9,10 @@ HEAVY = ("pyspark", "pyarrow", "numpy", "pandas", "matplotlib", "jinja2", "jdk4p
 LIGHT = (
     "adapter.__main__",
     "adapter.cli.main",
-    "adapter.sidecar",
+    "adapter.sidecar.process",
     "adapter.metaservice.process",
-    "adapter.client",
-    "adapter.blocking",
+    "adapter.client.client",
+    "adapter.client.blocking",
 )
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from annotated_types import Ge, Le
 
-from adapter.config import ClientTls, load, parse
 from adapter.errors import ConfigError
 from adapter.pipeline.config import JobConfig, MetaSection
+from adapter.runtime.config import ClientTls, load, parse
 from tests.unit.test_config import FILES, comment_above, names_in, settings, with_examples
 
 FILE = FILES / "job.toml"

@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.bounds import Bounds, ShardKey
-from adapter.config import JournalSection
 from adapter.errors import ConfigError, MetaUnavailableError
-from adapter.expiry import HOUR_MS
-from adapter.journal import NO_JOURNAL, Counts, Moved, Note, Notes, WrittenJournal, journal_of
-from adapter.model import ERA_BITS, GroupKey, OffsetRecord, Status
-from adapter.plans import Reset, To
-from adapter.reads import Wanted
-from adapter.testing import FakeMeta, adapter_config, eventually, running_sidecar
+from adapter.model.bounds import Bounds, ShardKey
+from adapter.model.records import ERA_BITS, GroupKey, OffsetRecord, Status
+from adapter.sidecar.config import JournalSection
+from adapter.sidecar.engine.expiry import HOUR_MS
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.journal.journal import NO_JOURNAL, WrittenJournal
+from adapter.sidecar.journal.notes import Counts, Moved, Note, Notes
+from adapter.sidecar.journal.opening import journal_of
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import eventually
 from tests.unit.expiring import ExpiringMeta, expiry_of, flushed, shards
 from tests.unit.helpers import commit, commit_of, core_over, key, record, refusing, send
 from tests.unit.journaling import BROKER, NOW_MS, BrokenFiles, Recording, SetTime, flush_of, offsets_in, rows_in, section_of
@@ -138,7 +142,7 @@ async def test_an_admins_changes_are_told_with_what_stood_before(tmp_path: Path)
 
 async def test_of_a_change_that_fails_half_way_the_first_half_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in the Meta Service."""
-    monkeypatch.setattr("adapter.resets.SAVE_ENTRIES", 1)
+    monkeypatch.setattr("adapter.sidecar.engine.resets.SAVE_ENTRIES", 1)
     journal = Recording()
     meta = FakeMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta, journal=journal) as core:
@@ -259,7 +263,7 @@ async def test_a_writer_that_hangs_holds_up_no_commit(tmp_path: Path, monkeypatc
             self.gate.clear()
             made.append(self)
 
-    monkeypatch.setattr("adapter.journal_files.SegmentFiles", Hanging)
+    monkeypatch.setattr("adapter.sidecar.journal.segments.SegmentFiles", Hanging)
     journal = journal_of(BROKER, section_of(tmp_path / "j"))
     async with journal.running():
         async with core_over(tmp_path, FakeMeta(), knows=["g"], journal=journal) as core:

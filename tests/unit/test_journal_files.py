@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.config import JournalSection
-from adapter.journal_files import SegmentFiles
-from adapter.journal_frames import framed, write_all
-from adapter.tables import BROKER as BROKER_KEY
-from adapter.tables import JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
+from adapter.model.schemas import BROKER as BROKER_KEY
+from adapter.model.schemas import JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
+from adapter.sidecar.config import JournalSection
+from adapter.sidecar.journal.frames import framed, write_all
+from adapter.sidecar.journal.segments import SegmentFiles
 from tests.unit.journaling import DAY, DAY_MS, NOW_MS, batch_of, files_of, offsets_in, open_segments, rows_in, segments
 
 KIB_64 = 65_536
@@ -220,13 +220,13 @@ def test_a_write_that_failed_half_way_is_written_over(tmp_path: Path, monkeypatc
         write_all(file, data[: len(data) // 2], at)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("adapter.journal_files.write_all", half)
+    monkeypatch.setattr("adapter.sidecar.journal.segments.write_all", half)
     with pytest.raises(OSError, match="No space left"):
         files.append(batch_of([2], 1), NOW_MS)
     with pytest.raises(OSError, match="No space left"):
         files.finish()
     assert segments(tmp_path) == []
-    monkeypatch.setattr("adapter.journal_files.write_all", write_all)
+    monkeypatch.setattr("adapter.sidecar.journal.segments.write_all", write_all)
     files.append(batch_of([2], 1), NOW_MS)
     files.append(batch_of([3], 2), NOW_MS)
     files.finish()

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.bounds import Bounds, ReportedBounds, ShardKey
-from adapter.journal import Flushed, Moved, Moves
-from adapter.journal_frames import framed, read
-from adapter.journal_rows import Row, heartbeat, rows_of, to_batch
-from adapter.model import OffsetRecord, SaveEntry, SaveOutcome, Status
-from adapter.tables import JOURNAL, KINDS, LONG_MAX
+from adapter.model.bounds import Bounds, ShardKey
+from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.model.schemas import JOURNAL, KINDS, LONG_MAX
+from adapter.sidecar.journal.frames import framed, read
+from adapter.sidecar.journal.notes import Flushed, Moved, Moves
+from adapter.sidecar.journal.rows import Row, heartbeat, rows_of, to_batch
+from adapter.sidecar.shard_bounds import ReportedBounds
 from tests.unit.helpers import KEYS, RECORDS, key, record
 from tests.unit.journaling import NOW_MS, batch_of, moves_of
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.journal import Notes
-from adapter.journal_writer import RETRY_FIRST_S, RETRY_MAX_S, SLICE_ROWS, SegmentWriter
-from adapter.testing import eventually
+from adapter.sidecar.journal.notes import Notes
+from adapter.sidecar.journal.writer import RETRY_FIRST_S, RETRY_MAX_S, SLICE_ROWS, SegmentWriter
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import key
 from tests.unit.journaling import (
     DAY_MS,
@@ -215,7 +215,7 @@ async def test_a_bug_costs_its_rows_and_not_the_journal(tmp_path: Path) -> None:
 
 def test_a_disk_that_does_not_answer_does_not_hold_up_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a limit the process goes on to its end; the rows were handed over, or are lost."""
-    monkeypatch.setattr("adapter.journal_writer.STOP_LIMIT_S", 0.05)
+    monkeypatch.setattr("adapter.sidecar.journal.writer.STOP_LIMIT_S", 0.05)
     writer, notes, files = writer_over(tmp_path, SetTime())
     files.gate.clear()
     with capture_logs() as logs:

@@ -10,19 +10,19 @@ from pathlib import Path
 import anyio
 import pytest
 
-from adapter.admin import MAX_DESCRIBED
-from adapter.cache import OffsetCache
-from adapter.commit_requests import MAX_GROUPS, MAX_OFFSETS, parse_commit, parse_in_slices, size_of
-from adapter.committer import Load
-from adapter.core import Core
 from adapter.errors import ContendedError, InvalidInputError, OverloadedError, TooLargeError
-from adapter.large import MAX_NAMED, SLICE_ROWS, LargeCalls, Room
-from adapter.model import GroupKey, OffsetKey, OffsetRecord
-from adapter.plans import Reset, To
-from adapter.reads import ReadMode, Wanted
-from adapter.requests import parse_wanted
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta
+from adapter.runtime.large_calls import MAX_NAMED, SLICE_ROWS, LargeCalls, Room
+from adapter.sidecar.api.commit_requests import MAX_GROUPS, MAX_OFFSETS, parse_commit, parse_in_slices, size_of
+from adapter.sidecar.api.offset_admin import MAX_DESCRIBED
+from adapter.sidecar.api.requests import parse_wanted
+from adapter.sidecar.engine.changes import Load
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import PATIENCE_S, commit_of, core_over, key, record, send
 
 GROUP = GroupKey("default", "g")
@@ -178,7 +178,7 @@ async def test_an_answer_that_would_be_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int
 ) -> None:
     """By rows and by bytes; half of them by name are answered."""
-    monkeypatch.setattr("adapter.reads.MAX_ROWS", rows)
+    monkeypatch.setattr("adapter.sidecar.engine.reads.MAX_ROWS", rows)
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=500)
         with pytest.raises(TooLargeError, match="name some of the shards in each of several calls, or use ListOffsets"):
@@ -190,7 +190,7 @@ async def test_a_page_of_groups_ends_within_a_group_and_the_next_one_counts_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small the pages are, each group is there once, with all of its shards, tombstones and dirty ones."""
-    monkeypatch.setattr("adapter.groups.MAX_VISITED", SLICE_ROWS)
+    monkeypatch.setattr("adapter.sidecar.engine.groups.MAX_VISITED", SLICE_ROWS)
     async with core_over(tmp_path, FakeMeta()) as core:
         for group, count in (("a", 1), ("b", 700), ("c", 2), ("d", SLICE_ROWS), ("e", 3)):
             await fill(core, group, count)
@@ -255,7 +255,7 @@ async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: P
 
 async def test_of_groups_that_were_forgotten_long_ago_nobody_is_sure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which forgets were of which groups is remembered for so many; beyond, a load from before is refused."""
-    monkeypatch.setattr("adapter.placing.MAX_ABSENT", 2)
+    monkeypatch.setattr("adapter.sidecar.engine.commit_rules.MAX_ABSENT", 2)
     async with core_over(tmp_path, FakeMeta()) as core:
         loaded = core.committer.loaded
         forgets = loaded.forgets
@@ -359,7 +359,7 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
 
 async def test_a_change_of_more_than_one_call_may_change_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a whole group; its shards by name are taken, in several calls. Tombstones do not count."""
-    monkeypatch.setattr("adapter.resets.MAX_CHANGES", 300)
+    monkeypatch.setattr("adapter.sidecar.engine.resets.MAX_CHANGES", 300)
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=500)
         for change in (reset, delete, clone):
@@ -373,7 +373,7 @@ async def test_a_change_of_more_than_one_call_may_change_is_refused(tmp_path: Pa
 
 async def test_a_group_too_large_for_a_change_is_not_brought_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is counted where it is: a million offsets would be loaded for a refusal."""
-    monkeypatch.setattr("adapter.resets.MAX_CHANGES", 300)
+    monkeypatch.setattr("adapter.sidecar.engine.resets.MAX_CHANGES", 300)
     async with core_over(tmp_path, FakeMeta({OffsetKey(*GROUP, shard): record(1) for shard in NAMED[:400]})) as core:
         for change in (reset, delete, clone):
             with pytest.raises(TooLargeError, match=r"default/g has more than 300 offsets"):

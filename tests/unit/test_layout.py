@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.codec import pack_names
 from adapter.errors import InvalidInputError, StoreDamagedError
-from adapter.metaservice.layout import Layout, first_layout
+from adapter.metaservice.etcd.sharding import Layout, first_layout
+from adapter.model.codec import pack_names
 
 GROUPS = 3_000
 PACKED = [pack_names("cluster", "default", f"group-{number}") for number in range(GROUPS)]

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.metaservice.config import EtcdSection, PlacementSection
-from adapter.metaservice.leader_watchers import LeaderMetrics, LoggedLeaders, Watcher
-from adapter.metaservice.leaders import Balancer, Leaders
-from adapter.metaservice.placement import BEHIND_ENTRIES, apart
-from adapter.metaservice.turns import AGAIN_S, RENEW_S, TTL_S, OthersTurnError, Turn, TurnOverError, Turns
+from adapter.metaservice.etcd.leader_balancer import Balancer, Leaders
+from adapter.metaservice.etcd.leader_metrics import LeaderMetrics, LoggedLeaders, Watcher
+from adapter.metaservice.etcd.leader_placement import BEHIND_ENTRIES, apart
+from adapter.metaservice.etcd.lease import AGAIN_S, RENEW_S, TTL_S, OthersTurnError, Turn, TurnOverError, Turns
 from tests.model.loop import Process, VirtualLoop
 from tests.unit.leader_fakes import COMMITTED, FakeEtcd, Seen, in_virtual_time
 
@@ -130,7 +130,7 @@ async def test_a_member_that_does_not_answer_is_not_asked() -> None:
 @in_virtual_time
 async def test_when_a_move_is_refused_another_member_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that refused is not asked again during the cool-down, and the leader is not held by a move that was none."""
-    monkeypatch.setattr("adapter.metaservice.leaders.MOVE_S", 1_000.0)  # what is refused is not waited for
+    monkeypatch.setattr("adapter.metaservice.etcd.leader_balancer.MOVE_S", 1_000.0)  # what is refused is not waited for
     fleet, seen = Fleet(), Seen()
 
     async def refuse(node: str) -> None:
@@ -179,7 +179,7 @@ async def test_a_leader_that_went_counts_whatever_the_call_was_answered() -> Non
 @in_virtual_time
 async def test_a_leader_that_did_not_go_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the call was answered as if it had."""
-    monkeypatch.setattr("adapter.metaservice.leaders.MOVE_S", 0.0)
+    monkeypatch.setattr("adapter.metaservice.etcd.leader_balancer.MOVE_S", 0.0)
     fleet, seen = Fleet(), Seen()
 
     async def stay(_: str) -> None:

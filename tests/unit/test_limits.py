@@ -12,22 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.broker_log import NoBrokerLog
-from adapter.cache import OffsetCache
-from adapter.clocks import Clocks
-from adapter.core import running_core
+from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import DiskFullError, InvalidInputError, MetaUnavailableError, NotReadyError, OverloadedError
-from adapter.failures import FAILED, META_SERVICE, SERVER
 from adapter.metaservice import limits
 from adapter.metaservice.config import LimitsSection
 from adapter.metaservice.limits import MAX_DELAY_S, MIN_DELAY_S, SPREAD, Limit, Limits
-from adapter.metrics import AdapterMetrics, MetaMetrics
-from adapter.model import SaveEntry, SaveOutcome
-from adapter.plans import Reset, To
-from adapter.reads import Wanted
-from adapter.retry import retrying
-from adapter.statuses import MAX_PUSHBACK_S, PUSHBACK, pushback_s, status_of, trailing_of
-from adapter.testing import FakeMeta, adapter_config
+from adapter.metaservice.metrics import MetaMetrics
+from adapter.model.records import SaveEntry, SaveOutcome
+from adapter.runtime.clocks import Clocks
+from adapter.runtime.failures import FAILED, META_SERVICE, SERVER
+from adapter.runtime.retry import retrying
+from adapter.runtime.statuses import MAX_PUSHBACK_S, PUSHBACK, pushback_s, status_of, trailing_of
+from adapter.sidecar.engine.core import running_core
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.loop import VirtualLoop
 from tests.unit.helpers import commit_of, core_over, key, send

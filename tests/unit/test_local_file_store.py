@@ -14,10 +14,10 @@ import anyio.lowlevel
 import pytest
 import structlog.testing
 
+from adapter.client.offset_store.local_file import LocalFileOffsetStore
+from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
 from adapter.errors import InvalidInputError
-from adapter.offset_store.local_file import LocalFileOffsetStore
-from adapter.offset_store.store import OffsetStoreError, ReadOffsetType
-from adapter.queues import MessageQueue
+from adapter.model.queues import MessageQueue
 
 A, B = (MessageQueue("orders", number, "broker-a") for number in range(2))
 CLIENT_ID = "192.168.1.5@DEFAULT"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from adapter.commit_requests import parse_commit
-from adapter.committer import Standing
-from adapter.core import Core
 from adapter.errors import AdapterError, DiskFullError
-from adapter.model import CommitMode, OffsetKey, OffsetRecord
+from adapter.model.records import CommitMode, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta
+from adapter.sidecar.api.commit_requests import parse_commit
+from adapter.sidecar.engine.changes import Standing
+from adapter.sidecar.engine.core import Core
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record, watched
 from tests.unit.test_columns import NOW_MS, STANDING
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.cache import OffsetCache
-from adapter.dirty import DirtyKeys
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError
-from adapter.lone import LoneCommits
-from adapter.model import OffsetKey, OffsetRecord
-from adapter.writing import Stored
+from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.fast_path import LoneCommits
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.write_batch import Stored
 from tests.model.disk import Platter, SimBatch, SimDisk
 from tests.unit.helpers import key, record
 from tests.unit.test_columns import NOW_MS

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.bounds import ShardKey
-from adapter.memory_log import MemoryLog
+from adapter.model.bounds import ShardKey
+from adapter.testing.broker_log import MemoryLog
 
 S = ShardKey("default", "s")
 TIMES = st.integers(0, 12)

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from rocksdict import Rdict
 
-from adapter import rocks
-from adapter.codec import encode_key, encode_record, pack_names
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
-from adapter.metaservice import rocksdb_repair, rocksdb_store
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.metaservice.rocksdb_metadata import RocksDbMetadata
-from adapter.metaservice.rocksdb_store import DATA, FAMILIES, REPAIRED, check, open_store
-from adapter.model import LocalStore, OffsetKey, OffsetRecord, SaveEntry
-from adapter.testing import eventually
-from adapter.watermark import Watermark
+from adapter.metaservice.rocksdb import repair, store
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
+from adapter.metaservice.rocksdb.store import DATA, FAMILIES, REPAIRED, check, open_store
+from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.records import LocalStore, OffsetKey, OffsetRecord, SaveEntry
+from adapter.runtime import rocks
+from adapter.runtime.watermark import Watermark
+from adapter.testing.waiting import eventually
 from tests.durability.test_wal_damage import DAMAGE, WAL_DAMAGE
 from tests.unit.helpers import key, record
 
@@ -91,7 +91,7 @@ async def test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired(damage: 
         with pytest.raises(StoreDamagedError, match="meta repair"):
             RocksDbEngine.open(path)
     assert files(path) == damaged
-    told = rocksdb_repair.repair(path, 0)
+    told = repair.repair(path, 0)
     (kept,) = path.glob("damaged-*")
     assert str(kept) in told
     assert {name: data for name, data in files(kept).items() if name.startswith("db")} == {
@@ -120,7 +120,7 @@ async def test_no_revision_of_the_metadata_is_given_twice_after_a_loss(tmp_path:
         shutil.copytree(tmp_path / "meta", tmp_path / "damaged")
     shutil.rmtree(tmp_path / "damaged" / "db")
     shutil.copytree(tmp_path / "older", tmp_path / "damaged" / "db")
-    rocksdb_repair.repair(tmp_path / "damaged", 0)
+    repair.repair(tmp_path / "damaged", 0)
     async with running(tmp_path / "damaged") as engine:
         found = await RocksDbMetadata(engine).get(CLUSTER, "k")
         assert found
@@ -140,7 +140,7 @@ async def test_a_repair_finds_everything_when_only_the_list_of_files_is_damaged(
         known = await engine.report_store(CLUSTER, STORE, b"", 9)
     shutil.copytree(killed, tmp_path / "meta")
     DAMAGE[damage](tmp_path / "meta" / "db")
-    rocksdb_repair.repair(tmp_path / "meta", 0)
+    repair.repair(tmp_path / "meta", 0)
     async with running(tmp_path / "meta") as engine:
         assert await held(engine) == before
         assert (await RocksDbMetadata(engine).list_page(CLUSTER, "", 100, "")).entries == metadata
@@ -212,7 +212,7 @@ async def test_a_watermark_that_cannot_be_read_is_damage(damage: str, killed: Pa
     for _ in range(2):
         with pytest.raises(StoreDamagedError, match="watermark is missing or unreadable"):
             RocksDbEngine.open(path)
-    rocksdb_repair.repair(path, 0)
+    repair.repair(path, 0)
     engine = RocksDbEngine.open(path)
     assert engine.loss()
     engine.close()
@@ -295,7 +295,7 @@ async def test_only_one_process_has_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreLockedError, match="another process"):
         open_store(tmp_path / "meta")
     with pytest.raises(StoreLockedError, match="another process"):
-        rocksdb_repair.repair(tmp_path / "meta", 0)
+        repair.repair(tmp_path / "meta", 0)
     engine.close()
     RocksDbEngine.open(tmp_path / "meta").close()
 
@@ -312,19 +312,19 @@ def test_a_repair_without_file_descriptors_leaves_nothing_out(
         raise StorageFailedError("IO error: While open a file for random read: 000013.sst: Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(rocksdb_store, "read_only", fails)
-        patch.setattr(rocksdb_repair, "_is_whole", lambda *_: False)
+        patch.setattr(store, "read_only", fails)
+        patch.setattr(repair, "_is_whole", lambda *_: False)
         with pytest.raises(StorageFailedError, match="raise the limit of open files, and repair again"):
-            rocksdb_repair.repair(tmp_path / "meta", 0)
+            repair.repair(tmp_path / "meta", 0)
     assert {name: data for name, data in files(tmp_path / "meta").items() if not name.startswith("db.new")} == before
-    assert "is kept in" in rocksdb_repair.repair(tmp_path / "meta", 0)
+    assert "is kept in" in repair.repair(tmp_path / "meta", 0)
 
 
 async def test_an_intact_store_is_not_repaired(killed: Path, tmp_path: Path) -> None:
     """Its incarnation would make every adapter push all it has for nothing."""
     shutil.copytree(killed, tmp_path / "meta")
     before = files(tmp_path / "meta")
-    assert "nothing was done" in rocksdb_repair.repair(tmp_path / "meta", 0)
+    assert "nothing was done" in repair.repair(tmp_path / "meta", 0)
     assert files(tmp_path / "meta") == before
 
 
@@ -345,17 +345,17 @@ async def test_a_repair_that_is_killed_is_run_again(
 
     with monkeypatch.context() as patch:
         if step == "built":
-            patch.setattr(rocksdb_repair, "_put_in_place", ends)
+            patch.setattr(repair, "_put_in_place", ends)
         elif step == "set aside":
             patch.setattr(Watermark, "advance", ends)
         else:
             patch.setattr(Watermark, "sync", ends)
         with pytest.raises(KilledError):
-            rocksdb_repair.repair(path, 0)
+            repair.repair(path, 0)
     assert (path / REPAIRED).exists()
     with pytest.raises(StoreDamagedError, match="Run `offset-adapter meta repair"):
         RocksDbEngine.open(path)
-    rocksdb_repair.repair(path, 0)
+    repair.repair(path, 0)
     async with running(path) as engine:
         assert len(await held(engine)) == len(KEYS)
         assert engine.loss()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.codec import encode_key, encode_record, pack_names
 from adapter.metaservice.engine import Expiry, MergeCounts
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.model import SaveEntry, SaveOutcome, Status
-from adapter.testing import eventually
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.model.codec import encode_key, encode_record, pack_names
+from adapter.model.records import SaveEntry, SaveOutcome, Status
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import key, record
 
 CLUSTER = "c"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.clocks import CLOCK_LIMIT_MS
-from adapter.meta_told import SeenMarks, Skew, Told
-from adapter.model import StoreMark, StoreStart
+from adapter.meta.store_marks import SeenMarks, Skew, Told
+from adapter.model.records import StoreMark, StoreStart
+from adapter.runtime.clocks import CLOCK_LIMIT_MS
 
 ONE, OTHER = b"one store, of 16", b"another, also 16"
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from adapter.cache import OffsetCache
-from adapter.core import Core
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, RefusedError, StorageFailedError, UnknownCallError
-from adapter.model import KnownStore, LocalStore, OffsetKey, OffsetRecord
-from adapter.reads import ReadMode, Wanted
-from adapter.testing import FakeMeta, eventually
+from adapter.model.records import KnownStore, LocalStore, OffsetKey, OffsetRecord, ReadMode
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, core_over, doom, key, record
 
 A, B = key("a"), key("b")

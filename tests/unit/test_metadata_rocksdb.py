@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from adapter.metaservice.metadata import Entry, Page, RevisionConflictError
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.metaservice.rocksdb_metadata import RocksDbMetadata
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
 
 C = "c"
 Work = Callable[[RocksDbMetadata], Awaitable[object]]

@@ -5,21 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.errors import InvalidInputError
-from adapter.model import (
-    METADATA_MAX_BYTES,
-    CommitMode,
-    OffsetRecord,
-    Status,
-    as_seen,
-    check_metadata,
-    check_name,
-    check_topic,
-    decide,
-    meet,
-    merge,
-    name_problem,
-    resolve,
-)
+from adapter.model.names import METADATA_MAX_BYTES, check_metadata, check_name, check_topic, name_problem
+from adapter.model.records import CommitMode, OffsetRecord, Status, as_seen, decide, meet, merge, resolve
 from tests.unit.helpers import RECORDS, U64, key, record, tombstone
 
 STANDING = st.none() | RECORDS

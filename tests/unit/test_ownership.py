@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.committer import Reconcile
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.model import OffsetKey
-from adapter.reads import Wanted
-from adapter.testing import FakeMeta
+from adapter.model.records import OffsetKey
+from adapter.sidecar.engine.changes import Reconcile
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send
 
 A, B, C = key("a"), key("b"), key("c")

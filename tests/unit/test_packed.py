@@ -11,25 +11,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter import packed
-from adapter.clocks import wall_ms
-from adapter.codec import encode_key
 from adapter.errors import MetaUnavailableError
-from adapter.hot import Held, Run
-from adapter.journal import Flushed
-from adapter.journal_rows import rows_of
-from adapter.metaservice import service
+from adapter.meta import packed
+from adapter.meta.packed import Chunk, Outcomes, chunks, merge_outcomes, merge_request
+from adapter.meta.wire import save_outcome, save_request
+from adapter.metaservice import offset_service
 from adapter.metaservice.config import LimitsSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.limits import Limits
-from adapter.metaservice.rocksdb_engine import RocksDbEngine
-from adapter.metaservice.service import MetaService
-from adapter.metrics import MetaMetrics
-from adapter.model import EPOCH_MAX, GroupKey, LocalStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_first
-from adapter.packed import Chunk, Outcomes, chunks, merge_outcomes, merge_request
+from adapter.metaservice.metrics import MetaMetrics
+from adapter.metaservice.offset_service import MetaService
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.model.codec import encode_key
+from adapter.model.records import (
+    EPOCH_MAX,
+    GroupKey,
+    Held,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    Run,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    as_first,
+)
 from adapter.rpc import meta_pb
-from adapter.testing import FakeMeta
-from adapter.wire import save_outcome, save_request
+from adapter.runtime.clocks import wall_ms
+from adapter.sidecar.journal.notes import Flushed
+from adapter.sidecar.journal.rows import rows_of
+from adapter.testing.fake_meta import FakeMeta
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import commit, commit_of, core_over, key, record, send, tombstone
 
@@ -203,7 +214,7 @@ async def test_what_an_answer_has_no_room_for_is_sent_again(monkeypatch: pytest.
     """Whatever a few small entries meet, the answer stays under what a message may have."""
     engine = MemoryEngine(wall_ms)
     await engine.save("c", [SaveEntry(key(shard), record(9, metadata="m" * 100)) for shard in "abcd"])
-    monkeypatch.setattr(service, "ANSWER_BYTES", 300)
+    monkeypatch.setattr(offset_service, "ANSWER_BYTES", 300)
     outcomes = await PackedMeta(engine).save(chunk_of([(key(shard), record(5)) for shard in "abcde"]))
     assert [outcome.status for outcome in outcomes] == [SUPERSEDED, SUPERSEDED, UNAVAILABLE, UNAVAILABLE, APPLIED]
 

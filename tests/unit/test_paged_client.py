@@ -9,14 +9,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from adapter import meta_client
-from adapter.config import MetaSection
 from adapter.errors import TimedOutError
-from adapter.meta_client import LOAD_ROWS, MIN_ROWS, PAGE_ROWS, GrpcMetaClient
+from adapter.meta import client as meta_client
+from adapter.meta.client import LOAD_ROWS, MIN_ROWS, PAGE_ROWS, GrpcMetaClient
+from adapter.meta.config import MetaSection
 from adapter.metaservice import group_reads
-from adapter.model import GroupKey, OffsetKey, SaveEntry
+from adapter.model.records import GroupKey, OffsetKey, SaveEntry
 from adapter.rpc import meta_pb
-from adapter.testing import free_port
+from adapter.testing.processes import free_port
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.metaservice.placement import (
+from adapter.metaservice.etcd.leader_placement import (
     BEHIND_ENTRIES,
     FLOOR_MS,
     Member,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.bounds import Bounds
 from adapter.errors import InvalidInputError, UnknownBoundsError
-from adapter.model import ERA_BITS, U64_MAX, OffsetKey, OffsetRecord, expired
-from adapter.plans import Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
+from adapter.model.bounds import Bounds
+from adapter.model.records import ERA_BITS, U64_MAX, OffsetKey, OffsetRecord, expired
+from adapter.sidecar.engine.reset_plans import Known, Reset, To, active_warning, plan_clone, plan_delete, plan_reset
 from tests.unit.helpers import key, record, tombstone
 
 A = key("a")

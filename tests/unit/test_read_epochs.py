@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from adapter.commit_requests import parse_commit
-from adapter.committer import Commit, Load, Standing
-from adapter.core import Core
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError
-from adapter.model import CommitMode, GroupKey, OffsetRecord, SaveEntry, deleted, expired, next_era
+from adapter.model.records import CommitMode, GroupKey, OffsetRecord, SaveEntry, deleted, expired, next_era
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta
-from adapter.views import superseded_rows
+from adapter.sidecar.api.commit_requests import parse_commit
+from adapter.sidecar.api.replies import superseded_rows
+from adapter.sidecar.engine.changes import Commit, Load, Standing
+from adapter.sidecar.engine.core import Core
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, key, record, send, watched
 
 A, B = key("a"), key("b")

@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from adapter import reads
-from adapter.committer import Columns, Commit, Reconcile
-from adapter.core import Core
 from adapter.errors import MetaUnavailableError, NotReadyError, TimedOutError
-from adapter.meta_client import GroupsPage
-from adapter.model import CommitMode, GroupKey, OffsetKey, OffsetRecord
-from adapter.placing import MAX_ABSENT, LoadedGroups
-from adapter.reads import LOAD_GROUPS, GroupLoader, ReadMode, Wanted
-from adapter.testing import FakeMeta, eventually
-from adapter.watermark import Watermark
+from adapter.meta.client import GroupsPage
+from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
+from adapter.runtime.watermark import Watermark
+from adapter.sidecar.engine import reads
+from adapter.sidecar.engine.changes import Columns, Commit, Reconcile
+from adapter.sidecar.engine.commit_rules import MAX_ABSENT, LoadedGroups
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import LOAD_GROUPS, GroupLoader, Wanted
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, commit_of, core_over, crash, key, record, send, tombstone, watched
 
 A, B, C = key("a"), key("b"), key("c")

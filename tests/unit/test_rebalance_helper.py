@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.offset_store.rebalance import Change, Queues, Rebalance, Rebalanced, change
-from adapter.offset_store.remote import RemoteOffsetStore
-from adapter.offset_store.start import ConsumeFromWhere, QueueBounds, Start, StartPositions
-from adapter.queues import MessageQueue
+from adapter.client.offset_store.rebalance import Change, Queues, Rebalance, Rebalanced, change
+from adapter.client.offset_store.remote import RemoteOffsetStore
+from adapter.client.offset_store.start import ConsumeFromWhere, QueueBounds, Start, StartPositions
+from adapter.model.queues import MessageQueue
 from adapter.rpc import offsets_pb
-from adapter.testing import FakeMeta
+from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import serving
 from tests.unit.offset_stores import DOWN, FakeStore, Logs
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from adapter.cache import OffsetCache
-from adapter.core import Core
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError
-from adapter.model import OffsetKey, OffsetRecord
-from adapter.reads import Wanted
-from adapter.recovery import RecoveryReport
-from adapter.testing import FakeMeta
-from adapter.watermark import Watermark
+from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.runtime.watermark import Watermark
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.recovery import RecoveryReport
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, crash, during, key, record, refusing, send, tombstone
 
 A, B, C, D = (key(shard) for shard in "abcd")

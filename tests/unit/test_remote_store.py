@@ -2,10 +2,10 @@
 
 import pytest
 
-from adapter.model import CommitMode
-from adapter.offset_store.remote import RemoteOffsetStore
-from adapter.offset_store.store import OffsetStoreError, ReadOffsetType
-from adapter.queues import MessageQueue
+from adapter.client.offset_store.remote import RemoteOffsetStore
+from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
+from adapter.model.queues import MessageQueue
+from adapter.model.records import CommitMode
 from tests.unit.fake_adapter import FakeAdapter, Fault
 
 A, B, C = (MessageQueue("t", number, "broker-a") for number in range(3))

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.offset_store.remote import RemoteOffsetStore
-from adapter.offset_store.store import OffsetStoreError, ReadOffsetType
-from adapter.queues import MessageQueue
+from adapter.client.offset_store.remote import RemoteOffsetStore
+from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
+from adapter.model.queues import MessageQueue
 from tests.unit.fake_adapter import FakeAdapter, Fault
 
 A = MessageQueue("t", 0, "broker-a")

@@ -5,10 +5,10 @@ import asyncio
 import anyio
 import pytest
 
-from adapter.model import CommitMode
-from adapter.offset_store.remote import RemoteOffsetStore
-from adapter.offset_store.store import ReadOffsetType
-from adapter.queues import MessageQueue
+from adapter.client.offset_store.remote import RemoteOffsetStore
+from adapter.client.offset_store.store import ReadOffsetType
+from adapter.model.queues import MessageQueue
+from adapter.model.records import CommitMode
 from tests.unit.fake_adapter import FakeAdapter
 
 A, B = (MessageQueue("t", number, "broker-a") for number in range(2))

@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 
 from adapter.errors import InvalidInputError
-from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
-from adapter.plans import Known, Reset, To, check_there, no_offset_of, plan_delete
-from adapter.queues import topics_of
-from adapter.reads import Wanted
-from adapter.testing import FakeMeta
+from adapter.model.queues import topics_of
+from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.reset_plans import Known, Reset, To, check_there, no_offset_of, plan_delete
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, commit_of, core_over, key, record, send, tombstone
 
 G = GroupKey("default", "g")
@@ -62,7 +62,7 @@ def test_suggestions_do_not_hold_up_commits() -> None:
     many = {key(f"{'x' * 250}{number:05d}"): record(9) for number in range(5_000)}
     many.update({key(f"order-{number:04d}"): record(9) for number in range(5_000)})
     absent = [key(f"ordre-{number:04d}") for number in range(1_000)]
-    with mock.patch("adapter.plans.get_close_matches", wraps=get_close_matches) as compared:
+    with mock.patch("adapter.sidecar.engine.reset_plans.get_close_matches", wraps=get_close_matches) as compared:
         changes = plan_delete(absent, Known(many))
         no_offset_of(absent, many)
     assert [change.changes for change in changes] == [False] * 1_000

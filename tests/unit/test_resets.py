@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from adapter import resets
-from adapter.core import Core
 from adapter.errors import ContendedError, InvalidInputError, MetaUnavailableError, RefusedError
-from adapter.model import ERA_BITS, GroupKey, Member, SaveEntry, Status, is_deleted
-from adapter.plans import Reset, To
-from adapter.reads import ReadMode, Wanted
-from adapter.testing import FakeMeta
+from adapter.model.records import ERA_BITS, GroupKey, Member, ReadMode, SaveEntry, Status, is_deleted
+from adapter.sidecar.engine import resets
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.reset_plans import Reset, To
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send
 
 G = GroupKey("default", "g")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from adapter import pauses, retry
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError
-from adapter.retry import retrying
+from adapter.runtime import backoff, retry
+from adapter.runtime.retry import retrying
 from tests.model.loop import VirtualLoop
 
 DOWN = MetaUnavailableError("down by the test")
@@ -59,12 +59,12 @@ def test_what_succeeds_is_done_once() -> None:
 def test_pauses_grow_to_the_largest_and_have_jitter() -> None:
     """Never under the first pause, never over the largest; not twice the same times unless the jitter is seeded."""
     began, error = attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=8.0))
-    pauses = [later - earlier for earlier, later in pairwise(began)]
+    backoff = [later - earlier for earlier, later in pairwise(began)]
     assert error is None
-    assert pauses[0] == pytest.approx(1.0)
-    for at, pause in enumerate(pauses):
+    assert backoff[0] == pytest.approx(1.0)
+    for at, pause in enumerate(backoff):
         assert 1.0 - 1e-6 <= pause <= min(2**at, 8.0) + 1e-6
-    assert max(pauses) > 4.0
+    assert max(backoff) > 4.0
     assert attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=8.0))[0] != began
 
 
@@ -72,7 +72,7 @@ def test_seeded_jitter_gives_the_same_times() -> None:
     """The model test is deterministic by it."""
     runs = []
     for _ in range(2):
-        pauses.jitter.seed(7)
+        backoff.jitter.seed(7)
         runs.append(attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=8.0), 100.0))
     assert runs[0] == runs[1]
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Rdict
 
-from adapter import rocks
 from adapter.errors import InvalidInputError
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.rocketmq_json import Queues
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, NotReadableError, Reject
+from adapter.runtime import rocks
 from tests.unit.rocksdb_stores import (
     ENTRIES,
     NAMES,

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rocksdict import BlockBasedOptions, ChecksumType, DBCompressionType, Rdict
 
-from adapter import rocks
 from adapter.errors import InvalidInputError
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.rocketmq_rocksdb import write
 from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow
+from adapter.runtime import rocks
 from tests.unit.rocksdb_stores import (
     TABLE,
     V1_VALUE,

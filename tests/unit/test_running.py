@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from adapter import running
-from adapter.cache import OffsetCache
-from adapter.config import WalSync
+from adapter.sidecar.config import WalSync
+from adapter.sidecar.storage import boot_marker
+from adapter.sidecar.storage.store import OffsetCache
 from tests.unit.helpers import crash, key, record
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_read_is_taken_for_the_worse(tmp_path: Path, conte
 def test_a_clean_close_takes_the_file_away(tmp_path: Path) -> None:
     """A reboot after it means nothing."""
     cache = OffsetCache.open(tmp_path, "interval")
-    assert running.BOOT_ID.read_text().strip() in (tmp_path / "running").read_text()
+    assert boot_marker.BOOT_ID.read_text().strip() in (tmp_path / "running").read_text()
     cache.close()
     assert not (tmp_path / "running").exists()
-    assert not running.machine_went_down(tmp_path / "running")
+    assert not boot_marker.machine_went_down(tmp_path / "running")

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.broker_log import NoBrokerLog
-from adapter.cache import OffsetCache
-from adapter.clocks import Clocks
-from adapter.core import running_core
-from adapter.dirty import DirtyKeys
+from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.metrics import AdapterMetrics
-from adapter.model import OffsetKey, SaveEntry, SaveOutcome
-from adapter.testing import adapter_config
+from adapter.model.records import OffsetKey, SaveEntry, SaveOutcome
+from adapter.runtime.clocks import Clocks
+from adapter.sidecar.engine.core import running_core
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.loop import VirtualLoop
 from tests.unit.helpers import commit_of, core_over, key, record, send

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from adapter.codec import decode_record, encode_record
-from adapter.metaservice.skewed import SkewedClocks, are_ahead, moved, moved_entries, moved_records
-from adapter.metrics import MetaMetrics
-from adapter.model import SaveEntry
+from adapter.metaservice.clock_skew import SkewedClocks, are_ahead, moved, moved_entries, moved_records
+from adapter.metaservice.metrics import MetaMetrics
+from adapter.model.codec import decode_record, encode_record
+from adapter.model.records import SaveEntry
 from tests.unit.helpers import key, record
 
 NOW_MS = 1_700_000_000_000
@@ -66,7 +66,7 @@ def test_a_warning_is_not_repeated_with_each_save(capsys: pytest.CaptureFixture[
     began = time.monotonic()
     told = []
     for seconds in (0, 59, 61):
-        monkeypatch.setattr("adapter.metaservice.skewed.time.monotonic", lambda at=began + seconds: at)
+        monkeypatch.setattr("adapter.metaservice.clock_skew.time.monotonic", lambda at=began + seconds: at)
         clocks.shift_ms(NOW_MS - DAY_MS, NOW_MS, "b")
         told.append("save.clock_skew" in capsys.readouterr().out)
     assert told == [True, False, True]

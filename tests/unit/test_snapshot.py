@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from adapter import rocks, snapshot
-from adapter.cache import OffsetCache
-from adapter.codec import decode_key, decode_record, decode_seq, encode_key, encode_record
 from adapter.errors import StorageFailedError, StoreDamagedError
-from adapter.model import GroupKey, Member, OffsetKey, OffsetRecord
-from adapter.snapshot import PAGE_BYTES, PAGE_RECORDS, Snapshot, Snapshots
-from adapter.testing import eventually
+from adapter.model.codec import decode_key, decode_record, decode_seq, encode_key, encode_record
+from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.runtime import rocks
+from adapter.sidecar.storage import snapshot
+from adapter.sidecar.storage.snapshot import PAGE_BYTES, PAGE_RECORDS, Snapshot, Snapshots
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.testing.waiting import eventually
 from tests.unit.helpers import crash, key, record, tombstone
 
 A, B, C = key("a"), key("b"), key("c")

@@ -9,12 +9,12 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from adapter.client import OffsetClient
-from adapter.codec import decode_key, decode_record
-from adapter.model import OffsetKey
+from adapter.client.client import OffsetClient
+from adapter.model.codec import decode_key, decode_record
+from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.snapshot import PAGE_RECORDS
-from adapter.testing import eventually
+from adapter.sidecar.storage.snapshot import PAGE_RECORDS
+from adapter.testing.waiting import eventually
 from tests.integration.helpers import commits, serving
 
 Reply = offsets_pb.SnapshotOffsetsReply

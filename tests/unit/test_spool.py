@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adapter.cli.spool import Spool, SpoolError
 from adapter.formats.rows import OffsetRow
-from adapter.model import U64_MAX
+from adapter.model.records import U64_MAX
 
 
 def sorted_rows(*rows: OffsetRow) -> list[OffsetRow]:

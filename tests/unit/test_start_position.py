@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from adapter.bounds import ShardKey
-from adapter.broker_log import GrpcBrokerLog
-from adapter.clocks import wall_ms
-from adapter.config import BrokerLogSection
-from adapter.errors import BrokerLogError, InvalidInputError, UnknownBoundsError
-from adapter.memory_log import MemoryLog
-from adapter.memory_log import serving as serving_log
-from adapter.offset_store.remote import RemoteOffsetStore
-from adapter.offset_store.start import (
+from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
+from adapter.client.offset_store.remote import RemoteOffsetStore
+from adapter.client.offset_store.start import (
     BrokerLogBounds,
     ConsumeFromWhere,
     ConsumeInitMode,
@@ -32,8 +26,13 @@ from adapter.offset_store.start import (
     pop_start,
     within,
 )
-from adapter.queues import MessageQueue
-from adapter.testing import FakeMeta
+from adapter.errors import BrokerLogError, InvalidInputError, UnknownBoundsError
+from adapter.model.bounds import ShardKey
+from adapter.model.queues import MessageQueue
+from adapter.runtime.clocks import wall_ms
+from adapter.testing.broker_log import MemoryLog
+from adapter.testing.broker_log import serving as serving_log
+from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import serving
 from tests.unit.offset_stores import DOWN, FakeStore, Logs
 

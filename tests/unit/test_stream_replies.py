@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 
-from adapter.metrics import AdapterMetrics
 from adapter.rpc import offsets_pb
-from adapter.server import OffsetStore
-from adapter.testing import FakeMeta
+from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, watched
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError
 from adapter.metaservice.config import TombstoneSection
 from adapter.metaservice.engine import Engine
+from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.process import HOUR_MS, drop_tombstones
-from adapter.metrics import MetaMetrics
-from adapter.testing import eventually
+from adapter.testing.waiting import eventually
 
 NOW_MS = 1_700_000_000_000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapter.cli.tools_offsets import Described, position_text, state_of
+from adapter.cli.groups_show import Described, position_text, state_of
 from adapter.rpc import offsets_pb
 
 

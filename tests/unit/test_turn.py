@@ -4,12 +4,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from adapter.clocks import Clocks
-from adapter.core import Core
 from adapter.errors import AdapterError, DiskFullError, NotReadyError
-from adapter.metrics import AdapterMetrics
-from adapter.model import GroupKey
-from adapter.turn import Turn
+from adapter.model.records import GroupKey
+from adapter.runtime.clocks import Clocks
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_commit import Turn
+from adapter.sidecar.metrics import AdapterMetrics
 from tests.unit.helpers import key
 from tests.unit.test_columns import NOW_MS
 from tests.unit.test_lone import Request, request

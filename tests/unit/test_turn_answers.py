@@ -9,13 +9,14 @@ from typing import cast
 import grpc
 import pytest
 
-from adapter.core import Core
 from adapter.errors import DiskFullError
-from adapter.front.lean import LeanServer
-from adapter.metrics import AdapterMetrics
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.server import ENDED, MAX_PIPELINED, OffsetStore
-from adapter.testing import FakeMeta, eventually
+from adapter.runtime.http2.server import LeanServer
+from adapter.sidecar.api.offset_store import ENDED, MAX_PIPELINED, OffsetStore
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
 from tests.model.front import COMMIT, GONE, STREAM, Client, Ended
 from tests.unit.helpers import core_over, key, record, watched
 from tests.unit.test_lone import Request, request

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.watermark import Watermark
+from adapter.runtime.watermark import Watermark
 
 SLOT = 32
 

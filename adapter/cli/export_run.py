@@ -1,0 +1,114 @@
+"""The export: offsets as this adapter and the Meta Service know them -> a file, whole or not at all. Changes nothing."""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from adapter.cli.adapter_calls import Target, connected, counted
+from adapter.cli.groups_show import PIECE, exported, groups_of
+from adapter.cli.output import note, progress, warn
+from adapter.cli.spool import Spool
+from adapter.client.client import OffsetClient
+from adapter.formats import files as formats
+from adapter.formats.files import Format
+from adapter.formats.rocketmq_rocksdb import Layout
+from adapter.formats.rows import Naming
+from adapter.model.queues import queue_of
+from adapter.model.records import GroupKey
+from adapter.runtime import files
+from adapter.sidecar.engine.broadcast import is_of_client
+
+_WITHOUT_CLIENTS = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
+
+
+class Destination(NamedTuple):
+    """Where to, and how. `layout` is of RocketMQ's RocksDB."""
+
+    path: str
+    kind: Format
+    naming: Naming
+    layout: Layout
+
+
+async def export(target: Target, groups: Sequence[str], to: Destination) -> bool:
+    """Write the offsets of some groups (none named: of all local ones) to a file; True when each group has one.
+
+    Nothing is written when there are none, or when the format cannot hold one of them (InvalidInputError).
+    """
+    namespace = to.naming.namespace
+    with Spool() as spool:
+        async with connected(target) as client:
+            found = await _collect(client, [GroupKey(namespace, name) for name in dict.fromkeys(groups)], to, spool)
+        missing = sorted(set(groups) - found)
+        for name in missing:
+            warn(f"group {name!r} has no offsets in namespace {namespace!r}; `groups list` shows those that have")
+        if not spool.added:
+            warn("no offsets: nothing is written")
+            return False
+        written = _write(to, spool)
+        where = files.name_of(to.path, "standard output")
+        note(f"exported {counted(written, 'offset')} of {counted(spool.groups(), 'group')} to {where}")
+    return not missing
+
+
+async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destination, spool: Spool) -> set[str]:
+    """Take the offsets of some groups in; returns which of those that are named have any."""
+    found: set[str] = set()
+    left_out = 0
+    with progress("exporting", None) as advance:
+        async for piece in _pieces(client, to) if not named else _cut(named):
+            every = [row async for row in exported(client, piece)]
+            rows = [row for row in every if not _of_another(row.shard, to.naming.broker)]
+            left_out += len(every) - len(rows)
+            spool.add(rows)
+            advance(len(rows))
+            if named:
+                found.update(row.group for row in rows)
+    if left_out:
+        note(f"left out {counted(left_out, 'offset')} of other brokers than {to.naming.broker!r}")
+    return found
+
+
+def _of_another(shard: str, broker: str) -> bool:
+    """True for the queue of another broker than the one whose offsets are wanted (empty: of all)."""
+    queue = queue_of(shard) if broker else None
+    return queue is not None and queue.broker_name not in {"", broker}
+
+
+async def _cut(named: Sequence[GroupKey]) -> AsyncIterator[Sequence[GroupKey]]:
+    for at in range(0, len(named), PIECE):
+        yield named[at : at + PIECE]
+
+
+async def _pieces(client: OffsetClient, to: Destination) -> AsyncIterator[Sequence[GroupKey]]:
+    """All local groups. Those of broadcasting clients have no place in a broker's file: it has the lowest of them."""
+    piece: list[GroupKey] = []
+    left_out = 0
+    async for row in groups_of(client, to.naming.namespace):
+        group = GroupKey(row.namespace, row.group)
+        if to.kind in _WITHOUT_CLIENTS and is_of_client(group):
+            left_out += 1
+            continue
+        piece.append(group)
+        if len(piece) == PIECE:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+    if left_out:
+        note(f"left out {counted(left_out, 'group')} of broadcasting clients: RocketMQ's brokers do not keep their positions")
+
+
+def _write(to: Destination, spool: Spool) -> int:
+    if to.path != files.STDIO:
+        return formats.write(Path(to.path), to.kind, spool, to.naming, to.layout)
+    with tempfile.TemporaryDirectory(prefix="offset-adapter-") as directory:
+        whole = Path(directory) / "offsets"
+        written = formats.write(whole, to.kind, spool, to.naming)
+        with whole.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    return written

@@ -1,0 +1,207 @@
+"""The commands `groups` and `offsets`: what a person types, checked before anybody is called. What they do is in `tools_*`.
+
+Exit codes of all of them: 0 done, or a dry run that found no problem; 1 done, but something is not as it was asked for;
+2 an error, and what was not said to be done is not done.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import click
+
+from adapter.cli import groups_show, offsets_change, options
+from adapter.cli.adapter_calls import Target, run
+from adapter.cli.broadcast import broadcast
+from adapter.cli.offsets_change import Asked, Shards
+from adapter.cli.times import before_ms, datetime_ms
+from adapter.errors import InvalidInputError
+from adapter.model.records import GroupKey
+from adapter.runtime import files
+
+SHIFT_MAX = 2**63 - 1  # of a sint64
+DESTINATIONS = "--to-offset, --to-earliest, --to-latest, --to-current, --shift-by, --to-datetime, --by-duration, --from-file"
+
+
+def _run(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object, **switches: bool) -> None:
+    if not run(tool, *arguments, **switches):
+        sys.exit(1)
+
+
+@click.group()
+def groups() -> None:
+    """Consumer groups: list, describe, clone."""
+
+
+@click.group()
+def offsets() -> None:
+    """Offsets of groups: reset, delete."""
+
+
+groups.add_command(broadcast)
+
+
+@groups.command("list")
+@click.option("--namespace", "-n", default="", help="Only this namespace.")
+@options.target
+@options.as_json
+def list_command(namespace: str, target: Target, *, as_json: bool) -> None:
+    """List the groups that have offsets in this adapter."""
+    _run(groups_show.list_groups, target, namespace, as_json=as_json)
+
+
+@groups.command()
+@click.argument("names", metavar="GROUP...", nargs=-1)
+@click.option("--all-groups", is_flag=True, help="Every group of the namespace that has offsets in this adapter.")
+@options.namespace
+@options.target
+@options.as_json
+def describe(names: tuple[str, ...], namespace: str, target: Target, *, all_groups: bool, as_json: bool) -> None:
+    """Show every shard of a group: its offset here and in the Meta Service, the shard's ends, the lag.
+
+    States: clean (the Meta Service has the local offset), dirty (not yet), behind (it has a larger one, or there is none
+    here), ahead (it has less than it acknowledged), deleted.
+
+    Exit code 1 when a group has no offsets, or the Meta Service did not answer.
+    """
+    if bool(names) == all_groups:
+        raise InvalidInputError("name at least one GROUP, or give --all-groups")
+    _run(groups_show.describe, target, namespace, names, all_groups=all_groups, as_json=as_json)
+
+
+@groups.command()
+@click.argument("from_group", metavar="FROM")
+@click.argument("to_group", metavar="TO")
+@click.argument("shards", nargs=-1)
+@options.topics
+@options.execute
+@options.namespace
+@options.target
+@options.as_json
+def clone(
+    from_group: str,
+    to_group: str,
+    shards: tuple[str, ...],
+    topics: tuple[str, ...],
+    namespace: str,
+    target: Target,
+    *,
+    execute: bool,
+    as_json: bool,
+) -> None:
+    """Give group TO the offsets of group FROM: of all its shards, or of those named. A dry run unless --execute.
+
+    Exit code 1 when something is not as it was asked for.
+    """
+    _run(offsets_change.clone, target, GroupKey(namespace, from_group), to_group, Shards(shards, topics), Asked(execute, as_json))
+
+
+@offsets.command()
+@click.argument("group")
+@click.argument("shards", nargs=-1)
+@options.topics
+@click.option("--to-offset", metavar="N", help="This offset.")
+@click.option("--to-earliest", is_flag=True, default=None, help="The first message of each shard.")
+@click.option("--to-latest", is_flag=True, default=None, help="The end of each shard.")
+@click.option("--to-current", is_flag=True, default=None, help="Where it stands; corrects only what is outside of the shard.")
+@click.option("--shift-by", metavar="N", help="So many messages on, or back when negative.")
+@click.option(
+    "--to-datetime", metavar="TIME", help="YYYY-MM-DDTHH:mm:SS.sss[+hh:mm]; UTC without a zone. The first message since."
+)
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="The first message since so long ago: P7D, PT12H, P1DT2H30M5S.")
+@click.option("--from-file", metavar="FILE", help="CSV as kafka-consumer-groups writes it, or .json; - is standard input.")
+@click.option("--export", default="", metavar="FILE", help="Save the plan for --from-file, also in a dry run: CSV, or .json.")
+@click.option(
+    "--create", is_flag=True, help="A named shard that has no offset gets one. Without this it is refused: a mistyped name."
+)
+@options.execute
+@options.namespace
+@options.target
+@options.as_json
+def reset(
+    group: str,
+    shards: tuple[str, ...],
+    topics: tuple[str, ...],
+    namespace: str,
+    target: Target,
+    *,
+    export: str,
+    create: bool,
+    execute: bool,
+    as_json: bool,
+    **to: str | bool | None,
+) -> None:
+    """Move the offsets of GROUP: of all its shards, or of those named. A dry run unless --execute.
+
+    Nothing that was committed before can undo it. Stop the group's consumers first: what they commit afterwards counts.
+
+    Exit code 1 when something is not as it was asked for.
+    """
+    given = {name: value for name, value in to.items() if value is not None}
+    if len(given) != 1:
+        raise InvalidInputError(f"name exactly one of {DESTINATIONS}")
+    if export == files.STDIO:
+        raise InvalidInputError("--export: name a file; --json prints the plan")
+    ((where, value),) = given.items()
+    key, asked = GroupKey(namespace, group), Asked(execute, as_json, export, create=create)
+    if where == "from_file":
+        if shards or topics:
+            raise InvalidInputError("--from-file: the file names the shards; name none on the command line")
+        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+
+        _run(offsets_change.reset_to_rows, target, key, plan_files.read(str(value), key), asked)
+    else:
+        _run(offsets_change.reset, target, key, Shards(shards, topics), _destination(where, value), asked)
+
+
+@offsets.command()
+@click.argument("names", metavar="[GROUP] [SHARD]...", nargs=-1)
+@click.option("--all-groups", is_flag=True, help="The named shards, of every group: for shards that were made anew.")
+@options.topics
+@options.execute
+@options.namespace
+@options.target
+@options.as_json
+def delete(
+    names: tuple[str, ...],
+    topics: tuple[str, ...],
+    namespace: str,
+    target: Target,
+    *,
+    all_groups: bool,
+    execute: bool,
+    as_json: bool,
+) -> None:
+    """Delete the offsets of a group: of all its shards, or of those named. A dry run unless --execute.
+
+    Nothing that was committed before brings them back. Exit code 1 when a named shard had no offset.
+    """
+    if not names:
+        raise InvalidInputError("name the shards" if all_groups else "name the group, or give --all-groups and the shards")
+    if all_groups and topics:
+        raise InvalidInputError("--topic: --all-groups wants the shards by their names")
+    group, *shards = ["", *names] if all_groups else names
+    if not group and not all_groups:
+        raise InvalidInputError("GROUP is empty; --all-groups is for every group")
+    _run(offsets_change.delete, target, GroupKey(namespace, group), Shards(shards, topics), Asked(execute, as_json))
+
+
+def _destination(where: str, value: object) -> dict[str, int | bool]:
+    """The field of a request that says where to. Raises InvalidInputError."""
+    if not isinstance(value, str):
+        return {where: True}
+    if where == "to_offset":
+        return {where: options.parse_offset(value, "--to-offset")}
+    if where == "shift_by":
+        return {where: _shift(value)}
+    if where == "to_datetime":
+        return {"to_timestamp_ms": datetime_ms(value, "--to-datetime")}
+    return {"to_timestamp_ms": before_ms(value, time.time_ns() // 1_000_000, "--by-duration")}
+
+
+def _shift(text: str) -> int:
+    digits = text[1:] if text[:1] in {"+", "-"} else text
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > len(str(SHIFT_MAX)) or int(digits) > SHIFT_MAX:
+        raise InvalidInputError(f"--shift-by: {text!r} is not a whole number from -{SHIFT_MAX} to {SHIFT_MAX}")
+    return int(text)

@@ -1,0 +1,186 @@
+"""The tools that look at groups: list, describe. They change nothing.
+
+Numbers and names as kafka-consumer-groups shows them (CURRENT-OFFSET, LOG-END-OFFSET, LAG), with what is ours beside.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from adapter.cli.adapter_calls import Target, connected, counted, listing
+from adapter.cli.output import as_dict, note, warn, when
+from adapter.cli.table import LEFT, RIGHT, JsonRows, Side, Table
+from adapter.client.client import OffsetClient
+from adapter.formats.rows import OffsetRow
+from adapter.model.queues import queue_of
+from adapter.model.records import GroupKey
+from adapter.rpc import offsets_pb
+
+TIMEOUT_S = 30.0  # of one admin call: it may ask the Meta Service and the broker, and each may take seconds
+PIECE = 1_000  # shards or groups of one request
+
+Group = offsets_pb.ListGroupsReply.Group
+
+Described = offsets_pb.DescribeGroupReply
+_Add: TypeAlias = Callable[[str, Described], None]
+
+
+async def list_groups(target: Target, namespace: str, *, as_json: bool) -> bool:
+    """Print the groups that have local offsets; True."""
+    columns: dict[str, Side] = {"namespace": LEFT, "group": LEFT, "shards": RIGHT, "dirty": RIGHT, "last commit": LEFT}
+    async with connected(target) as client:
+        with listing(columns, _group_cells, as_json=as_json) as rows:
+            async for row in groups_of(client, namespace):
+                rows.add(row)
+    if not as_json:
+        note(counted(rows.count, "group"))
+    return True
+
+
+async def describe(target: Target, namespace: str, groups: Sequence[str], *, all_groups: bool, as_json: bool) -> bool:
+    """Print every shard of some groups; True when each has one, and the Meta Service was asked."""
+    complete = True
+    show = _show_json if as_json else _show_table
+    async with connected(target) as client:
+        names = [row.group async for row in groups_of(client, namespace)] if all_groups else groups
+        with show(namespace) as add:
+            for name in names:
+                request = offsets_pb.DescribeGroupRequest(namespace=namespace, group=name)
+                reply = await client.admin.DescribeGroup(request, timeout=TIMEOUT_S)
+                complete = complete and bool(reply.shards) and not reply.remote_error
+                add(name, reply)
+    if all_groups and not as_json:
+        note(counted(len(names), "group"))
+    return complete
+
+
+@contextmanager
+def _show_json(namespace: str) -> Iterator[_Add]:
+    rows: JsonRows[dict[str, Any]] = JsonRows(dict)
+    with rows:
+        yield lambda group, reply: rows.add({"namespace": namespace, "group": group, **_described(reply)})
+
+
+@contextmanager
+def _show_table(namespace: str) -> Iterator[_Add]:
+    numbers = ("current-offset", "log-end-offset", "lag", "log-start-offset", "meta service", "epoch")
+    columns: dict[str, Side] = {"group": LEFT, "shard": LEFT, **dict.fromkeys(numbers, RIGHT)}
+    table: Table[Sequence[str]] = Table({**columns, "state": LEFT, "committed": LEFT, "metadata": LEFT}, tuple)
+
+    def add(group: str, reply: Described) -> None:
+        _tell_group(namespace, group, reply)
+        for row in sorted(reply.shards, key=lambda row: _shard_order(row.shard)):
+            table.add([group, *_cells(row, remote_known=not reply.remote_error)])
+        table.end_part()
+
+    with table:
+        yield add
+
+
+async def groups_of(client: OffsetClient, namespace: str) -> AsyncIterator[Group]:
+    """The groups of a namespace (empty: of all) that have local offsets, page by page."""
+    request = offsets_pb.ListGroupsRequest(namespace=namespace)
+    while True:
+        reply = await client.admin.ListGroups(request, timeout=TIMEOUT_S)
+        for row in reply.groups:
+            yield row
+        if not reply.next_page_token:
+            return
+        request.page_token = reply.next_page_token
+
+
+async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIterator[OffsetRow]:
+    """All offsets of groups, as the adapter and the Meta Service together know them, group by group."""
+    for at in range(0, len(groups), PIECE):
+        wanted = [offsets_pb.GroupShards(**group._asdict()) for group in groups[at : at + PIECE]]
+        async for reply in client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(groups=wanted), timeout=TIMEOUT_S):
+            for row in reply.offsets:
+                yield OffsetRow(
+                    row.namespace,
+                    row.group,
+                    row.shard,
+                    row.offset,
+                    row.metadata,
+                    row.committed_at_ms,
+                    row.topic,
+                    row.partition,
+                    row.epoch,
+                )
+
+
+def _shard_order(shard: str) -> tuple[str, int]:
+    """Partition 10 behind partition 9."""
+    queue = queue_of(shard)
+    return (shard[: -len(str(queue.queue_id))], queue.queue_id) if queue else (shard, -1)
+
+
+def state_of(row: Described.Shard, *, remote_known: bool) -> str:
+    """What a person should know of a shard.
+
+    `dirty`: the Meta Service has not acknowledged the local value. `behind`: it has a larger one, or there is none here.
+    `ahead`: it has less though it acknowledged more, so it lost something. `deleted`: what stands is a tombstone. Else `clean`.
+    """
+    local = _place(row.local if row.HasField("local") else None)
+    remote = _place(row.remote if row.HasField("remote") else None)
+    if row.dirty:
+        return "dirty"
+    if remote > local:
+        return "behind"
+    if remote < local and remote_known:
+        return "ahead"
+    return "deleted" if row.local.deleted else "clean"
+
+
+def _place(position: offsets_pb.Position | None) -> tuple[int, int, bool]:
+    return (position.epoch, position.offset, not position.deleted) if position else (-1, -1, False)
+
+
+def _described(reply: Described) -> dict[str, Any]:
+    values = as_dict(reply)
+    for shard, row in zip(values["shards"], reply.shards, strict=True):
+        shard["state"] = state_of(row, remote_known=not reply.remote_error)
+    return values
+
+
+def _tell_group(namespace: str, group: str, reply: Described) -> None:
+    generation = f", generation {reply.generation}" if reply.HasField("generation") else ""
+    member = f", last member {reply.member_id}" if reply.member_id else ""
+    note(f"group {group} in namespace {namespace}: {reply.mode}{generation}{member}")
+    if reply.remote_error:
+        warn(f"the Meta Service was not asked, only local values are shown: {reply.remote_error}")
+    if reply.bounds_error:
+        warn(f"the broker did not tell the bounds of its shards: {reply.bounds_error}")
+    for shard in reply.shards:
+        if shard.warning:
+            warn(f"{shard.shard}: {shard.warning}")
+    if not reply.shards:
+        note(f"group {group} has no offsets; `groups list` shows the groups that have")
+
+
+def _group_cells(row: Group) -> Sequence[str]:
+    return row.namespace, row.group, str(row.shards), str(row.dirty), when(row.last_commit_at_ms)
+
+
+def _cells(row: Described.Shard, *, remote_known: bool) -> list[str]:
+    local = row.local if row.HasField("local") else None
+    remote = row.remote if row.HasField("remote") else None
+    epochs = [side.epoch for side in (local, remote) if side]
+    return [
+        row.shard,
+        position_text(local),
+        str(row.high_watermark) if row.HasField("high_watermark") else "-",
+        str(row.lag) if row.HasField("lag") else "-",
+        str(row.low_watermark) if row.HasField("low_watermark") else "-",
+        position_text(remote) if remote_known else "?",
+        " / ".join(str(epoch) for epoch in dict.fromkeys(epochs)),
+        state_of(row, remote_known=remote_known),
+        when(row.committed_at_ms),
+        row.metadata,
+    ]
+
+
+def position_text(position: offsets_pb.Position | None) -> str:
+    """An offset as a table shows it."""
+    if position is None:
+        return "-"
+    return "deleted" if position.deleted else str(position.offset)

@@ -1,0 +1,93 @@
+"""The commands `import` and `export`: what a person types, checked before anybody is called. What they do is in `tools_*`."""
+
+import sys
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from adapter.cli import export_run, import_run, options
+from adapter.cli.adapter_calls import Target, run
+from adapter.errors import InvalidInputError
+from adapter.formats.files import Format
+from adapter.formats.rocketmq_rocksdb import Layout
+from adapter.formats.rows import Naming
+from adapter.runtime import files
+
+_FORMATS = click.Choice([kind.value for kind in Format])
+
+# Where shards are named after their broker; the other formats name whole shards, or the broker themselves.
+_WITH_BROKER = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
+
+
+@click.command("import")
+@click.argument("file")
+@click.option("--format", "name", type=_FORMATS, help="[default: by FILE's name]")
+@click.option("--group", "-g", default="", help="The group of a file that tells none; of any other, take only this one.")
+@click.option("--broker", default="", help="RocketMQ's broker: shards become BROKER/TOPIC/QUEUE instead of TOPIC/QUEUE.")
+@options.execute
+@options.namespace
+@options.target
+@options.as_json
+def import_command(
+    file: str, name: str | None, group: str, broker: str, namespace: str, target: Target, *, execute: bool, as_json: bool
+) -> None:
+    """Merge the offsets of FILE (- is standard input): only what is larger than what stands. A dry run unless --execute.
+
+    FILE is RocketMQ's consumerOffset.json, offsets.json or directory of a RocksDB, Kafka's CSV, or JSON. A torn file is
+    refused before anything is sent. An entry that cannot be read is told, with its place; the others are taken.
+
+    An import may be killed and repeated at any time. Exit code 1 when a larger offset stands, or an entry cannot be read.
+    """
+    kind = _kind(name, file, "FILE")
+    if kind is Format.ROCKETMQ_CLIENT and file != files.STDIO:
+        group = group or Path(file).resolve().parent.name  # RocketMQ's own place for it: .../<clientId>/<group>/offsets.json
+    source = import_run.Source(file, kind, _naming(kind, namespace, group, broker))
+    if not run(import_run.import_file, target, source, execute=execute, as_json=as_json):
+        sys.exit(1)
+
+
+@click.command("export")
+@click.argument("groups", metavar="[GROUP]...", nargs=-1)
+@click.option("--format", "name", type=_FORMATS, help="[default: by the name of -o]")
+@click.option(
+    "--output", "-o", default=files.STDIO, metavar="FILE", help="Written as a whole or not at all; - is standard output."
+)
+@click.option("--broker", default="", help="RocketMQ's broker: only its shards, BROKER/TOPIC/QUEUE.")
+@click.option("--layout", type=click.Choice(get_args(Layout)), help="Of rocketmq-rocksdb. [default: v1]")
+@options.namespace
+@options.target
+def export_command(
+    groups: tuple[str, ...], name: str | None, output: str, broker: str, layout: Layout | None, namespace: str, target: Target
+) -> None:
+    """Write the offsets of some groups, or of all that this adapter has, to a file that the original loads.
+
+    Kafka's CSV has no column for the group when exactly one is named. An offset that the format cannot hold is named, and
+    nothing is written then. JSON holds everything.
+
+    Exit code 1 when a group has no offsets.
+    """
+    kind = _kind(name, output, "-o")
+    if layout and kind is not Format.ROCKETMQ_ROCKSDB:
+        raise InvalidInputError(f"--layout: {kind.value} has none; only {Format.ROCKETMQ_ROCKSDB.value} has")
+    if kind is Format.ROCKETMQ_CLIENT and len(groups) != 1:
+        raise InvalidInputError(f"{kind.value}: such a file is of one group; name exactly one")
+    naming = _naming(kind, namespace, groups[0] if len(groups) == 1 else "", broker)
+    to = export_run.Destination(output, kind, naming, layout or "v1")
+    if not run(export_run.export, target, groups, to):
+        sys.exit(1)
+
+
+def _kind(name: str | None, path: str, argument: str) -> Format:
+    kind = Format(name) if name else Format.of(Path(path))
+    if kind is Format.ROCKETMQ_ROCKSDB and path == files.STDIO:
+        raise InvalidInputError(f"{argument}: {kind.value} is a directory; name it")
+    return kind
+
+
+def _naming(kind: Format, namespace: str, group: str, broker: str) -> Naming:
+    if broker and kind not in _WITH_BROKER:
+        raise InvalidInputError(
+            f"--broker: {kind.value} names shards as they are; only {' and '.join(kind.value for kind in _WITH_BROKER)} need it"
+        )
+    return Naming(namespace, group, broker)

@@ -1,0 +1,222 @@
+"""The tools that move offsets anywhere: reset, delete, clone. A dry run unless they are told to execute.
+
+Large changes go in pieces. More than one piece is planned as a whole before the first is executed, so that what cannot be done
+is refused before anything is. Success is said only for what the adapter has read back from the Meta Service.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import grpc
+import grpc.aio
+
+from adapter.cli.adapter_calls import Target, connected, counted
+from adapter.cli.groups_show import PIECE, TIMEOUT_S, exported, position_text
+from adapter.cli.output import as_dict, note, progress, tell, warn
+from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
+from adapter.client.client import OffsetClient
+from adapter.formats.rows import OffsetRow
+from adapter.model.queues import topics_of
+from adapter.model.records import GroupKey
+from adapter.rpc import offsets_pb
+
+Reply: TypeAlias = offsets_pb.ChangeReply
+Row: TypeAlias = offsets_pb.ChangeReply.Row
+EVERY_GROUP_TIMEOUT_S = 600.0  # the adapter lists a whole namespace, and takes one group after the other
+WARNINGS_SHOWN = 5  # each request of a large change may have its own
+
+Request: TypeAlias = offsets_pb.ResetOffsetsRequest | offsets_pb.DeleteOffsetsRequest | offsets_pb.CloneGroupRequest
+
+
+class Asked(NamedTuple):
+    """How a change is to be made and shown."""
+
+    execute: bool = False
+    as_json: bool = False
+    export: str = ""  # a file for the plan
+    timeout_s: float = TIMEOUT_S  # of each request
+    create: bool = False  # shards that have no offset
+
+
+class Shards(NamedTuple):
+    """Which shards of a group: those named, and those of the topics; nothing named means all."""
+
+    names: Sequence[str] = ()
+    topics: Sequence[str] = ()
+
+
+_Call: TypeAlias = Callable[..., Awaitable[Reply]]  # each stub takes a request of its own
+
+
+async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str, Any], asked: Asked) -> bool:
+    """Move shards of a group; `to` is the field of the request that says where. True when all are there."""
+    async with connected(target) as client:
+        requests = [
+            offsets_pb.ResetOffsetsRequest(**group._asdict(), shards=names, topics=topics, create=asked.create, **to)
+            for names, topics in await _pieces(client, group, shards)
+        ]
+        return await _change(client.admin.ResetOffsets, requests, "moved", asked)
+
+
+async def reset_to_rows(target: Target, group: GroupKey, rows: Sequence[OffsetRow], asked: Asked) -> bool:
+    """Move each shard of a file to its own offset; True when all are there."""
+    requests = []
+    for piece in _cut(rows):
+        targets = [offsets_pb.ResetOffsetsRequest.Target(shard=row.shard, offset=row.offset) for row in piece]
+        to_targets = offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
+        requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets, create=asked.create))
+    async with connected(target) as client:
+        return await _change(client.admin.ResetOffsets, requests, "moved", asked)
+
+
+async def delete(target: Target, group: GroupKey, shards: Shards, asked: Asked) -> bool:
+    """Delete shards of a group, or all of it; with an empty group, of every group. True when all were there and are gone."""
+    async with connected(target) as client:
+        pieces = await _pieces(client, group, shards) if group.group else _named(shards.names)
+        requests = [offsets_pb.DeleteOffsetsRequest(**group._asdict(), shards=names, topics=topics) for names, topics in pieces]
+        whole = not (shards.names or shards.topics) and len(pieces) > 1
+        # Only a request for the whole group takes its generation along as well.
+        last = [offsets_pb.DeleteOffsetsRequest(**group._asdict())] if whole else []
+        asked = asked if group.group else asked._replace(timeout_s=EVERY_GROUP_TIMEOUT_S)
+        return await _change(client.admin.DeleteOffsets, requests, "deleted", asked, last)
+
+
+async def clone(target: Target, source: GroupKey, to_group: str, shards: Shards, asked: Asked) -> bool:
+    """Give `to_group` the offsets of a group's shards; True when it has them."""
+    async with connected(target) as client:
+        requests = [
+            offsets_pb.CloneGroupRequest(
+                namespace=source.namespace, from_group=source.group, to_group=to_group, shards=named, topics=topics
+            )
+            for named, topics in await _pieces(client, source, shards)
+        ]
+        return await _change(client.admin.CloneGroup, requests, "cloned", asked)
+
+
+async def _pieces(client: OffsetClient, group: GroupKey, shards: Shards) -> list[Shards]:
+    """The shards of each request. Not all named and not many there: one request as it is, for which the adapter knows best."""
+    if shards.names and not shards.topics:
+        return _named(shards.names)
+    topics = {*shards.topics}
+    found = [row.shard async for row in exported(client, [group]) if not topics or topics & topics_of(row.shard, row.topic)]
+    names = list(dict.fromkeys([*shards.names, *found]))
+    return [shards._replace(names=list(dict.fromkeys(shards.names)))] if len(names) <= PIECE else _named(names)
+
+
+def _named(shards: Sequence[str]) -> list[Shards]:
+    return [Shards(piece) for piece in _cut(list(dict.fromkeys(shards)))]
+
+
+def _cut(items: Sequence[Any], size: int = PIECE) -> list[Sequence[Any]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
+async def _change(call: _Call, requests: Sequence[Request], done: str, asked: Asked, last: Sequence[Request] = ()) -> bool:
+    """Plan, save the plan, execute, show; True when everything is as it was asked for."""
+    plan: list[Reply] = []
+    if not asked.execute or asked.export or len(requests) > 1:
+        await _send(call, requests, plan, asked._replace(execute=False))
+    if asked.export:
+        _save_plan(asked.export, plan)
+    if not asked.execute:
+        return _show(plan, done, asked)
+    replies: list[Reply] = []
+    try:
+        await _send(call, [*requests, *last], replies, asked)
+    except grpc.aio.AioRpcError as error:
+        if replies:
+            _show(replies, done, asked, whole=False)
+            warn(f"this is what was done before the error: {len(replies)} of {counted(len(requests), 'request')}")
+        if error.code() is not grpc.StatusCode.ABORTED:
+            raise
+        note(f"not as it was asked for: {error.details()}", style="red")
+        return False
+    return _show(replies, done, asked)
+
+
+async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], asked: Asked) -> None:
+    """Send one after the other. When one fails, the replies to those before it are there."""
+    with progress("executing" if asked.execute else "planning", len(requests)) as advance:
+        for request in requests:
+            request.execute = asked.execute
+            replies.append(await call(request, timeout=asked.timeout_s))
+            advance(1)
+
+
+def _save_plan(path: str, plan: Iterable[Reply]) -> None:
+    rows = [
+        OffsetRow(row.namespace, row.group, row.shard, row.after.offset)
+        for reply in plan
+        for row in reply.rows
+        if row.HasField("after") and not row.after.deleted
+    ]
+    if rows:
+        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+
+        plan_files.write(path, rows, rows[0].key.group_key)
+        note(f"the plan is in {path}; --from-file reads it")
+
+
+def _show(replies: Sequence[Reply], done: str, asked: Asked, *, whole: bool = True) -> bool:
+    """Print what was done, or would be; True when it is as it was asked for."""
+    rows = [row for reply in replies for row in reply.rows]
+    warnings = list(dict.fromkeys(warning for reply in replies for warning in reply.warnings))
+    executed = all(reply.executed for reply in replies)
+    if asked.as_json:
+        print_json({"executed": executed and whole, "rows": [as_dict(row) for row in rows], "warnings": warnings})
+    else:
+        print_rows(rows)
+        for warning in warnings[:WARNINGS_SHOWN]:
+            warn(warning)
+        if len(warnings) > WARNINGS_SHOWN:
+            warn(f"and {len(warnings) - WARNINGS_SHOWN} more; --json shows all")
+        _print_headline(rows, done, executed=executed, execute=asked.execute)
+    return executed == asked.execute and bool(rows) and all(row.changed or not row.warning for row in rows)
+
+
+def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: bool) -> None:
+    changed = sum(row.changed for row in rows)
+    if not rows:
+        tell("nothing to do: there is no such offset; `groups list` shows the groups that have offsets")
+    elif not execute:
+        of = counted(len(rows), "offset")
+        tell(f"dry run: {changed:,} of {of} would be {done}" + ("; --execute does it" if changed else ""))
+    elif executed and not changed:
+        tell(f"done: nothing had to be {done}, {_unchanged(len(rows))}")
+    elif executed:
+        rest = f"; {_unchanged(len(rows) - changed)}" if changed < len(rows) else ""
+        tell(f"done: {counted(changed, 'offset')} {done}, read back and equal{rest}")
+    else:
+        note("not done: the adapter does not confirm it; look with `groups describe`, and try again", style="red")
+
+
+def _unchanged(count: int) -> str:
+    return f"{count:,} {'stays as it was' if count == 1 else 'stay as they were'}"
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Each shard of a change: where it stood, and where it stands or would."""
+    columns: dict[str, Side] = {
+        "namespace": LEFT,
+        "group": LEFT,
+        "shard": LEFT,
+        "before": RIGHT,
+        "after": RIGHT,
+        "by": RIGHT,
+        "note": LEFT,
+    }
+    if rows:
+        print_table(columns, map(_cells, rows))
+
+
+def _cells(row: Row) -> list[str]:
+    before = row.before if row.HasField("before") else None
+    after = row.after if row.HasField("after") else None
+    moved = _difference(before, after)
+    return [row.namespace, row.group, row.shard, position_text(before), position_text(after), moved, row.warning]
+
+
+def _difference(before: offsets_pb.Position | None, after: offsets_pb.Position | None) -> str:
+    if before is None or after is None or before.deleted or after.deleted:
+        return ""
+    return f"{after.offset - before.offset:+d}"

@@ -1,0 +1,1 @@
+"""What a consumer or a broker imports."""

@@ -1,0 +1,186 @@
+"""The way to the broker's own log: where its shards begin and end, and offsets by time (`offsets.v1.BrokerLog`).
+
+Answers come whole and checked, or not at all. Never retries, never guesses: whoever asks says what is missing without it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import NoReturn, Protocol, TypeVar
+
+import anyio.lowlevel
+import grpc
+import grpc.aio
+from pydantic import Field
+
+from adapter.errors import BrokerLogError
+from adapter.model.bounds import Bounds
+from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime.channels import close_channels
+from adapter.runtime.clocks import wall_ms
+from adapter.runtime.config import OptionalAddress, Section
+
+R = TypeVar("R")
+
+MAX_SHARDS = 1_000  # of one call: a quarter of a MiB at most, far below gRPC's limit for a message
+MAX_SHOWN = 200  # characters of what a broker says that go into an error, which travels in a header of limited size
+
+# What a call to a healthy broker at the right address does not meet.
+_AWAY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+
+# The next call decides, not a channel that is still waiting to reconnect. No larger messages than gRPC's 4 MiB.
+_CHANNEL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000))
+
+
+class BrokerLogSection(Section):
+    """Where the broker serves `offsets.v1.BrokerLog`. Empty: it does not."""
+
+    address: OptionalAddress = ""
+    timeout_ms: int = Field(default=2_000, ge=10, le=600_000)
+
+
+class BrokerLog(Protocol):
+    """The logs behind the shards. Every method raises BrokerLogError when it has no trustworthy answer."""
+
+    @property
+    def configured(self) -> bool:
+        """False when there is no broker to ask."""
+
+    async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:
+        """The bounds of these shards at this moment. A shard that the broker does not have is left out."""
+
+    async def offsets_for_time(self, namespace: str, shards: Iterable[str], timestamp_ms: int) -> dict[str, int | None]:
+        """For each shard the first message at or after a Unix time; None: no message is that young.
+
+        A shard that the broker does not have is left out.
+        """
+
+
+class NoBrokerLog:
+    """Instead of a broker, where none is configured."""
+
+    configured = False
+
+    async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:  # noqa: ARG002 - as the Protocol says
+        """See `BrokerLog.bounds`. Always raises BrokerLogError."""
+        self._refuse()
+
+    async def offsets_for_time(
+        self,
+        namespace: str,  # noqa: ARG002 - as the Protocol says
+        shards: Iterable[str],  # noqa: ARG002
+        timestamp_ms: int,  # noqa: ARG002
+    ) -> dict[str, int | None]:
+        """See `BrokerLog.offsets_for_time`. Always raises BrokerLogError."""
+        self._refuse()
+
+    @staticmethod
+    def _refuse() -> NoReturn:
+        raise BrokerLogError(
+            "no broker log is configured: set broker_log.address to where the broker serves offsets.v1.BrokerLog, "
+            "and start the adapter again"
+        )
+
+
+class GrpcBrokerLog:
+    """Asks the broker at one address, without TLS: it is on this machine."""
+
+    configured = True
+
+    def __init__(self, section: BrokerLogSection, channel: grpc.aio.Channel) -> None:
+        self._address = section.address
+        self._timeout_s = section.timeout_ms / 1000
+        self._stub: offsets_grpc.BrokerLogAsyncStub = offsets_grpc.BrokerLogStub(channel)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, section: BrokerLogSection) -> AsyncIterator["GrpcBrokerLog"]:
+        """A client over a new channel. Connects on first use."""
+        channel = grpc.aio.insecure_channel(section.address, _CHANNEL_OPTIONS)
+        try:
+            yield cls(section, channel)
+        finally:
+            await close_channels([channel])
+
+    async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:
+        """See `BrokerLog.bounds`."""
+        found: dict[str, Bounds] = {}
+        for chunk in _chunks(shards):
+            request = offsets_pb.GetBoundsRequest(namespace=namespace, shards=chunk)
+            reply = await self._call(self._stub.GetBounds, request)
+            now_ms = wall_ms()
+            self._check_names(chunk, (row.shard for row in reply.bounds))
+            for row in reply.bounds:
+                if row.low > row.high:
+                    self._distrust(f"the bounds of shard {row.shard!r} begin at {row.low} and end before, at {row.high}")
+                found[row.shard] = Bounds(row.low, row.high, now_ms)
+        return found
+
+    async def offsets_for_time(self, namespace: str, shards: Iterable[str], timestamp_ms: int) -> dict[str, int | None]:
+        """See `BrokerLog.offsets_for_time`."""
+        found: dict[str, int | None] = {}
+        for chunk in _chunks(shards):
+            request = offsets_pb.GetOffsetsForTimeRequest(namespace=namespace, shards=chunk, timestamp_ms=timestamp_ms)
+            reply = await self._call(self._stub.GetOffsetsForTime, request)
+            self._check_names(chunk, (row.shard for row in reply.found))
+            found |= {row.shard: row.offset if row.HasField("offset") else None for row in reply.found}
+        return found
+
+    async def _call(self, method: Callable[..., Awaitable[R | None]], request: object) -> R:
+        try:
+            reply = await method(request, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise BrokerLogError(self._explain(error)) from error
+        except asyncio.CancelledError:
+            # grpc.aio loses the mark by which a cancel scope knows its own cancellation, which would then go on beyond it.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise
+        if reply is None:  # grpc.aio's answer where it could not read the broker's
+            self._distrust("it is not a message of offsets.v1.BrokerLog")
+        return reply
+
+    def _explain(self, error: grpc.aio.AioRpcError) -> str:
+        code, said = error.code(), _shortened(error.details() or "no reason given")
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return (
+                f"the broker at {self._address} does not serve offsets.v1.BrokerLog: "
+                "correct broker_log.address, or leave it empty if the broker has no such service"
+            )
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return (
+                f"the broker at {self._address} did not answer within {self._timeout_s:g} s: "
+                "try again, or raise broker_log.timeout_ms"
+            )
+        if code in _AWAY:
+            return f"the broker at {self._address} cannot be reached: {said}; is it running, and is broker_log.address right?"
+        return f"the broker at {self._address} answered {code.name}: {said}; its own log should say more"
+
+    def _check_names(self, asked: Sequence[str], answered: Iterable[str]) -> None:
+        left = set(asked)
+        for shard in answered:
+            if not shard:
+                self._distrust("a row names no shard")
+            if shard not in left:
+                problem = "is in the answer twice" if shard in asked else "was not asked for"
+                self._distrust(f"shard {_shortened(repr(shard))} {problem}")
+            left.remove(shard)
+
+    def _distrust(self, problem: str) -> NoReturn:
+        raise BrokerLogError(
+            f"the broker at {self._address} gave an answer that cannot be right: {problem}; nothing of it is used"
+        )
+
+
+def opened(section: BrokerLogSection) -> AbstractAsyncContextManager[BrokerLog]:
+    """The broker that the configuration names, or the lack of one."""
+    return GrpcBrokerLog.open(section) if section.address else nullcontext(NoBrokerLog())
+
+
+def _chunks(shards: Iterable[str]) -> Iterator[list[str]]:
+    wanted = list(dict.fromkeys(shards))
+    for start in range(0, len(wanted), MAX_SHARDS):
+        yield wanted[start : start + MAX_SHARDS]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

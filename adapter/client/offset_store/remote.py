@@ -1,0 +1,263 @@
+"""The OffsetStore of clustering consumers: memory, and behind it the adapter of each broker. RocketMQ's RemoteBrokerOffsetStore.
+
+Promises that only what changed is sent, with the epoch that was read, so that no commit in flight undoes a reset (invariant 7);
+and that nothing counts as stored before its adapter has answered.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import anyio
+import grpc.aio
+import structlog
+
+from adapter.client.client import OffsetClient
+from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
+from adapter.client.offset_store.table import Entry, OffsetTable, Sent
+from adapter.model.names import check_name
+from adapter.model.queues import MessageQueue, shard_of
+from adapter.model.records import DEFAULT_NAMESPACE, U64_MAX, CommitMode, ReadMode
+from adapter.rpc import offsets_pb
+
+log = structlog.get_logger(__name__)
+
+OnReset: TypeAlias = Callable[[MessageQueue, int | None], None]
+Entries: TypeAlias = dict[MessageQueue, Entry]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of the queues of one call, at all of their adapters."""
+
+    failed: dict[MessageQueue, str] = field(default_factory=dict)
+    read: dict[MessageQueue, offsets_pb.ShardOffset] = field(default_factory=dict)
+    resets: dict[MessageQueue, int | None] = field(default_factory=dict)
+
+    def fail(self, queues: Iterable[MessageQueue], error: grpc.aio.AioRpcError) -> None:
+        """An adapter did not answer, or refused."""
+        self.failed.update(dict.fromkeys(queues, f"{error.code().name}: {error.details()}"))
+
+
+Queues: TypeAlias = Mapping[MessageQueue, str]  # of one adapter, with their shards
+Work: TypeAlias = Callable[[OffsetClient, Queues, _Outcome], Coroutine[Any, Any, None]]
+
+
+class RemoteOffsetStore(OffsetTable):
+    """See `OffsetStore`. `clients` is one adapter for all queues, or that of each broker by the broker's name.
+
+    Where the store has a larger offset of the same epoch, that stays; memory is not raised to it: so far this consumer has not
+    come. Where a higher epoch stands (a reset or delete, or a rewind by another), memory is frozen at what stands, at nothing for
+    a delete, and `on_reset(queue, offset | None)` is called at the end of that persist. `remove_offset` and a read begin anew.
+    A rewind is stored with OVERWRITE, as is what is frozen; all else with INCREASE_ONLY.
+    The first commit of a queue that was not read is placed in the epoch that stands, also in that of a reset; then it is known.
+    """
+
+    def __init__(
+        self,
+        clients: OffsetClient | Mapping[str, OffsetClient],
+        group: str,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        on_reset: OnReset | None = None,
+    ) -> None:
+        super().__init__(group, U64_MAX)
+        self._clients = clients
+        self._namespace = check_name(namespace or DEFAULT_NAMESPACE, "namespace")
+        self._on_reset = on_reset
+
+    async def load(self) -> None:
+        """Nothing: what is stored is read queue by queue."""
+
+    async def read_offset(
+        self, queue: MessageQueue, read_type: ReadOffsetType = ReadOffsetType.MEMORY_FIRST_THEN_STORE
+    ) -> int | None:
+        """See `OffsetStore`. The store is the Meta Service, merged with what the adapter has."""
+        held = self._in_memory(queue)
+        if read_type is ReadOffsetType.READ_FROM_MEMORY or (held is not None and read_type is not ReadOffsetType.READ_FROM_STORE):
+            return held
+        entry = self._entries.get(queue)
+        async with entry.lock if entry else nullcontext():
+            told = entry and entry.told
+            outcome = await self._at_each_adapter([queue], self._read)
+            row = outcome.read.get(queue)
+            # What the consumer says or forgets while it is read is newer than what is read.
+            if row and self._entries.get(queue) is entry and (entry and entry.told) == told:
+                self._refresh(queue, row.offset, row.epoch)
+        _check("reading the offset", outcome)
+        return row.offset if row else None
+
+    async def persist(self, queue: MessageQueue) -> None:
+        """See `OffsetStore`. Returns when it is durable as the group's policy says."""
+        await self._persist([queue], self._commit)
+
+    async def persist_all(self, queues: Collection[MessageQueue]) -> None:
+        """See `OffsetStore`. One request for each adapter, one more where something is rewound."""
+        if queues:
+            self._retain(queues)
+            await self._persist(queues, self._commit)
+
+    async def force_persist(self, queues: Collection[MessageQueue]) -> None:
+        """See `OffsetStore`. Returns when the Meta Service has them, also those that were committed before."""
+        await self._persist(queues, self._commit_and_flush)
+
+    async def release(self, queues: Collection[MessageQueue]) -> None:
+        """See `OffsetStore`."""
+        try:
+            await self._persist(queues, self._commit_and_remove)
+        except OffsetStoreError as error:
+            self._forget_stored(set(queues) - error.failed.keys())
+            raise
+        self._forget_stored(queues)
+
+    async def update_consume_offset_to_broker(self, queue: MessageQueue, offset: int) -> None:
+        """See `OffsetStore`. RocketMQ's leaves memory as it is, so that its next persist puts the older offset back; here not."""
+        self.update_offset(queue, offset, increase_only=True)
+        await self.persist(queue)
+
+    async def _persist(self, queues: Collection[MessageQueue], work: Work) -> None:
+        outcome = await self._at_each_adapter(queues, work)
+        for queue, offset in outcome.resets.items():
+            log.warning("offset_store.reset", group=self._group, shard=shard_of(queue), offset=offset)
+            if self._on_reset:
+                self._on_reset(queue, offset)
+        _check("storing the offset", outcome)
+
+    async def _at_each_adapter(self, queues: Collection[MessageQueue], work: Work) -> _Outcome:
+        outcome = _Outcome()
+        parts: dict[OffsetClient, dict[MessageQueue, str]] = {}
+        for queue in sorted(set(queues)):  # in one order, so that no two of these wait for each other's locks
+            shard = shard_of(queue)
+            client = self._clients.get(queue.broker_name) if isinstance(self._clients, Mapping) else self._clients
+            if client:
+                parts.setdefault(client, {})[queue] = shard
+            else:
+                outcome.failed[queue] = f"no adapter is known for the broker {queue.broker_name!r}"
+        if len(parts) == 1:  # a task group would be half of what a commit of one queue costs
+            await work(*parts.popitem(), outcome)
+            return outcome
+        async with anyio.create_task_group() as tasks:
+            for client, part in parts.items():
+                tasks.start_soon(work, client, part, outcome)
+        return outcome
+
+    # What one adapter is asked
+
+    async def _read(self, client: OffsetClient, queues: Queues, outcome: _Outcome) -> None:
+        try:
+            rows = await client.read(self._group, list(queues.values()), namespace=self._namespace, mode=ReadMode.STORE)
+        except grpc.aio.AioRpcError as error:
+            outcome.fail(queues, error)
+        else:
+            outcome.read.update((queue, rows[shard]) for queue, shard in queues.items() if shard in rows)
+
+    async def _commit_and_flush(self, client: OffsetClient, queues: Queues, outcome: _Outcome) -> None:
+        await self._commit_and(client.persist, client, queues, outcome)
+
+    async def _commit_and_remove(self, client: OffsetClient, queues: Queues, outcome: _Outcome) -> None:
+        await self._commit_and(client.remove, client, queues, outcome)
+
+    async def _commit_and(
+        self, finish: Callable[..., Awaitable[Any]], client: OffsetClient, queues: Queues, outcome: _Outcome
+    ) -> None:
+        await self._commit(client, queues, outcome)
+        stored = {queue: shard for queue, shard in queues.items() if queue not in outcome.failed}
+        try:
+            if stored:  # none named would be all
+                await finish(self._group, list(stored.values()), namespace=self._namespace)
+        except grpc.aio.AioRpcError as error:
+            outcome.fail(stored, error)
+
+    async def _commit(self, client: OffsetClient, queues: Queues, outcome: _Outcome) -> None:
+        async with self._locked(queues) as entries:
+            unread = {queue: entry for queue, entry in entries.items() if entry.dirty and not entry.epoch}
+            for overwrite in (False, True):
+                part = _due(entries, overwrite=overwrite)
+                while part:
+                    part = _due(await self._send(client, part, outcome), overwrite=overwrite)
+            if unread:
+                await self._learn_epochs(client, unread, outcome)
+
+    @asynccontextmanager
+    async def _locked(self, queues: Queues) -> AsyncIterator[Entries]:
+        """The entries of queues, none of them under way anywhere else."""
+        found = {queue: entry for queue in queues if (entry := self._entries.get(queue))}
+        locked: list[Entry] = []
+        try:
+            for entry in found.values():
+                await entry.lock.acquire()
+                locked.append(entry)
+            yield {queue: entry for queue, entry in found.items() if self._entries.get(queue) is entry}
+        finally:
+            for entry in locked:
+                entry.lock.release()
+
+    async def _send(self, client: OffsetClient, entries: Entries, outcome: _Outcome) -> Entries:
+        """Commit dirty entries, all of them to overwrite or none. Returns those that are to be sent again."""
+        sent = {queue: entry.take() for queue, entry in entries.items()}
+        overwrite = any(value.overwrite for value in sent.values())
+        try:
+            rows = await client.commit(
+                self._group,
+                {entry.shard: sent[queue].offset for queue, entry in entries.items()},
+                namespace=self._namespace,
+                mode=CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY,
+                epochs={entry.shard: entry.epoch for entry in entries.values() if entry.epoch},
+            )
+        except BaseException as error:
+            for queue, entry in entries.items():
+                entry.put_back(sent[queue])
+            if not isinstance(error, grpc.aio.AioRpcError):
+                raise
+            outcome.fail(entries, error)
+            return {}
+        return self._settle(entries, sent, {row.shard: row for row in rows}, outcome)
+
+    def _settle(
+        self,
+        entries: Entries,
+        sent: Mapping[MessageQueue, Sent],
+        standing: Mapping[str, offsets_pb.Superseded],
+        outcome: _Outcome,
+    ) -> Entries:
+        again: Entries = {}
+        for queue, entry in entries.items():
+            row = standing.get(entry.shard)
+            if row is None or not 0 < sent[queue].epoch < row.epoch:
+                entry.settle(sent[queue])
+            elif entry.follow(sent[queue], row.epoch, None if row.deleted else row.offset):
+                again[queue] = entry
+            else:
+                self._give_way(queue, entry, row.epoch, None if row.deleted else row.offset, outcome)
+        return again
+
+    async def _learn_epochs(self, client: OffsetClient, entries: Entries, outcome: _Outcome) -> None:
+        """Of queues whose first offset was just stored: from here on a reset is noticed."""
+        try:
+            shards = [entry.shard for entry in entries.values()]
+            rows = await client.read(self._group, shards, namespace=self._namespace, mode=ReadMode.MEMORY)
+        except grpc.aio.AioRpcError:
+            return  # what is stored stays stored; the next commit asks again
+        for queue, entry in entries.items():
+            row = rows.get(entry.shard)
+            if row is None or entry.stored is None:
+                continue
+            if row.offset >= entry.stored:
+                entry.epoch = row.epoch
+            else:  # only a reset, or a rewind by another, can have put it there meanwhile
+                self._give_way(queue, entry, row.epoch, row.offset, outcome)
+
+    def _give_way(self, queue: MessageQueue, entry: Entry, epoch: int, standing: int | None, outcome: _Outcome) -> None:
+        entry.give_way(epoch, standing)
+        if self._entries.get(queue) is entry:
+            outcome.resets[queue] = standing
+
+
+def _due(entries: Entries, *, overwrite: bool) -> Entries:
+    return {queue: entry for queue, entry in entries.items() if entry.dirty and entry.overwrite is overwrite}
+
+
+def _check(what: str, outcome: _Outcome) -> None:
+    if outcome.failed:
+        raise OffsetStoreError.of(what, outcome.failed)

@@ -1,0 +1,1 @@
+"""The Meta Service's protocol as its callers speak it: wire forms, clients, failover between endpoints."""

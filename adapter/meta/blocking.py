@@ -1,0 +1,165 @@
+"""The bulk calls of the Meta Service, for Spark's workers: synchronous, with failover, deadlines and retries.
+
+Every call may be repeated: two read, and a merge that was applied before changes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import grpc
+import structlog
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
+from adapter.meta.config import MetaSection
+from adapter.rpc import meta_grpc, meta_pb
+from adapter.runtime.channels import credentials
+from adapter.runtime.config import ClientTls
+from adapter.runtime.statuses import pushback_s
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_S = 0.05
+MAX_PAUSE_S = 2.0
+DEFAULT_RETRY_S = 30.0
+
+_CHANNEL_OPTIONS = (
+    # The greatest page: 20,000 records of 5 KB.
+    ("grpc.max_receive_message_length", 128 * 2**20),
+    ("grpc.max_send_message_length", 64 * 2**20),
+    # After a failure the next attempt decides, not a channel that is still waiting to reconnect.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+# What the same request may not meet again.
+_UNAVAILABLE = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+}
+
+
+_BACKOFF = wait_random_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S)
+
+
+class _Method(Protocol):
+    def __call__(self, request: Any, *, timeout: float) -> Any: ...  # noqa: ANN401 - of the stub
+
+
+class MetaCalls:
+    """Speaks to one endpoint until it fails, then to the next. May be used by several threads. `close` it.
+
+    Every method raises MetaUnavailableError when no endpoint answered for `retry_s` seconds (what the last request did is then
+    unknown), and RefusedError when one refused the request.
+    """
+
+    def __init__(self, section: MetaSection, retry_s: float = DEFAULT_RETRY_S) -> None:
+        """Connects on first use. Raises ConfigError for TLS files that cannot be read."""
+        self._section = section
+        self._timeout_s = section.timeout_ms / 1000
+        self._retry_s = retry_s
+        self._channels = [_channel(name, section.tls) for name in section.endpoints]
+        self._stubs = [meta_grpc.MetaServiceServiceStub(channel) for channel in self._channels]
+        self._current = 0
+
+    def close(self) -> None:
+        """Close the channels; calls in flight fail."""
+        for channel in self._channels:
+            channel.close()
+
+    def split(self, namespace: str, group: str, parts: int) -> meta_pb.SplitOffsetDataReply:
+        """Where `parts` readers share a listing, and how many records it has."""
+        request = meta_pb.SplitOffsetDataRequest(
+            cluster_name=self._section.cluster, namespace=namespace, group=group, parts=parts
+        )
+        reply: meta_pb.SplitOffsetDataReply = self._call("SplitOffsetData", request)
+        return reply
+
+    def scan(self, namespace: str, group: str, size: int, after: bytes, until: bytes) -> meta_pb.ScanOffsetDataReply:
+        """A page of at most `size` records behind the token `after`, up to the token `until`."""
+        request = meta_pb.ScanOffsetDataRequest(
+            cluster_name=self._section.cluster,
+            namespace=namespace,
+            group=group,
+            page_size=size,
+            page_token=after,
+            until_token=until,
+        )
+        reply: meta_pb.ScanOffsetDataReply = self._call("ScanOffsetData", request)
+        return reply
+
+    def merge(self, keys: Sequence[bytes], records: Sequence[bytes]) -> meta_pb.MergeOffsetDataReply:
+        """Merge records under their keys; synced when it returns."""
+        request = meta_pb.MergeOffsetDataRequest(cluster_name=self._section.cluster, keys=keys, records=records)
+        reply: meta_pb.MergeOffsetDataReply = self._call("MergeOffsetData", request)
+        return reply
+
+    def _call(self, method: str, request: Any) -> Any:  # noqa: ANN401 - messages
+        attempts = Retrying(
+            retry=retry_if_exception_type(MetaUnavailableError),
+            stop=stop_after_delay(self._retry_s),
+            wait=_pause,
+            before_sleep=lambda state: _tell(method, state),
+            reraise=True,
+        )
+        try:
+            return attempts(self._once, method, request)
+        except MetaUnavailableError as error:
+            raise MetaUnavailableError(
+                f"{method}: no Meta Service answered, tried for {self._retry_s:g} s: {error}. "
+                "Is it running, and are the endpoints right (host:port, comma separated; TLS on both sides or on none)?"
+            ) from error
+
+    def _once(self, method: str, request: Any) -> Any:  # noqa: ANN401 - messages
+        """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current."""
+        problems: list[MetaUnavailableError] = []
+        first = self._current
+        for at in range(first, first + len(self._stubs)):
+            index = at % len(self._stubs)
+            call: _Method = getattr(self._stubs[index], method)
+            try:
+                reply = call(request, timeout=self._timeout_s)
+            except grpc.RpcError as error:
+                found = _translate(self._section.endpoints[index], error, self._timeout_s)
+                if not isinstance(found, MetaUnavailableError):
+                    raise found from error
+                problems.append(found)
+            else:
+                self._current = index
+                return reply
+        asked_s = min((problem.retry_after_s for problem in problems if problem.retry_after_s), default=0.0)
+        raise MetaUnavailableError("; ".join(map(str, problems)), retry_after_s=asked_s)
+
+
+def _channel(address: str, tls: ClientTls | None) -> grpc.Channel:
+    if tls is None or address.startswith("unix:"):
+        return grpc.insecure_channel(address, _CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, credentials(tls, "tls"), _CHANNEL_OPTIONS)
+
+
+def _translate(endpoint: str, error: Any, timeout_s: float) -> AdapterError:  # noqa: ANN401 - has what only a failed call has
+    code = error.code()
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return RefusedError(f"{endpoint}: does not know this call: it is no Meta Service of offset-adapter, or an older one")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return MetaUnavailableError(f"{endpoint}: no answer within {timeout_s:g} s")
+    text = f"{endpoint}: {code.name}: {error.details()}"
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return MetaUnavailableError(text, retry_after_s=pushback_s(error.trailing_metadata()))
+    return MetaUnavailableError(text) if code in _UNAVAILABLE else RefusedError(text)
+
+
+def _pause(state: RetryCallState) -> float:
+    """At least what an overloaded Meta Service asks for."""
+    error = state.outcome.exception() if state.outcome else None
+    return max(_BACKOFF(state), error.retry_after_s if isinstance(error, MetaUnavailableError) else 0.0)
+
+
+def _tell(method: str, state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    pause_s = state.next_action.sleep if state.next_action else 0.0
+    log.warning("retry", what=method, attempt=state.attempt_number, pause_s=round(pause_s, 3), error=str(error))

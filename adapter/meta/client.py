@@ -1,0 +1,392 @@
+"""The Meta Service as the adapter sees it: its calls in our terms, whether it knows epochs or only offsets.
+
+Never retries: the flusher and the recovery do, with the values that are newest by then.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import groupby
+from operator import itemgetter
+from random import Random
+from typing import NamedTuple, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
+from adapter.meta.config import MetaSection
+from adapter.meta.endpoints import Endpoints, OtherKindError
+from adapter.meta.packed import Chunk, Outcomes, merge_outcomes, merge_request
+from adapter.meta.store_marks import Told
+from adapter.meta.wire import record_of, save_outcome, save_request
+from adapter.model.records import (
+    GroupKey,
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    as_seen,
+)
+from adapter.rpc import meta_grpc, meta_pb
+from adapter.runtime.channels import close_channels, open_channel
+from adapter.runtime.clocks import wall_ms
+from adapter.runtime.slices import SLICE, in_slices, others
+
+R = TypeVar("R")
+
+Entry = tuple[OffsetKey, OffsetRecord]
+Page = tuple[list[Entry], bytes]
+
+PAGE_ROWS = 10_000  # of groups, where nobody waits but who asked for them
+LOAD_ROWS = 2_000  # where a commit waits
+MIN_ROWS = 50  # to which pages shrink when the server is slow
+KEYS_AT_ONCE, GROUPS_AT_ONCE = 10_000, 1_000  # that one request names
+
+KIND_CHANGES = 4  # of the server while one read is under way, after which it is given up
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 * 2**20),
+    ("grpc.max_send_message_length", 64 * 2**20),
+    # After a failure the next attempt decides, not a channel that is still waiting to reconnect.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Behind one name (a load balancer), a machine that dies without a word would be called until TCP gives up: for minutes.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # `keepalive_timeout_ms` alone ends no connection in grpcio 1.85
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+Wanted = Sequence[tuple[GroupKey, Sequence[str]]]  # no shard: all of the group
+
+
+class GroupsPage(NamedTuple):
+    """Records of groups, group by group, in key order; and which groups are left, the first of them from behind `after` on."""
+
+    entries: list[Entry]
+    left: Sequence[GroupKey]
+    after: bytes
+
+
+order = Random()  # noqa: S311 - of endpoints, keeps no secret
+
+
+class MetaClient(Protocol):
+    """The Meta Service as the adapter needs it. Every method raises MetaUnavailableError when it cannot answer."""
+
+    @property
+    def available(self) -> bool:
+        """False after a call was not answered, until one is. An overloaded server did answer."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where the next call goes."""
+
+    @property
+    def knows_epochs(self) -> bool:
+        """False once the server showed that it knows only offsets (a real RobustMQ): see docs/discussion.md."""
+
+    @property
+    def told(self) -> Told:
+        """What both sides tell each other beside offsets."""
+
+    async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
+        """Merge entries; one outcome each, in their order. A Chunk may be merged in parts: see docs/discussion.md."""
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """Tell which local store is open here, in place of the one with the `store_id` `replaces`; what was known before."""
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """The records of these keys, tombstones included. Not `patient`: a commit waits for them."""
+
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """Records of groups, tombstones included, none named twice; `after` is that of the page before, whose `left` these are.
+
+        A page that took too long makes the next ones smaller: the same call, made again, asks for less. Not `patient`: see `get`.
+        """
+
+    async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
+        """A page of everything, and the token of the next (empty: the last)."""
+
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        """Take a group away unless it was committed to at or after `before_ms`; then that time, else 0 (Unix ms)."""
+
+    async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
+        """Delete shards of a group without saying an epoch: for a server that knows none."""
+
+
+class GrpcMetaClient:
+    """Speaks to one endpoint until it fails, then to the next."""
+
+    def __init__(self, section: MetaSection, channels: Mapping[str, grpc.aio.Channel]) -> None:
+        self._cluster = section.cluster
+        self._timeout_s = section.timeout_ms / 1000
+        self._load_timeout_s = section.load_timeout_ms / 1000
+        self._endpoints = Endpoints(section.endpoints, channels)
+        self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)
+        self._reported_at = -1  # how many calls were unanswered when the local store was reported
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, section: MetaSection, *, spread: bool = False) -> AsyncIterator["GrpcMetaClient"]:
+        """A client over new channels. Connects on first use. Raises ConfigError for TLS files that cannot be read.
+
+        With `spread` the endpoints are tried in an order of its own: a fleet with one configuration uses all of them.
+        """
+        if spread:
+            section = section.model_copy(update={"endpoints": tuple(order.sample(section.endpoints, len(section.endpoints)))})
+        channels = {name: open_channel(name, section.tls, CHANNEL_OPTIONS, name="meta.tls") for name in section.endpoints}
+        try:
+            yield cls(section, channels)
+        finally:
+            await close_channels(channels.values())
+
+    @property
+    def available(self) -> bool:
+        """False after a call failed, until one succeeds."""
+        return self._endpoints.available
+
+    @property
+    def endpoint(self) -> str:
+        """Where the next call goes."""
+        return self._endpoints.current
+
+    @property
+    def knows_epochs(self) -> bool:
+        """False once the server there showed that it knows only offsets."""
+        return self._endpoints.knows_epochs
+
+    @property
+    def told(self) -> Told:
+        """What both sides tell each other beside offsets."""
+        return self._endpoints.told
+
+    async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
+        """Merge entries; one outcome each, in their order. A server without epochs writes or, if told, compares and sets.
+
+        A Chunk goes in the store's own form to a server that knows epochs; the others go as one whole.
+
+        The local store is told of with them, except after a call that was not answered: a server that was restarted meanwhile
+        shall first say what it remembers of it, in answer to `report_store`.
+
+        Raises MetaUnavailableError, with a time to come back when the server is overloaded; it is unknown then whether the save
+        was applied, and sending it again is harmless. OtherKindError, one of these: nothing was sent, because what was asked of
+        `knows_epochs` before is not so any more.
+        """
+        epochs = self.knows_epochs  # before anything is awaited: the caller has just looked
+        if not epochs and not all(entry.record.live for entry in entries):
+            raise RefusedError(f"{self.endpoint}: knows no epochs and would take a tombstone for the offset 0")
+        if epochs and isinstance(entries, Chunk):
+            return await self._merge(entries)
+        request = await save_request(self._cluster, entries)
+        if epochs:
+            self._tell(request)
+        reply = await self._call(
+            lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=epochs
+        )
+        if entries:
+            self._endpoints.learn(epochs=bool(reply.results))
+        if not reply.results:
+            return [_without_result(entry, committed=reply.committed) for entry in entries]
+        if len(reply.results) != len(entries):
+            raise MetaUnavailableError(f"{self.endpoint}: answered {len(reply.results)} results to {len(entries)} entries")
+        outcomes: list[SaveOutcome] = []
+        async for entry_slice in in_slices(entries):
+            rows = reply.results[len(outcomes) : len(outcomes) + len(entry_slice)]
+            outcomes += [_outcome(entry, row) for entry, row in zip(entry_slice, rows, strict=True)]
+        return outcomes
+
+    async def _merge(self, chunk: Chunk) -> Outcomes:
+        request = await merge_request(self._cluster, chunk)
+        self._tell(request)
+        reply = await self._call(
+            lambda stub: stub.MergeOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
+        )
+        try:
+            return await merge_outcomes(chunk, reply)
+        except MetaUnavailableError as error:
+            raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """Tell which local store is open here, in place of the one with the `store_id` `replaces`; what was known before.
+
+        Raises MetaUnavailableError, RefusedError; UnknownCallError, one of these, where stores are not remembered (RobustMQ).
+        """
+        request = meta_pb.ReportStoreRequest(
+            cluster_name=self._cluster, store=meta_pb.LocalStore(**store._asdict()), replaces=replaces, now_ms=wall_ms()
+        )
+        unanswered = self._endpoints.unanswered
+        reply = await self._call(lambda stub: stub.ReportStore(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
+        self._reported_at = unanswered
+        if not reply.HasField("known"):
+            return None
+        known = reply.known
+        return KnownStore(LocalStore(known.broker, known.path, known.store_id, known.flushed_seq), reply.known_at_ms)
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """The records of these keys, tombstones included; `keys` come sorted or at least grouped. Without keys it only looks.
+
+        Goes on with less at a time when the server becomes slow; raises TimedOutError when it is so from the beginning.
+        """
+        if not keys:
+            await self._endpoints.look(self._timeout_s)
+            return {}
+        found: dict[OffsetKey, OffsetRecord] = {}
+        progress = False
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            named = keys[at : at + KEYS_AT_ONCE]
+            left: Wanted = [
+                (GroupKey(*group), [key.shard for key in members]) for group, members in groupby(named, itemgetter(0, 1))
+            ]
+            wanted, after = set(named), b""
+            while left:
+                try:
+                    entries, left, after = await self._page(left, after, patient=patient)
+                except TimedOutError:
+                    if not progress:
+                        raise
+                    progress = False
+                else:
+                    progress = True
+                    found.update((key, record) for key, record in entries if key in wanted)
+        return found
+
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """Records of groups from behind `after` on, tombstones included, as many as a page holds.
+
+        Raises TimedOutError when that took too long: made again, the call asks for less.
+        """
+        if not groups:
+            return GroupsPage([], (), b"")
+        some = groups[:GROUPS_AT_ONCE]
+        entries, left, after = await self._page([(group, ()) for group in some], after, patient=patient)
+        return GroupsPage(entries, groups[len(some) - len(left) :], after)
+
+    async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
+        """A page of everything, and the token of the next (empty: the last)."""
+        request = meta_pb.ListOffsetDataRequest(
+            cluster_name=self._cluster, namespace=namespace, group=group, page_size=size, page_token=token
+        )
+        reply = await self._call(lambda stub: stub.ListOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
+        entries = [
+            (OffsetKey(entry.offset.namespace, entry.group, entry.offset.shard_name), record_of(entry.offset))
+            for entry in reply.entries
+        ]
+        return entries, reply.next_page_token
+
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        """Take a group away unless it was committed to at or after `before_ms`; then that time, else 0 (Unix ms)."""
+        request = meta_pb.ExpireOffsetDataRequest(
+            cluster_name=self._cluster, namespace=group.namespace, group=group.group, before_ms=before_ms, now_ms=now_ms
+        )
+        reply = await self._call(lambda stub: stub.ExpireOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
+        return reply.newest_ms
+
+    async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
+        """Delete shards of a group without saying an epoch: for a server that knows none."""
+        request = meta_pb.DeleteOffsetDataRequest(
+            tenant=group.namespace, namespace=group.namespace, group=group.group, shard_names=shards, cluster_name=self._cluster
+        )
+        await self._call(lambda stub: stub.DeleteOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
+
+    async def _page(self, wanted: Wanted, after: bytes, *, patient: bool) -> tuple[list[Entry], Wanted, bytes]:
+        """By the call that the server knows: one of ours does not show tombstones in the one that RobustMQ has."""
+        timeout_s = self._timeout_s if patient else self._load_timeout_s
+        for _ in range(KIND_CHANGES):
+            with contextlib.suppress(OtherKindError):
+                if self.knows_epochs:
+                    return await self._batch_page(wanted, after, self._patient_pages if patient else self._load_pages, timeout_s)
+                found = await self._get_group(wanted[0][0], timeout_s)
+                if not self.knows_epochs:
+                    return found, wanted[1:], b""
+        raise MetaUnavailableError(f"{self.endpoint}: its servers change all the time between those with and without epochs")
+
+    async def _batch_page(
+        self, wanted: Wanted, after: bytes, size: "_PageSize", timeout_s: float
+    ) -> tuple[list[Entry], Wanted, bytes]:
+        request = meta_pb.BatchGetOffsetDataRequest(cluster_name=self._cluster, page_size=size.rows, page_token=after)
+        async for some in in_slices(wanted):
+            for group, shards in some:
+                request.groups.add(namespace=group.namespace, group=group.group, shard_names=shards)
+        try:
+            reply = await self._call(
+                lambda stub: stub.BatchGetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=True
+            )
+        except TimedOutError:
+            size.halve()
+            raise
+        if not 0 < len(reply.groups) <= len(wanted):
+            raise MetaUnavailableError(f"{self.endpoint}: answered with {len(reply.groups)} groups when asked for {len(wanted)}")
+        entries: list[Entry] = []
+        for (group, _), found in zip(wanted, reply.groups, strict=False):
+            rows = found.offsets
+            for at in range(0, len(rows), SLICE):
+                entries += [(OffsetKey(*group, item.shard_name), record_of(item)) for item in rows[at : at + SLICE]]
+                await others()
+        left = wanted[len(reply.groups) - bool(reply.next_page_token) :]
+        if left:
+            size.grow()
+        return entries, left, reply.next_page_token
+
+    async def _get_group(self, group: GroupKey, timeout_s: float) -> list[Entry]:
+        request = meta_pb.GetOffsetDataRequest(
+            tenant=group.namespace, namespace=group.namespace, group=group.group, cluster_name=self._cluster
+        )
+        reply = await self._call(lambda stub: stub.GetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=False)
+        if any(item.epoch for item in reply.offsets):
+            self._endpoints.learn(epochs=True)
+        return [(OffsetKey(*group, item.shard_name), record_of(item)) for item in reply.offsets]
+
+    def _tell(self, request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> None:
+        request.now_ms = wall_ms()
+        if self.told.store and self._reported_at == self._endpoints.unanswered:
+            request.store.CopyFrom(meta_pb.LocalStore(**self.told.store()._asdict()))
+
+    async def _call(
+        self,
+        call: "Callable[[meta_grpc.MetaServiceServiceAsyncStub], Awaitable[R]]",
+        *,
+        timeout_s: float,
+        epochs: bool | None = None,
+    ) -> R:
+        return await self._endpoints.call(call, timeout_s=timeout_s, epochs=epochs)
+
+
+class _PageSize:
+    """Rows that the next page asks for: half as many after one that took too long, slowly more again after those that did not."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.rows = most
+
+    def halve(self) -> None:
+        """A page took too long."""
+        self.rows = max(self.rows // 2, MIN_ROWS)
+
+    def grow(self) -> None:
+        """A full page came in time: twice as many after about 22 of them, so that tries which fail cost little."""
+        self.rows = min(self.rows + self.rows // 32 + 1, self._most)
+
+
+def failure_of(key: OffsetKey, outcome: SaveOutcome) -> AdapterError:
+    """Why an entry is not acknowledged: MetaUnavailableError, and it may be saved or not; or RefusedError, and it is not."""
+    if outcome.status is Status.UNAVAILABLE:
+        return MetaUnavailableError(f"{'/'.join(key)}: the Meta Service did not answer for it: {outcome.message}".rstrip(": "))
+    return RefusedError(f"{'/'.join(key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}".rstrip())
+
+
+def _without_result(entry: SaveEntry, *, committed: bool) -> SaveOutcome:
+    """The outcome at a server that answers with `committed` alone: True when every expectation of the request was met."""
+    if entry.expected_offset is None or committed:
+        return SaveOutcome(Status.APPLIED, as_seen(entry.record, None))
+    return SaveOutcome(Status.CONFLICT, None, "this one, or another of the same save, was not as expected")
+
+
+def _outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
+    try:
+        return save_outcome(entry, row)
+    except ValueError:
+        return SaveOutcome(Status.INVALID, None, f"the Meta Service answered with the unknown status {row.status}")

@@ -1,0 +1,215 @@
+"""What a flush sends, and what it was answered, by reference: entries and outcomes are made only for those who ask for one.
+
+Nearly every dirty key stands as it was sent, so that a flush of a million would make millions of objects for nothing.
+"""
+
+import struct
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import overload
+
+from adapter.errors import MetaUnavailableError
+from adapter.model.codec import decode_record, encode_fields, encode_record
+from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveEntry, SaveOutcome, Status, as_first
+from adapter.rpc import meta_pb
+from adapter.runtime.slices import in_slices, others
+
+MAX_ENTRIES = 20_000  # of a save: what a Meta Service takes in one merge
+ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
+PACKED_AT_ONCE = 1_000  # entries before others have their turns: some 0.5 ms
+
+_TOLD = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
+
+
+class Chunk(Sequence[SaveEntry]):
+    """The entries of one save of distinct keys. Never changes."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+        self._ends = list(accumulate(len(run.shards) for run in runs))
+
+    def __len__(self) -> int:
+        """How many entries there are."""
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[SaveEntry]:
+        """All of them, made one after the other."""
+        for group, shards, held in self.runs:
+            namespace, name = group
+            for shard, (fields, _, _) in zip(shards, held, strict=True):
+                yield SaveEntry(OffsetKey(namespace, name, shard), OffsetRecord(*fields))
+
+    @overload
+    def __getitem__(self, at: int) -> SaveEntry: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[SaveEntry]: ...
+
+    def __getitem__(self, at: int | slice) -> SaveEntry | list[SaveEntry]:
+        """One of them, or some."""
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self)))]
+        place = range(len(self))[at]
+        number = bisect_right(self._ends, place)
+        group, shards, held = self.runs[number]
+        place -= self._ends[number] - len(shards)
+        return SaveEntry(OffsetKey(*group, shards[place]), OffsetRecord(*held[place][0]))
+
+    def without(self, places: Container[int], count: int) -> Iterator[list[Run]]:
+        """The runs again, without the entries in these places, in lists of some `count` entries each."""
+        found: list[Run] = []
+        made = at = 0
+        for group, shards, held in self.runs:
+            for start in range(0, len(shards), count):
+                some = slice(start, start + count)
+                run = Run(group, shards[some], held[some])
+                size = len(run.shards)
+                good = [place for place in range(size) if at + place not in places] if places else ()
+                at += size
+                if len(good) < size and places:
+                    run = Run(group, [run.shards[place] for place in good], [run.held[place] for place in good])
+                found.append(run)
+                made += size
+                if made >= count:
+                    yield found
+                    found, made = [], 0
+        if found:
+            yield found
+
+
+class Outcomes(Sequence[SaveOutcome]):
+    """What became of the entries of a save. Those that are not in `others`, by their places, stand as `as_first` has them."""
+
+    def __init__(self, entries: Sequence[SaveEntry], others: Mapping[int, SaveOutcome]) -> None:
+        self.others = others
+        self._entries = entries
+
+    @classmethod
+    async def of(cls, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> "Outcomes":
+        """The same of outcomes in any form, in the order of their entries. Raises ValueError unless there is one for each."""
+        if isinstance(outcomes, Outcomes):
+            return outcomes
+        others: dict[int, SaveOutcome] = {}
+        at = 0
+        async for pairs in in_slices(list(zip(entries, outcomes, strict=True))):
+            for place, (entry, outcome) in enumerate(pairs, at):
+                if outcome.status is not Status.APPLIED or outcome.standing not in (None, as_first(entry.record)):
+                    others[place] = outcome
+            at += len(pairs)
+        return cls(entries, others)
+
+    def __len__(self) -> int:
+        """One for each entry."""
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[SaveOutcome]:
+        """All of them, made one after the other."""
+        for at, entry in enumerate(self._entries):
+            yield self.others.get(at) or _applied(entry)
+
+    @overload
+    def __getitem__(self, at: int) -> SaveOutcome: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[SaveOutcome]: ...
+
+    def __getitem__(self, at: int | slice) -> SaveOutcome | list[SaveOutcome]:
+        """One of them, or some."""
+        if isinstance(at, slice):
+            return [self[place] for place in range(*at.indices(len(self)))]
+        place = range(len(self))[at]
+        return self.others.get(place) or _applied(self._entries[place])
+
+
+async def chunks(batch: Mapping[GroupKey, Mapping[str, Held]], max_bytes: int) -> AsyncIterator[Chunk]:
+    """Split a batch so that each save stays under `max_bytes`, which is under gRPC's message limit.
+
+    Of a group nothing may leave the batch before its chunk has come.
+    """
+    runs: list[Run] = []
+    count = size = made = 0
+    for group in list(batch):
+        found = batch[group]
+        shards, held = list(found), list(found.values())
+        start = 0
+        for at, (fields, _, encoded) in enumerate(held):
+            cost = entry_bytes(fields, encoded)
+            if count and (size + cost > max_bytes or count == MAX_ENTRIES):
+                if at > start:
+                    runs.append(Run(group, shards[start:at], held[start:at]))
+                yield Chunk(runs)
+                runs, start, count, size = [], at, 0, 0
+            count += 1
+            size += cost
+            made += 1
+            if made % PACKED_AT_ONCE == 0:
+                await others()
+        runs.append(Run(group, shards[start:], held[start:]))
+    if runs:
+        yield Chunk(runs)
+
+
+def entry_bytes(fields: tuple[int, int, bool, int, str, str, int], encoded: bytes) -> int:
+    """An upper bound of an entry's size in a save of either form. A name is in it twice at most, for both kinds of RobustMQ."""
+    size = ENTRY_OVERHEAD_BYTES + 2 * len(encoded)
+    metadata, topic = fields[4], fields[5]
+    return size + _bytes(metadata) + _bytes(topic) if metadata or topic else size
+
+
+async def merge_request(cluster: str, chunk: Chunk) -> meta_pb.MergeOffsetDataRequest:
+    """A save in the store's own form."""
+    request = meta_pb.MergeOffsetDataRequest(cluster_name=cluster, tell_standing=True)
+    keys: list[bytes] = []
+    records: list[bytes] = []
+    for _, _, held in chunk.runs:
+        for at in range(0, len(held), PACKED_AT_ONCE):
+            for fields, _, encoded in held[at : at + PACKED_AT_ONCE]:
+                keys.append(encoded)
+                records.append(encode_fields(fields))
+            if len(keys) >= PACKED_AT_ONCE:
+                request.keys.extend(keys)
+                request.records.extend(records)
+                keys, records = [], []
+                await others()
+    request.keys.extend(keys)
+    request.records.extend(records)
+    return request
+
+
+async def merge_outcomes(chunk: Chunk, reply: meta_pb.MergeOffsetDataReply) -> Outcomes:
+    """The outcomes in the answer to such a save. Raises MetaUnavailableError for one that cannot be about it."""
+    found = {row.index: SaveOutcome(Status.INVALID, None, row.message) for row in reply.rejected}
+    counts: Counter[Status] = Counter()
+    async for some in in_slices(reply.standing):
+        for row in some:
+            found[row.index] = outcome = _outcome(row)
+            counts[outcome.status] += 1
+    rows = len(reply.rejected) + len(reply.standing)
+    answered = reply.applied + reply.superseded + counts[Status.UNAVAILABLE] + len(reply.rejected)
+    about = len(found) == rows and max(found, default=-1) < len(chunk) and counts[Status.SUPERSEDED] == reply.superseded
+    if not about or answered != len(chunk):
+        raise MetaUnavailableError(f"answered {answered} results, {rows} of them in rows, to {len(chunk)} entries")
+    return Outcomes(chunk, found)
+
+
+def _outcome(row: meta_pb.MergeOffsetDataReply.Standing) -> SaveOutcome:
+    if row.status == meta_pb.SaveOffsetResult.UNAVAILABLE:
+        return SaveOutcome(Status.UNAVAILABLE, None, row.message)
+    try:
+        status, standing = _TOLD[row.status], decode_record(row.record)
+    except (KeyError, struct.error, ValueError) as error:
+        raise MetaUnavailableError(f"entry {row.index} was answered with no status or no record: {error}") from error
+    if not standing.epoch or encode_record(standing) != row.record:
+        raise MetaUnavailableError(f"entry {row.index} was answered with what is no record that stands")
+    return SaveOutcome(status, standing)
+
+
+def _applied(entry: SaveEntry) -> SaveOutcome:
+    return SaveOutcome(Status.APPLIED, as_first(entry.record))
+
+
+def _bytes(text: str) -> int:
+    """Its size in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())

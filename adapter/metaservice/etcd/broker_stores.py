@@ -1,0 +1,104 @@
+"""The local stores of brokers as fronts remember them in etcd, and how far each Raft group is.
+
+Each Raft group that answers is asked, so that an adapter without commits hears of one that came back with less; what is
+remembered is put in one of them. Not under a fence: after a move an old place only knows something older.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Mapping
+
+from adapter.errors import AdapterError, MetaUnavailableError
+from adapter.metaservice.engine import keep
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.keys import Keys
+from adapter.model.codec import prefix_end
+from adapter.model.records import STORE_ID_BYTES, KnownStore, LocalStore
+from adapter.rpc import etcd_pb
+
+ROUNDS = 5  # of two adapters that tell the same broker and path at once
+PAGE = 1_000
+REFRESH_MS = 3_600_000  # after which what has not changed is put again, with the time
+_VALUE = struct.Struct(f">Q{STORE_ID_BYTES}sQ")  # told_at_ms, store_id, flushed_seq
+
+_EQUAL, _TARGET_VALUE, _VERSION = etcd_pb.Compare.EQUAL, etcd_pb.Compare.VALUE, etcd_pb.Compare.VERSION
+
+
+class EtcdStores:
+    """What is remembered of local stores."""
+
+    def __init__(self, groups: Mapping[str, EtcdCluster], keys: Keys) -> None:
+        self._groups = groups
+        self._keys = keys
+
+    async def report(
+        self, home: str, cluster: str, told: LocalStore, replaces: bytes, now_ms: int, answered: set[str]
+    ) -> KnownStore | None:
+        """See `Engine.report_store`; `home`: the Raft group where it is put. Adds the names of those that answered.
+
+        Raises what a cluster's call raises, when the home does not take it.
+        """
+        where = self._keys.store(cluster, told.broker, told.path)
+        for _ in range(ROUNDS):
+            found = await asyncio.gather(*(self._read(name, where, answered, must=name == home) for name in self._groups))
+            values = dict(zip(self._groups, found, strict=True))
+            known = max((_decode(told, value) for value in found if value), key=lambda one: one.told_at_ms, default=None)
+            kept = keep(told, known, replaces, now_ms)
+            if kept is None or _is_known(kept, known) or await self._put(home, where, values[home], kept):
+                return known
+        raise MetaUnavailableError(f"{home}: the store of {told.broker} is told by several adapters at once")
+
+    async def forget(self, before_ms: int) -> int:
+        """Forget what was told before `before_ms`. A Raft group that does not answer is left to the next time."""
+        return sum(await asyncio.gather(*(self._forget(group, before_ms) for group in self._groups.values())))
+
+    async def _read(self, name: str, where: bytes, answered: set[str], *, must: bool) -> bytes:
+        request = etcd_pb.TxnRequest()
+        request.success.add().request_range.key = where
+        try:
+            reply = await self._groups[name].txn(request)
+        except AdapterError:
+            if must:
+                raise
+            return b""
+        answered.add(name)
+        kvs = reply.responses[0].response_range.kvs
+        return kvs[0].value if kvs else b""
+
+    async def _put(self, name: str, where: bytes, standing: bytes, kept: KnownStore) -> bool:
+        request = etcd_pb.TxnRequest()
+        if standing:
+            request.compare.add(result=_EQUAL, target=_TARGET_VALUE, key=where, value=standing)
+        else:
+            request.compare.add(result=_EQUAL, target=_VERSION, key=where, version=0)
+        put = request.success.add().request_put
+        put.key, put.value = where, _VALUE.pack(kept.told_at_ms, kept.store.store_id, kept.store.flushed_seq)
+        return (await self._groups[name].txn(request, resend=False)).succeeded
+
+    async def _forget(self, group: EtcdCluster, before_ms: int) -> int:
+        start, end = self._keys.stores, prefix_end(self._keys.stores)
+        forgotten = 0
+        with contextlib.suppress(AdapterError):
+            while True:
+                found = await group.range(etcd_pb.RangeRequest(key=start, range_end=end, limit=PAGE))
+                for kv in found.kvs:
+                    if _VALUE.unpack(kv.value)[0] < before_ms:
+                        request = etcd_pb.TxnRequest()
+                        request.compare.add(result=_EQUAL, target=_TARGET_VALUE, key=kv.key, value=kv.value)
+                        request.success.add().request_delete_range.key = kv.key
+                        forgotten += (await group.txn(request)).succeeded
+                if not found.more:
+                    break
+                start = found.kvs[-1].key + b"\0"
+        return forgotten
+
+
+def _is_known(kept: KnownStore, known: KnownStore | None) -> bool:
+    """Whether only the time is new, and not by much: an adapter without commits asks all the time."""
+    return known is not None and kept.store == known.store and kept.told_at_ms < known.told_at_ms + REFRESH_MS
+
+
+def _decode(told: LocalStore, value: bytes) -> KnownStore:
+    told_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
+    return KnownStore(told._replace(store_id=store_id, flushed_seq=flushed_seq), told_at_ms)

@@ -1,0 +1,432 @@
+"""The engine over etcd: offsets in any number of Raft groups, the layout in the metadata's. It keeps nothing of its own.
+
+Any number of processes work side by side with it. What is acknowledged is in etcd's quorum; reads are linearizable; a front with
+an old layout is refused by the fences.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import ContextVar
+from itertools import groupby
+from typing import TypeVar
+
+import anyio
+import anyio.abc
+import structlog
+
+from adapter.errors import AdapterError, MetaUnavailableError
+from adapter.metaservice.bulk import Cuts
+from adapter.metaservice.config import EtcdSection
+from adapter.metaservice.engine import (
+    Differing,
+    Expiry,
+    GroupPage,
+    MergeCounts,
+    Page,
+    Parts,
+    RawPage,
+    buried,
+    differing,
+    row_bytes,
+    whole_group,
+)
+from adapter.metaservice.etcd.broker_stores import EtcdStores
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.expiry import Expirer
+from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
+from adapter.metaservice.etcd.keys import Keys, decode_value
+from adapter.metaservice.etcd.migration import Moves
+from adapter.metaservice.etcd.reads import Row, Widths, lanes_of, read, walk
+from adapter.metaservice.etcd.sharding import Layout
+from adapter.metaservice.etcd.txn_batcher import Item, Lane
+from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.records import KnownStore, LocalStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark
+from adapter.rpc import etcd_pb
+from adapter.runtime.clocks import wall_ms
+from adapter.runtime.slices import others
+from adapter.runtime.watermark import Loss
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+
+SLICE = 500  # entries prepared before the event loop gets a turn
+GROUP_ROWS = 2_000  # of a group that one range asks for: with the longest metadata 8 MB
+LAYOUT_CHANGES = 5  # that a call goes along with
+REPORT_S = 1.0  # between two reports of a local store that saves bring
+MAX_TOLD = 10_000  # stores whose last report is known
+PAGE_BYTES = 16 * 2**20  # of the records of a page: it fits in a reply
+CHANGES_ALL_THE_TIME = "the layout of the offsets changes all the time"
+
+
+# The marks of the Raft groups that have answered, in the task of each call.
+_touched: ContextVar[dict[str, StoreMark] | None] = ContextVar("_touched", default=None)
+
+
+class EtcdEngine:
+    """Offsets of clusters in etcd. `run` must be running, and `open` comes first."""
+
+    kind = "etcd"
+
+    def __init__(self, metadata: EtcdCluster, offsets: Sequence[EtcdCluster], section: EtcdSection) -> None:
+        self._keys = Keys(section.prefix)
+        self._lanes = {group.name: Lane(group, self._keys, socket.gethostname(), section.max_txn_ops) for group in offsets}
+        self.fences = Fences(metadata, {group.name: group for group in offsets}, self._keys)
+        self._moves = Moves(self._lanes, self.fences, self._keys)
+        self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
+        self._max_reads = section.max_txn_ops
+        self._widths = Widths()
+        self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
+        self._told_at: dict[bytes, float] = {}  # when saves told of a store last, in the event loop's time
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    async def open(self) -> None:
+        """Read the layout, or make it. Raises MetaUnavailableError: try again. ConfigError: see the configuration."""
+        layout = await self.fences.open()
+        unused = {*self._lanes} - {*layout.groups}
+        if unused:
+            log.warning("layout.unused", raft_groups=sorted(unused), help="offset-adapter meta rebalance takes them into use")
+
+    async def run(self) -> None:
+        """Send what callers bring."""
+        async with anyio.create_task_group() as tasks:
+            for name, lane in self._lanes.items():
+                tasks.start_soon(lane.run, name=f"etcd.{name}")
+            tasks.start_soon(self._moves.run, name="etcd.moves")
+            self._tasks = tasks
+
+    async def save(
+        self,
+        cluster: str,
+        entries: Sequence[SaveEntry],
+        reported: LocalStore | None = None,
+    ) -> list[SaveOutcome]:
+        """Merges in each Raft group at once. Entries of one that fails are UNAVAILABLE; raises when all are."""
+        items: list[Item] = []
+        for at in range(0, len(entries), SLICE):
+            some = entries[at : at + SLICE]
+            items += map(Item, some, self._keys.offsets_of(cluster, [entry.key for entry in some]))
+            if len(entries) > SLICE:
+                await others()
+        for wave in _waves(items):
+            await self._settle(wave)
+        if reported:
+            self._report_later(cluster, reported)
+        errors = [item.error for item in items if item.error]
+        if errors and len(errors) == len(items):
+            raise errors[0]
+        return [item.outcome for item in items if item.outcome]
+
+    async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """Point reads, many in a transaction."""
+        return await self._with_layout(lambda layout: self._get(layout, cluster, keys))
+
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
+        """Ranges of one Raft group."""
+        packed = pack_names(cluster, namespace, group)
+        prefix = self._keys.offsets + packed
+        start = self._keys.offsets + pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
+
+        async def page(layout: Layout) -> GroupPage:
+            await self._moves.bring_home([packed], layout)
+            entries: list[tuple[OffsetKey, OffsetRecord]] = []
+            left = room
+            lanes, limit = [self._lanes[layout.home(packed)]], min(size, GROUP_ROWS)
+            async for found in walk(lanes, layout, self.fences, start, prefix_end(prefix), self._widths, limit=limit):
+                for at, row in enumerate(found, 1):
+                    entries.append(self._entry(row))
+                    left -= row_bytes(row.where, row.value)
+                    if len(entries) == size or left <= 0:
+                        return GroupPage(entries, more=True)
+                    if at % SLICE == 0:
+                        await others()
+            return GroupPage(entries, more=False)
+
+        return await self._with_layout(page)
+
+    async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
+        """Tombstones are merged like saves: what is raised meanwhile came after the delete, and stays."""
+        wanted = [OffsetKey(namespace, group, shard) for shard in shards]
+        standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
+        now_ms = wall_ms()
+        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in buried(standing, now_ms).items()])
+        failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
+        if failed:
+            raise MetaUnavailableError(failed.message)
+
+    async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
+        """Each write is done only where the whole group is as it was when it was read. Not while offsets are moved."""
+        packed = pack_names(cluster, namespace, group)
+
+        async def expire(layout: Layout) -> Expiry:
+            if not await self._settled(layout):
+                # A copy would merge the live record over its tombstone. As if it were too young: the next sweep asks again.
+                return Expiry(0, before_ms)
+            return await self._expirer.expire(self._lanes[layout.home(packed)], layout, packed, before_ms, now_ms)
+
+        return await self._with_layout(expire)
+
+    async def drop_tombstones(self, before_ms: int) -> int:
+        """By their index, so that only tombstones are looked at. Not while offsets are moved: an old copy could come back."""
+
+        async def drop(layout: Layout) -> int:
+            if not await self._settled(layout):
+                return 0
+            return sum([await self._expirer.drop(lane, layout, before_ms) for lane in lanes_of(self._lanes, layout)])
+
+        return await self._with_layout(drop)
+
+    async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
+        """A range of each Raft group, put in order."""
+        rows, token = await self._page(cluster, names, size, after, b"", PAGE_BYTES)
+        return Page([self._entry(row) for row in rows], token)
+
+    async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
+        """As `list_page`. Ends before `size` when its records are large."""
+        rows, token = await self._page(cluster, names, size, after, until, PAGE_BYTES)
+        keys: list[bytes] = []
+        records: list[bytes] = []
+        cut = len(self._keys.offsets) + len(pack_names(cluster))
+        for at in range(0, len(rows), SLICE):
+            found = rows[at : at + SLICE]
+            keys += [row.where[cut:] for row in found]
+            records += [encode_record(decode_value(row.value)) for row in found]
+            await others()
+        return RawPage(keys, records, token)
+
+    async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
+        """A walk over all keys."""
+        prefix = self._keys.offsets + pack_names(cluster, *names)
+
+        async def split(layout: Layout) -> Parts:
+            cuts = Cuts(parts)
+            lanes = lanes_of(self._lanes, layout)
+            async for rows in walk(lanes, layout, self.fences, prefix, prefix_end(prefix), self._widths, keys_only=True):
+                cuts.add([row.where[len(self._keys.offsets) :] for row in rows])
+            return cuts.parts()
+
+        return await self._with_layout(split)
+
+    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+        """Kept in one of the Raft groups; all of them are looked at, for their marks."""
+        home = self.fences.layout.home(pack_names(cluster, store.broker))
+        answered: set[str] = set()
+        known = await self._stores.report(home, cluster, store, replaces, now_ms, answered)
+        self._touch(answered)
+        return known
+
+    async def forget_stores(self, before_ms: int) -> int:
+        """A walk over all that are remembered."""
+        return await self._stores.forget(before_ms)
+
+    def marks(self) -> list[StoreMark]:
+        """Of the Raft groups that answered the call under way in this task; outside of one, of all."""
+        touched = _touched.get()
+        if touched is not None:
+            return list(touched.values())
+        return [mark for lane in self._lanes.values() if (mark := lane.cluster.mark)]
+
+    def _touch(self, names: Iterable[str]) -> None:
+        """Note how far these Raft groups are, which have just answered. Another front may have seen others further on."""
+        touched = _touched.get()
+        if touched is None:
+            touched = {}
+            _touched.set(touched)
+        touched.update((name, mark) for name in names if (mark := self._lanes[name].cluster.mark))
+
+    def _report_later(self, cluster: str, store: LocalStore) -> None:
+        """What a save tells of its adapter's store, at most once a second: it is worth no transaction with each."""
+        now = anyio.current_time()
+        where = self._keys.store(cluster, store.broker, store.path)
+        if now < self._told_at.get(where, 0.0) + REPORT_S or self._tasks is None:
+            return
+        if len(self._told_at) >= MAX_TOLD:
+            self._told_at.clear()
+        self._told_at[where] = now
+        self._tasks.start_soon(self._report, cluster, store, name="etcd.report")
+
+    async def _report(self, cluster: str, store: LocalStore) -> None:
+        with contextlib.suppress(AdapterError):
+            await self.report_store(cluster, store, b"", wall_ms())
+
+    def loss(self) -> Loss | None:
+        """What an etcd cluster loses is not found here."""
+        return None
+
+    async def merge(
+        self,
+        cluster: str,
+        keys: Sequence[bytes],
+        records: Sequence[bytes],
+        reported: LocalStore | None = None,
+    ) -> MergeCounts:
+        """As saves, in slices, so that saves have their turns between them."""
+        applied = superseded = 0
+        rejected: list[tuple[int, str]] = []
+        for at in range(0, len(keys), SLICE):
+            pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
+            outcomes = await self.save(
+                cluster, [SaveEntry(OffsetKey(*unpack_names(key)), decode_record(record)) for key, record in pairs], reported
+            )
+            failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
+            if failed:
+                raise MetaUnavailableError(failed.message)
+            applied += sum(outcome.status is Status.APPLIED for outcome in outcomes)
+            superseded += sum(outcome.status is Status.SUPERSEDED for outcome in outcomes)
+            refused = ((index, outcome) for index, outcome in enumerate(outcomes, at) if outcome.status is Status.INVALID)
+            rejected += [(index, outcome.message) for index, outcome in refused]
+        return MergeCounts(applied, superseded, tuple(rejected))
+
+    async def save_packed(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> list[Differing]:
+        """As `save`: what one Raft group does not answer holds up no other."""
+        entries: list[SaveEntry] = []
+        for at in range(0, len(keys), SLICE):
+            pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
+            entries += [SaveEntry(decode_key(key), decode_record(record)) for key, record in pairs]
+            await others()
+        outcomes = await self.save(cluster, entries, reported)
+        found: list[Differing] = []
+        for at in range(0, len(entries), SLICE):
+            found += differing(entries[at : at + SLICE], outcomes[at : at + SLICE], at)
+            await others()
+        return found
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """Numbers for the metrics. Thread-safe."""
+        layout = self.fences.known
+        return {
+            "etcd_waiting_entries": ("Entries that wait for a transaction.", sum(lane.waiting for lane in self._lanes.values())),
+            "etcd_raft_groups": ("Raft groups that hold offsets.", len(layout.groups) if layout else 0),
+            "etcd_raft_groups_unavailable": (
+                "Raft groups of offsets whose last call failed.",
+                sum(not lane.cluster.available for lane in self._lanes.values()),
+            ),
+            "etcd_layout_version": ("The version of the layout of the offsets.", layout.version if layout else 0),
+            "etcd_losses": (
+                "Times that a Raft group of offsets held less than it had acknowledged.",
+                sum(lane.cluster.losses for lane in self._lanes.values()),
+            ),
+            "etcd_moving": ("1 while offsets are moved between Raft groups.", bool(layout and not layout.settled)),
+        }
+
+    async def _settle(self, items: Sequence[Item]) -> None:
+        """Bring items with different keys to their outcomes, along with changes of the layout."""
+        left = items
+        for _ in range(LAYOUT_CHANGES):
+            layout = self.fences.layout
+            try:
+                await self._settle_once(layout, left)
+                left = [item for item in left if item.outcome is None]
+                if not left:
+                    return
+                await self.fences.reload(layout)
+            except LayoutChangedError:
+                with contextlib.suppress(MetaUnavailableError):
+                    await self.fences.reload(layout)
+            except MetaUnavailableError as error:
+                for item in left:
+                    item.fail(error)
+                return
+        for item in left:
+            item.fail(MetaUnavailableError(CHANGES_ALL_THE_TIME))
+
+    async def _settle_once(self, layout: Layout, items: Sequence[Item]) -> None:
+        by_home: dict[str, list[Item]] = {}
+        groups: dict[bytes, list[Item]] = {}
+        for group, members in groupby(items, lambda item: self._keys.group_of(item.where)):
+            groups.setdefault(group, []).extend(members)
+        away = await self._moves.kept_away(groups, layout)
+        for group, found in groups.items():
+            if group in away:
+                for item in found:
+                    item.fail(away[group])
+            else:
+                by_home.setdefault(layout.home(group), []).extend(found)
+        guards = {name: self.fences.guard(layout, name) for name in by_home}
+        await asyncio.gather(*(self._lanes[name].settle(guards[name], found) for name, found in by_home.items()))
+        self._touch(name for name, found in by_home.items() if any(item.outcome and not item.error for item in found))
+
+    async def _settled(self, layout: Layout) -> bool:
+        """Whether nothing is being moved. A front without other calls hears by this that a move has ended."""
+        if not layout.settled and (await self.fences.reload(layout)).settled:
+            raise LayoutChangedError("the layout of the offsets has changed")
+        return layout.settled
+
+    async def _get(self, layout: Layout, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
+        by_home: dict[str, list[OffsetKey]] = {}
+        groups = {key[:2]: pack_names(cluster, key.namespace, key.group) for key in keys}
+        await self._moves.bring_home(groups.values(), layout)
+        for key in keys:
+            by_home.setdefault(layout.home(groups[key[:2]]), []).append(key)
+        found = await asyncio.gather(*(self._get_in(layout, name, cluster, wanted) for name, wanted in by_home.items()))
+        records = {key: record for part in found for key, record in part}
+        return [(key, records[key]) for key in keys if key in records]
+
+    async def _get_in(
+        self, layout: Layout, name: str, cluster: str, keys: Sequence[OffsetKey]
+    ) -> list[tuple[OffsetKey, OffsetRecord]]:
+        records = []
+        for at in range(0, len(keys), self._max_reads):
+            wanted = keys[at : at + self._max_reads]
+            asked = [etcd_pb.RangeRequest(key=self._keys.offset(cluster, key)) for key in wanted]
+            for key, found in zip(wanted, await read(self._lanes[name], layout, self.fences, asked), strict=True):
+                records += [(key, decode_value(row.value)) for row in found.rows]
+        return records
+
+    async def _page(
+        self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes, room: int
+    ) -> tuple[list[Row], bytes]:
+        """Rows behind the token `after`, up to and with `until` unless that is empty; and the token of the next page."""
+        base = self._keys.offsets
+        prefix = base + pack_names(cluster, *names)
+        start = base + after + b"\0" if after else prefix
+        end = base + until + b"\0" if until else prefix_end(prefix)
+
+        async def page(layout: Layout) -> tuple[list[Row], bytes]:
+            rows: list[Row] = []
+            left = room
+            lanes = lanes_of(self._lanes, layout)
+            async for found in walk(lanes, layout, self.fences, start, end, self._widths, limit=size):
+                for row in found:
+                    rows.append(row)
+                    left -= len(row.value)
+                    if len(rows) == size or left <= 0:
+                        token = row.where[len(base) :]
+                        return rows, b"" if token == until else token
+            return rows, b""
+
+        return await self._with_layout(page)
+
+    async def _with_layout(self, work: Callable[[Layout], Awaitable[R]]) -> R:
+        """Do it under the current layout, and again when that has changed."""
+        for _ in range(LAYOUT_CHANGES):
+            layout = self.fences.layout
+            try:
+                return await work(layout)
+            except LayoutChangedError:
+                await self.fences.reload(layout)
+        raise MetaUnavailableError(CHANGES_ALL_THE_TIME)
+
+    def _entry(self, row: Row) -> tuple[OffsetKey, OffsetRecord]:
+        _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])
+        return OffsetKey(namespace, group, shard), decode_value(row.value)
+
+
+def _waves(items: list[Item]) -> list[list[Item]]:
+    """Items such that those of one wave have different keys: entries of the same key count one after the other."""
+    if len({item.where for item in items}) == len(items):
+        return [items]
+    waves: list[dict[bytes, Item]] = [{}]
+    seen: Counter[bytes] = Counter()
+    for item in items:
+        number = seen[item.where]
+        seen[item.where] += 1
+        if number == len(waves):
+            waves.append({})
+        waves[number][item.where] = item
+    return [list(wave.values()) for wave in waves]

@@ -1,0 +1,265 @@
+"""The layout as all fronts agree on it: kept in the metadata Raft group, and as a fence in each Raft group of offsets.
+
+Every transaction on offsets, also a read, compares the fence. A front that has not heard of a change is refused by etcd: it can
+neither write where offsets have left nor read there what is old. No clock and no lease is needed for it.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError, ConfigError, ContendedError, MetaUnavailableError, StoreDamagedError
+from adapter.metaservice.etcd.client import EtcdCluster
+from adapter.metaservice.etcd.keys import Keys
+from adapter.metaservice.etcd.sharding import Layout, first_layout
+from adapter.model.codec import pack_names, prefix_end
+from adapter.rpc import etcd_pb
+
+log = structlog.get_logger(__name__)
+
+VERSION_DIGITS = 20  # so that the order of fences is the order of their versions
+_CHANGES = 5  # of the layout while it is read
+
+
+class LayoutChangedError(AdapterError):
+    """A Raft group has another layout than the call was made for. Nothing was done there."""
+
+
+class _Fence(NamedTuple):
+    """What stands in a Raft group."""
+
+    owner: bytes
+    version: int
+    layout: bytes
+
+
+class Fences:
+    """Reads and changes the layout, and raises the fences behind a change."""
+
+    def __init__(self, metadata: EtcdCluster, offsets: Mapping[str, EtcdCluster], keys: Keys) -> None:
+        self._metadata = metadata
+        self._offsets = offsets
+        self._keys = keys
+        self._reading = anyio.Lock()
+        self._readings = 0  # that have begun
+        self._layout: Layout | None = None
+        self._guards: dict[str, etcd_pb.Compare] = {}
+
+    @property
+    def layout(self) -> Layout:
+        """What was read last. Raises MetaUnavailableError before that."""
+        if self._layout is None:
+            raise MetaUnavailableError("the layout of the offsets is not known yet: etcd has not answered")
+        return self._layout
+
+    @property
+    def known(self) -> Layout | None:
+        """What was read last, or nothing yet."""
+        return self._layout
+
+    def guard(self, layout: Layout, name: str) -> etcd_pb.Compare:
+        """What a transaction in a Raft group has to compare, so that it is done only under this layout.
+
+        Raises LayoutChangedError when it is known not to be the current one any more.
+        """
+        if layout is not self._layout:
+            raise LayoutChangedError("the layout of the offsets has changed")
+        found = self._guards.get(name)
+        if found is None:
+            found = self._guards[name] = _compare(self._keys.fence, fence(layout, name))
+        return found
+
+    def stands(self, layout: Layout) -> etcd_pb.Compare:
+        """What a transaction in the metadata Raft group has to compare, so that it is done only under this layout."""
+        return _compare(self._keys.layout, layout.encode())
+
+    async def open(self) -> Layout:
+        """Read the layout; the first front of a fleet makes it.
+
+        Raises MetaUnavailableError, or ConfigError when the layout names a Raft group that is not configured, or the endpoints of
+        one lead to another.
+        """
+        async with self._reading:
+            await self._reload()
+            return self.layout
+
+    async def reload(self, refused: Layout) -> Layout:
+        """Read the layout again, because one was refused; and raise fences that are behind. Raises MetaUnavailableError.
+
+        Also where `open` would raise a ConfigError: other fronts may have the new configuration already.
+        """
+        readings = self._readings
+        async with self._reading:
+            # Of many that were refused together, one reads.
+            if self._layout == refused and self._readings == readings:
+                try:
+                    await self._reload()
+                except ConfigError as error:
+                    log.error("layout.unusable", error=str(error))
+                    raise MetaUnavailableError(str(error)) from error
+            return self.layout
+
+    async def change(self, before: Layout, after: Layout) -> None:
+        """Replace the layout and raise every fence.
+
+        Raises ContendedError when another layout stands; MetaUnavailableError when a Raft group does not answer; ConfigError.
+        """
+        async with self._reading:
+            self._check_configured(after)
+            for name in after.fenced:
+                await self._standing(name)
+            request = etcd_pb.TxnRequest(compare=[self.stands(before)])
+            _put(request, self._keys.layout, after.encode())
+            _forget_moving(request, self._keys)
+            # Sent again after an unknown outcome it finds itself: compared below.
+            if not (await self._metadata.txn(request)).succeeded and await self._kept() != after:
+                raise ContendedError("the layout of the offsets was changed by somebody else; look at it and try again")
+            log.info("layout.changed", version=after.version, groups=after.groups, moving_from=after.moving_from)
+            self._take(after)
+            for name in after.fenced:
+                await self._raise(name, after)
+
+    async def _reload(self) -> None:
+        self._readings += 1
+        layout = await self._read()
+        # The same one stays the same object: what is under way for it goes on.
+        if layout != self._layout:
+            self._check_configured(layout)
+            self._take(layout)
+
+    def _take(self, layout: Layout) -> None:
+        self._layout = layout
+        self._guards = {}
+
+    def _check_configured(self, layout: Layout) -> None:
+        missing = {*layout.fenced} - {*self._offsets}
+        if missing:
+            raise ConfigError(
+                f"etcd.offsets: offsets are also in {', '.join(sorted(missing))}, which is not configured here; add it again; "
+                "before a Raft group is taken away, its offsets are moved: offset-adapter meta rebalance --without NAME"
+            )
+
+    async def _read(self) -> Layout:
+        """The layout, once no Raft group that answers has a newer or an older fence."""
+        for _ in range(_CHANGES):
+            layout = await self._kept() or await self._begin()
+            newer = None
+            # In this order: where offsets leave, the old layout has ended before the new one begins where they arrive.
+            for name in layout.fenced:
+                if name in self._offsets:
+                    newer = newer or await self._raise(name, layout)
+            if newer is None:
+                return layout
+            await self._restore(layout, newer)
+        raise MetaUnavailableError("the layout of the offsets changes all the time")
+
+    async def _kept(self) -> Layout | None:
+        reply = await self._metadata.range(etcd_pb.RangeRequest(key=self._keys.layout))
+        return Layout.decode(reply.kvs[0].value) if reply.kvs else None
+
+    async def _begin(self) -> Layout:
+        """The first layout of a fleet, or what another front has made it meanwhile; or what the fences still know of it.
+
+        Every Raft group has to answer: one that does not may know it.
+        """
+        standing = [await self._standing(name) for name in sorted(self._offsets)]
+        newest = max((found for found in standing if found), key=lambda found: found.version, default=None)
+        first = Layout.decode(newest.layout) if newest else first_layout(self._offsets)
+        request = etcd_pb.TxnRequest(compare=[_absent(self._keys.layout)])
+        _put(request, self._keys.layout, first.encode())
+        if (await self._metadata.txn(request)).succeeded:
+            log.info("layout.created", version=first.version, groups=first.groups)
+        return await self._kept() or first
+
+    async def _restore(self, kept: Layout, newer: Layout) -> None:
+        """The metadata Raft group has lost a change (an old snapshot was restored): what the fences know is newer."""
+        request = etcd_pb.TxnRequest(compare=[self.stands(kept)])
+        _put(request, self._keys.layout, newer.encode())
+        if (await self._metadata.txn(request)).succeeded:
+            log.warning("layout.restored", kept=kept.version, version=newer.version, help="was an old snapshot restored?")
+
+    async def _standing(self, name: str) -> _Fence | None:
+        """The fence of a Raft group. Raises ConfigError when it is another one's; MetaUnavailableError."""
+        reply = await self._offsets[name].range(etcd_pb.RangeRequest(key=self._keys.fence))
+        return _owned(name, reply.kvs[0].value) if reply.kvs else None
+
+    async def _raise(self, name: str, layout: Layout) -> Layout | None:
+        """Raise the fence of a Raft group to this layout; a newer one is returned instead.
+
+        One that does not answer is left: whoever is refused there raises it.
+        """
+        wanted = fence(layout, name)
+        raising = etcd_pb.TxnRequest(compare=[_older(self._keys.fence, layout, name), _of(self._keys.fence, name)])
+        _put(raising, self._keys.fence, wanted)
+        making = etcd_pb.TxnRequest(compare=[_absent(self._keys.fence)])
+        _put(making, self._keys.fence, wanted)
+        making.failure.add().request_txn.CopyFrom(raising)
+        request = etcd_pb.TxnRequest()
+        request.success.add().request_txn.CopyFrom(making)
+        request.success.add().request_range.key = self._keys.fence
+        try:
+            reply = await self._offsets[name].txn(request)
+        except MetaUnavailableError as error:
+            log.warning("fence.unknown", raft_group=name, error=str(error))
+            return None
+        found = reply.responses[1].response_range.kvs[0].value
+        if found == wanted:
+            return None
+        standing = _owned(name, found)
+        if standing.version == layout.version:
+            raise StoreDamagedError(
+                f"{name}: two layouts have the version {layout.version}: are two fleets using the same etcd.prefix?"
+            )
+        return Layout.decode(standing.layout)
+
+
+def fence(layout: Layout, name: str) -> bytes:
+    """The fence of a layout in a Raft group: whose fence it is, its version, and the layout itself."""
+    return _up_to_version(layout, name) + b" " + layout.encode()
+
+
+def _up_to_version(layout: Layout, name: str) -> bytes:
+    return b"%s%0*d" % (pack_names(name), VERSION_DIGITS, layout.version)
+
+
+def _owned(name: str, found: bytes) -> _Fence:
+    """A fence, taken apart. Raises ConfigError when it is another Raft group's."""
+    size = found[0]
+    version, _, layout = found[1 + size :].partition(b" ")
+    standing = _Fence(found[1 : 1 + size], int(version), layout)
+    if standing.owner != name.encode():
+        raise ConfigError(
+            f"etcd.offsets: the endpoints of {name} are those of the Raft group {standing.owner.decode(errors='replace')}"
+        )
+    return standing
+
+
+def _compare(key: bytes, value: bytes) -> etcd_pb.Compare:
+    return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VALUE, key=key, value=value)
+
+
+def _of(key: bytes, name: str) -> etcd_pb.Compare:
+    """Behind `_older`: the fence is this Raft group's. The fences of a Raft group follow its name, and no other one's do."""
+    return etcd_pb.Compare(result=etcd_pb.Compare.GREATER, target=etcd_pb.Compare.VALUE, key=key, value=pack_names(name))
+
+
+def _older(key: bytes, layout: Layout, name: str) -> etcd_pb.Compare:
+    value = _up_to_version(layout, name)
+    return etcd_pb.Compare(result=etcd_pb.Compare.LESS, target=etcd_pb.Compare.VALUE, key=key, value=value)
+
+
+def _absent(key: bytes) -> etcd_pb.Compare:
+    return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VERSION, key=key, version=0)
+
+
+def _forget_moving(request: etcd_pb.TxnRequest, keys: Keys) -> None:
+    """How far the step was that ends with the layout."""
+    deletion = request.success.add().request_delete_range
+    deletion.key, deletion.range_end = keys.moving, prefix_end(keys.moving)
+
+
+def _put(request: etcd_pb.TxnRequest, key: bytes, value: bytes) -> None:
+    put = request.success.add().request_put
+    put.key, put.value = key, value

@@ -1,0 +1,106 @@
+"""Keys and values of offsets in etcd. The order of the values, byte by byte, is the order of the register.
+
+So etcd itself can merge: it writes a value unless a greater one stands. `codec` has another form, with a write counter before.
+"""
+
+import struct
+from collections.abc import Sequence
+
+from adapter.model.codec import pack_names
+from adapter.model.records import OffsetKey, OffsetRecord
+
+_HEAD = struct.Struct(">QQ?Q")  # epoch, offset, live, committed_at_ms
+_PARTITION = struct.Struct(">I")
+# A zero byte ends metadata and topic; one within them is followed by 0xff, which no UTF-8 begins with, so that the order stays.
+_END, _ESCAPED = b"\0", b"\0\xff"
+_PLAIN_TAIL = _END + _END + _PARTITION.pack(0)
+_TIME = struct.Struct(">Q")
+_LENGTHS = [bytes((length,)) for length in range(256)]
+_GROUP_FIELDS = 3  # of a packed key: cluster, namespace, group
+
+
+def encode_value(record: OffsetRecord) -> bytes:
+    """The value of a key."""
+    epoch, offset, live, committed_at_ms, metadata, topic, partition = record
+    head = _HEAD.pack(epoch, offset, live, committed_at_ms)
+    if not metadata and not topic and not partition:
+        return head + _PLAIN_TAIL
+    return b"".join([head, _escape(metadata), _END, _escape(topic), _END, _PARTITION.pack(partition)])
+
+
+def decode_value(value: bytes) -> OffsetRecord:
+    """The record in a value."""
+    epoch, offset, live, committed_at_ms = _HEAD.unpack_from(value)
+    if value[_HEAD.size :] == _PLAIN_TAIL:
+        return OffsetRecord(epoch, offset, live, committed_at_ms)
+    labels = value[_HEAD.size : -_PARTITION.size]
+    metadata, topic, _ = labels.replace(_ESCAPED, _MARK).split(_END)
+    partition: int = _PARTITION.unpack(value[-_PARTITION.size :])[0]
+    return OffsetRecord(epoch, offset, live, committed_at_ms, _unescape(metadata), _unescape(topic), partition)
+
+
+# Stands for an escaped zero byte while a value is cut at its ends: nothing that UTF-8 has.
+_MARK = b"\xff"
+
+
+def _escape(text: str) -> bytes:
+    return text.encode().replace(b"\0", _ESCAPED)
+
+
+def _unescape(data: bytes) -> str:
+    return data.replace(_MARK, b"\0").decode()
+
+
+class Keys:
+    """Where things are in an etcd cluster, behind the configured prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        base = prefix.encode()
+        self.offsets = base + b"o/"
+        self.tombstones = base + b"t/"  # by time: what the look for old tombstones reads
+        self.metadata = base + b"m/"
+        self.layout = base + b"layout"
+        self.fence = base + b"fence"
+        self.moving = base + b"moving/"  # how far a rebalance is, of each Raft group
+        self.writers = base + b"seq/"
+        self.stores = base + b"s/"  # of brokers: which local store each has
+
+    def offset(self, cluster: str, key: OffsetKey) -> bytes:
+        """The key of an offset."""
+        return self.offsets + pack_names(cluster, *key)
+
+    def offsets_of(self, cluster: str, keys: Sequence[OffsetKey]) -> list[bytes]:
+        """The keys of many offsets. Those of one group in a row share the work."""
+        found: list[bytes] = []
+        group: tuple[str, str] | None = None
+        prefix = b""
+        for key in keys:
+            if key[:2] != group:
+                group = key[:2]
+                prefix = self.offsets + pack_names(cluster, *group)
+            shard = key[2].encode()
+            found.append(prefix + _LENGTHS[len(shard)] + shard)
+        return found
+
+    def store(self, cluster: str, broker: str, path: str) -> bytes:
+        """The key of a broker's local store."""
+        return self.stores + pack_names(cluster, broker) + path.encode()
+
+    def group_of(self, where: bytes) -> bytes:
+        """The cluster, namespace and group of an offset's key, packed."""
+        start = at = len(self.offsets)
+        for _ in range(_GROUP_FIELDS):
+            at += 1 + where[at]
+        return where[start:at]
+
+    def tombstone(self, where: bytes, record: OffsetRecord) -> bytes:
+        """The entry of the tombstone that is put at `where`."""
+        return self.tombstones + _TIME.pack(record.committed_at_ms) + where[len(self.offsets) :]
+
+    def tombstones_before(self, time_ms: int) -> bytes:
+        """The end of the entries of tombstones from before `time_ms` (Unix ms)."""
+        return self.tombstones + _TIME.pack(max(time_ms, 0))
+
+    def buried(self, entry: bytes) -> bytes:
+        """The offset's key of a tombstone's entry."""
+        return self.offsets + entry[len(self.tombstones) + _TIME.size :]

@@ -1,0 +1,250 @@
+"""The leaders of the Raft groups in etcd: looks at all members, moves leaders, and keeps them where `placement` wants them.
+
+Of several balancers one works at a time. Moves one leader at a time, and counts only what the members say afterwards. Never ends
+because members do not answer.
+"""
+
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+import anyio
+from prometheus_client import CollectorRegistry
+
+from adapter.errors import AdapterError, ConfigError, RefusedError, TransientError
+from adapter.metaservice.config import EtcdSection, MembersSection
+from adapter.metaservice.etcd import leader_placement
+from adapter.metaservice.etcd.client import EtcdCluster, Metadata, Stubs
+from adapter.metaservice.etcd.leader_metrics import LeaderMetrics, LoggedLeaders, Watcher
+from adapter.metaservice.etcd.leader_placement import Member, Move, Moved, RaftGroup, Refused, Situation
+from adapter.metaservice.etcd.lease import Cluster, Turn, Turns
+from adapter.model.codec import prefix_end
+from adapter.rpc import etcd_pb
+from adapter.runtime.clocks import wall_ms
+
+MOVE_S = 3.0  # Raft gives a transfer up after one election timeout: 1 s by default
+LOOK_AGAIN_S = 0.05  # while a move is awaited
+STAND_BY_S = 1.0  # at most, between two tries to have the turn: who had it may have died with a node
+
+
+class NotMovedError(TransientError):
+    """A leader did not go where it was sent. The members say so: it is not merely unknown."""
+
+
+class Watched(NamedTuple):
+    """A Raft group as it is reached: its client, and which member runs on which node."""
+
+    name: str
+    cluster: Cluster
+    members: MembersSection
+
+
+class Leaders:
+    """Looks at Raft groups and moves their leaders."""
+
+    def __init__(self, metadata: Watched, offsets: Sequence[Watched]) -> None:
+        self._metadata = metadata
+        self._offsets = {group.name: group for group in offsets}
+
+    @property
+    def metadata_cluster(self) -> Cluster:
+        """The client of the metadata Raft group."""
+        return self._metadata.cluster
+
+    async def look(self) -> Situation:
+        """Ask every member of every Raft group at once. Takes no longer than the deadline of a call; never raises."""
+        metadata, *offsets = await _gathered([self._metadata, *self._offsets.values()])
+        return Situation(metadata, tuple(offsets))
+
+    async def move(self, move: Move) -> None:
+        """Send a leader to another member. Returns when that one leads; raises NotMovedError when it does not."""
+        watched = self._offsets[move.group]
+        give_up_at = anyio.current_time() + MOVE_S
+        problem = await self._ask_to_move(watched, move)
+        while True:
+            [group] = await _gathered([watched])
+            if group.leader and group.leader.endpoint == move.target.endpoint:
+                return
+            if isinstance(problem, RefusedError) or anyio.current_time() >= give_up_at:
+                raise NotMovedError(str(problem or f"{move.target.endpoint} does not lead after {MOVE_S:g} s"))
+            await anyio.sleep(LOOK_AGAIN_S)
+
+    async def _ask_to_move(self, watched: Watched, move: Move) -> AdapterError | None:
+        request = etcd_pb.MoveLeaderRequest(targetID=move.target.id)
+        try:
+            await watched.cluster.ask(
+                move.source.endpoint,  # only the leader takes it
+                lambda stubs, _, metadata: stubs.maintenance.MoveLeader(request, timeout=MOVE_S, metadata=metadata),
+            )
+        except AdapterError as error:
+            return error
+        return None
+
+
+async def _gathered(groups: Sequence[Watched]) -> list[RaftGroup]:
+    found: dict[str, Member] = {}
+
+    async def look(group: Watched, endpoint: str) -> None:
+        found[endpoint] = await _member(group.cluster, endpoint, group.members.node_of(endpoint))
+
+    async with anyio.create_task_group() as tasks:
+        for group in groups:
+            for endpoint in group.members.endpoints:
+                tasks.start_soon(look, group, endpoint)
+    return [RaftGroup(group.name, tuple(found[endpoint] for endpoint in group.members.endpoints)) for group in groups]
+
+
+async def _member(cluster: Cluster, endpoint: str, node: str) -> Member:
+    try:
+        status = await cluster.ask(endpoint, _status)
+    except AdapterError as error:
+        return Member(endpoint=endpoint, node=node, problem=str(error))
+    return Member(
+        endpoint=endpoint,
+        node=node,
+        reachable=True,
+        learner=status.isLearner,
+        id=status.header.member_id,
+        leader_id=status.leader,
+        term=status.raftTerm,
+        committed=status.raftIndex,
+        applied=status.raftAppliedIndex,
+        db_bytes=status.dbSize,
+        version=status.version,
+        problem="; ".join(status.errors),
+    )
+
+
+async def _status(stubs: Stubs, within_s: float, metadata: Metadata) -> etcd_pb.StatusResponse:
+    # Also of a member that sees no leader: that is what is asked.
+    asked = tuple(pair for pair in metadata if pair[0] != "hasleader")
+    return await stubs.maintenance.Status(etcd_pb.StatusRequest(), timeout=within_s, metadata=asked)
+
+
+class Balancer:
+    """Keeps leaders apart, in turns with the other balancers of the same prefix."""
+
+    def __init__(
+        self,
+        leaders: Leaders,
+        section: EtcdSection,
+        watchers: Sequence[Watcher],
+        *,
+        name: str = "",
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self._leaders = leaders
+        self._metadata = leaders.metadata_cluster
+        self._moved = f"{section.prefix}moved/".encode()
+        self._interval_s = section.placement.interval_ms / 1000
+        self._cooldown_ms = section.placement.cooldown_ms
+        self._watchers = watchers
+        self._now_ms = now_ms
+        self._turns = Turns(self._metadata, f"{section.prefix}balancer".encode(), name or _name())
+        self._refused: dict[Refused, float] = {}  # until when it is not asked again
+
+    async def run(self) -> None:
+        """Balance once per interval while it is this process's turn, and else look. What fails is told, and tried again."""
+        while True:
+            try:
+                self._tell_look(await self._leaders.look(), {})
+                await self._turns.use(self._go_on)
+            except AdapterError as error:
+                self._tell_turn(error)
+            await anyio.sleep(min(self._interval_s, STAND_BY_S))
+
+    async def once(self) -> Situation:
+        """Balance once; what is then. Raises what `Turns.use` raises: OthersTurnError, TurnOverError, MetaUnavailableError..."""
+        await self._turns.use(self._balance)
+        return await self._leaders.look()
+
+    async def _go_on(self, turn: Turn) -> None:
+        self._tell_turn(None)
+        while True:
+            await self._balance(turn)
+            await anyio.sleep(self._interval_s)
+
+    async def _balance(self, turn: Turn) -> None:
+        """Do what is to be done now. The next time, or the next balancer, plans anew from what is then."""
+        situation = await self._leaders.look()
+        now = anyio.current_time()
+        self._refused = {refused: until for refused, until in self._refused.items() if until > now}
+        wanted = {move.group for move in leader_placement.plan(situation, refused=self._refused)}
+        held = await self._held(situation) if wanted else {}
+        self._tell_look(situation, {name: left_ms for name, left_ms in held.items() if name in wanted})
+        moves = leader_placement.plan(situation, held, self._refused)
+        for move in moves:
+            if not await self._move(turn, move, situation):
+                return  # what was planned with it may be wrong without it
+        if moves:
+            self._tell_look(await self._leaders.look(), {})
+
+    async def _held(self, situation: Situation) -> dict[str, int]:
+        request = etcd_pb.RangeRequest(key=self._moved, range_end=prefix_end(self._moved))
+        rows = (await self._metadata.range(request)).kvs
+        moved = {row.key[len(self._moved) :].decode(errors="replace"): _decoded(row.value) for row in rows}
+        return leader_placement.held(situation, moved, self._cooldown_ms, self._now_ms())
+
+    async def _move(self, turn: Turn, move: Move, situation: Situation) -> bool:
+        """True when it is done. Its time is written first: whatever happens then, no other balancer moves this leader at once."""
+        key = self._moved + move.group.encode()
+        metadata_node = situation.metadata.leader.node if situation.metadata.leader else ""
+        moved = Moved(self._now_ms(), move.target.endpoint, metadata_node)
+        await turn.put(key, json.dumps(moved._asdict()).encode())
+        try:
+            await self._leaders.move(move)
+        except NotMovedError as error:
+            self._refused[move.group, move.target.endpoint] = anyio.current_time() + self._cooldown_ms / 1000
+            self._tell_move(move, str(error))
+            await turn.delete(key)  # it stayed: another member may be tried with the next look
+            return False
+        self._tell_move(move, "")
+        return True
+
+    def _tell_look(self, situation: Situation, held: Mapping[str, int]) -> None:
+        for watcher in self._watchers:
+            watcher.looked(situation, held)
+
+    def _tell_move(self, move: Move, problem: str) -> None:
+        for watcher in self._watchers:
+            watcher.moved(move, problem)
+
+    def _tell_turn(self, error: AdapterError | None) -> None:
+        for watcher in self._watchers:
+            watcher.turn(error)
+
+
+async def run(section: EtcdSection, registry: CollectorRegistry) -> None:
+    """Balance for as long as this process lives, over channels of its own. Raises ConfigError for files that cannot be read."""
+    async with opened(section) as leaders:
+        watchers = (LeaderMetrics(registry), LoggedLeaders())
+        await Balancer(leaders, section, watchers).run()
+
+
+@asynccontextmanager
+async def opened(section: EtcdSection) -> AsyncIterator[Leaders]:
+    """The leaders of all Raft groups that are configured. Raises ConfigError."""
+    if section.metadata is None:
+        raise ConfigError("etcd.metadata: no endpoints are configured; leaders are those of Raft groups in etcd")
+    async with AsyncExitStack() as stack:
+
+        async def reached(name: str, members: MembersSection) -> Watched:
+            return Watched(name, await stack.enter_async_context(EtcdCluster.open(name, members, section)), members)
+
+        metadata = await reached(leader_placement.METADATA, section.metadata)
+        yield Leaders(metadata, [await reached(group.name, group) for group in section.offsets])
+
+
+def _decoded(value: bytes) -> Moved:
+    try:
+        found = json.loads(value)
+        return Moved(int(found["at_ms"]), str(found["target"]), str(found["metadata_node"]))
+    except (ValueError, KeyError, TypeError):
+        return Moved(0, "", "")  # somebody else's: as if it had been long ago
+
+
+def _name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

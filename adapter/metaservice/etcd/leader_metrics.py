@@ -1,0 +1,105 @@
+"""Who is told what a balancer sees and does: Prometheus, and the log. Never decides anything."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from adapter.errors import AdapterError
+from adapter.metaservice.etcd.leader_placement import Move, Situation, apart, problems
+from adapter.metaservice.etcd.lease import OthersTurnError
+
+log = structlog.get_logger(__name__)
+
+
+class Watcher(Protocol):
+    """Is told what a balancer sees and does."""
+
+    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:
+        """All members were asked. `held`: how many milliseconds longer leaders stay that would be moved but for the cool-down."""
+        ...
+
+    def moved(self, move: Move, problem: str) -> None:
+        """A leader was moved, or was not: then there is a problem."""
+        ...
+
+    def turn(self, error: AdapterError | None) -> None:
+        """The balancer's turn began (None), or it has none: another one has it (OthersTurnError), or nobody can take it."""
+        ...
+
+
+class LeaderMetrics:
+    """The counters of a front that balances."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        moves = Counter(
+            "offset_meta_leader_moves", "Leaders that were to be moved, by what came of it.", ["result"], registry=registry
+        )
+        self._moves = {result: moves.labels(result) for result in ("moved", "refused")}
+        self._apart = Gauge(
+            "offset_meta_leaders_apart", "1 while no offsets leader is on the metadata leader's node.", registry=registry
+        )
+        self._balancing = Gauge(
+            "offset_meta_leaders_balancing", "1 in the front whose turn it is to move leaders.", registry=registry
+        )
+        self._unreachable = Gauge(
+            "offset_meta_raft_members_unreachable", "Members of Raft groups that did not answer the last look.", registry=registry
+        )
+
+    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
+        """See `Watcher`."""
+        self._apart.set(apart(situation))
+        self._unreachable.set(len(_unreachable(situation)))
+
+    def moved(self, move: Move, problem: str) -> None:  # noqa: ARG002
+        """See `Watcher`."""
+        self._moves["refused" if problem else "moved"].inc()
+
+    def turn(self, error: AdapterError | None) -> None:
+        """See `Watcher`."""
+        self._balancing.set(error is None)
+
+
+class LoggedLeaders:
+    """One event for each change."""
+
+    def __init__(self) -> None:
+        self._unreachable: list[str] = []
+        self._problems: list[str] = []
+        self._turn = ""
+
+    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:  # noqa: ARG002
+        """See `Watcher`."""
+        away, wrong = _unreachable(situation), problems(situation)
+        if away != self._unreachable:
+            (log.warning if away else log.info)("leaders.members", unreachable=away)
+        if wrong != self._problems:
+            (log.warning if wrong else log.info)("leaders.placement", good=not wrong, problems=wrong)
+        self._unreachable, self._problems = away, wrong
+
+    def moved(self, move: Move, problem: str) -> None:
+        """See `Watcher`."""
+        fields = {"raft_group": move.group, "source": move.source.endpoint, "target": move.target.endpoint}
+        if problem:
+            log.warning("leaders.not_moved", **fields, error=problem, help="another member is tried, if there is one")
+        else:
+            log.info("leaders.moved", **fields)
+
+    def turn(self, error: AdapterError | None) -> None:
+        """See `Watcher`."""
+        kind = type(error).__name__ + (str(error) if isinstance(error, OthersTurnError) else "")
+        if kind == self._turn:
+            return
+        self._turn = kind
+        if error is None:
+            log.info("leaders.balancing")
+        elif isinstance(error, OthersTurnError):
+            log.info("leaders.standing_by", balancer=str(error))
+        else:
+            log.warning("leaders.not_balanced", error=str(error), help="the next look tries again")
+
+
+def _unreachable(situation: Situation) -> list[str]:
+    groups = (situation.metadata, *situation.offsets)
+    return [f"{group.name}: {member.endpoint}" for group in groups for member in group.members if not member.reachable]

@@ -1,0 +1,115 @@
+"""Offsets on their way to a new home, while the layout changes: a consumer group is copied there before it is used.
+
+Where it comes from, the fences keep everything as it is, so a copy is done once, and copying twice is harmless. Never deletes:
+`rebalancing` does, when all is copied.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+
+import anyio
+import anyio.abc
+
+from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError
+from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
+from adapter.metaservice.etcd.keys import Keys, decode_value
+from adapter.metaservice.etcd.reads import Row, read_all
+from adapter.metaservice.etcd.sharding import Layout
+from adapter.metaservice.etcd.txn_batcher import Item, Lane
+from adapter.model.codec import unpack_names
+from adapter.model.records import OffsetKey, SaveEntry
+from adapter.runtime.coalescing import Combiner
+
+MAX_GROUPS = 64  # that are copied at once between two Raft groups
+
+# A consumer group under a layout.
+Asked = tuple[Layout, bytes]
+
+
+class Moves:
+    """What has been brought home. `run` must be running."""
+
+    def __init__(self, lanes: Mapping[str, Lane], fences: Fences, keys: Keys) -> None:
+        self._lanes = lanes
+        self._fences = fences
+        self._keys = keys
+        self._layout: Layout | None = None
+        self._home: set[bytes] = set()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        # From where and to where. A caller that gives up does not stop a copy: the next one finds it done.
+        self._copies: dict[tuple[str, str], Combiner[Asked, None]] = {}
+
+    async def run(self) -> None:
+        """Copy what is asked for."""
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+
+    async def bring_home(self, groups: Collection[bytes], layout: Layout) -> None:
+        """Copy these consumer groups (packed) home, unless that is done. Raises MetaUnavailableError, LayoutChangedError."""
+        for error in (await self.kept_away(groups, layout)).values():
+            raise error
+
+    async def kept_away(self, groups: Collection[bytes], layout: Layout) -> dict[bytes, AdapterError]:
+        """As `bring_home`; those that cannot be copied now, with the reason: their Raft groups do not answer.
+
+        Raises LayoutChangedError.
+        """
+        if not layout.moving_from:
+            self._home.clear()  # of the last move
+            return {}
+        if self._layout is not layout:
+            self._layout = layout
+            self._home.clear()
+        away = [group for group in groups if group not in self._home and layout.former(group)]
+        results = await asyncio.gather(*(self._bring(layout, group) for group in away), return_exceptions=True)
+        failed = {}
+        for group, result in zip(away, results, strict=True):
+            if isinstance(result, BaseException):
+                if isinstance(result, LayoutChangedError) or not isinstance(result, AdapterError):
+                    raise result
+                failed[group] = result
+        return failed
+
+    async def copy(self, rows: Sequence[Row], layout: Layout) -> None:
+        """Merge rows into their homes. Raises MetaUnavailableError, LayoutChangedError."""
+        by_home: dict[str, list[Item]] = {}
+        for row in rows:
+            home = layout.home(self._keys.group_of(row.where))
+            by_home.setdefault(home, []).append(self._item(row))
+        guards = {name: self._fences.guard(layout, name) for name in by_home}
+        await asyncio.gather(*(self._lanes[name].settle(guards[name], items) for name, items in by_home.items()))
+        for item in (item for items in by_home.values() for item in items):
+            if item.error:
+                raise MetaUnavailableError(str(item.error))
+            if item.outcome is None:
+                raise LayoutChangedError("the layout of the offsets has changed")
+
+    def _item(self, row: Row) -> Item:
+        _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])
+        return Item(SaveEntry(OffsetKey(namespace, group, shard), decode_value(row.value)), row.where)
+
+    async def _bring(self, layout: Layout, group: bytes) -> None:
+        if self._tasks is None:
+            raise NotReadyError("stopped before this was taken; send it again")
+        way = (layout.former(group) or "", layout.home(group))
+        if way not in self._copies:
+            # One for each way: a Raft group that does not answer holds up only what comes from it, or goes to it.
+            self._copies[way] = Combiner(self._copy_all, max_items=MAX_GROUPS)
+            self._tasks.start_soon(self._copies[way].run, name=f"etcd.moves.{way[0]}-{way[1]}")
+        await self._copies[way].submit((layout, group))
+
+    async def _copy_all(self, asked: Sequence[Asked]) -> list[None]:
+        await asyncio.gather(*(self._copy(*each) for each in dict.fromkeys(asked)))
+        return [None] * len(asked)
+
+    async def _copy(self, layout: Layout, group: bytes) -> None:
+        before = layout.former(group)
+        if before is None or (self._layout is layout and group in self._home):
+            return
+        found = await read_all(self._lanes[before], layout, self._fences, self._keys.offsets + group)
+        await self.copy(found.rows, layout)
+        if self._layout is layout:
+            self._home.add(group)

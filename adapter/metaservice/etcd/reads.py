@@ -1,0 +1,177 @@
+"""Reads of offsets in etcd: linearizable, only under the current layout, and bounded in what they cost etcd.
+
+A listing goes through all Raft groups at once, in key order. etcd counts every key up to the end of a range, however few it gives
+of it; so each page asks for about as much of the key space as it needs, and learns from the page before how much that is.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import NamedTuple
+
+from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
+from adapter.metaservice.etcd.sharding import Layout
+from adapter.metaservice.etcd.txn_batcher import Lane
+from adapter.model.codec import prefix_end
+from adapter.rpc import etcd_pb
+
+PAGE = 10_000  # keys that one range asks for
+_DIGITS = 1_024 + 1  # bytes of the longest key, with the zero byte behind it
+_SPACE = 1 << 8 * _DIGITS
+_STEP_BITS = 6  # by which a width grows after a page that came short; twice as many after the next
+_SCALE_BITS = 16  # widths that differ by less are of one scale
+_MAX_WIDTHS = 1_000
+
+
+class Row(NamedTuple):
+    """A key and its value, empty when only keys are asked for; and the revision that wrote it."""
+
+    where: bytes
+    value: bytes
+    revision: int
+
+
+class Found(NamedTuple):
+    """Rows in key order, whether there are more behind them, and the revision at which they were read."""
+
+    rows: list[Row]
+    more: bool
+    revision: int
+
+
+class Width:
+    """How much of the key space a page asks for: as much as full pages took, at each scale at which keys lie."""
+
+    def __init__(self) -> None:
+        self.value = _SPACE
+        self._of_full_pages: dict[int, int] = {}
+        self._step = _STEP_BITS
+
+    def full(self, width: int) -> None:
+        """A page was cut off after so much."""
+        self.value = self._of_full_pages[width.bit_length() // _SCALE_BITS] = max(width, 1)
+        self._step = _STEP_BITS
+
+    def short(self) -> None:
+        """A page was not: the next one asks for more, first for what has filled a page before."""
+        larger = [width for width in self._of_full_pages.values() if width > self.value]
+        if larger:
+            self.value = min(larger)
+        elif self.value < _SPACE:
+            self.value = min(self.value << self._step, _SPACE)
+            self._step *= 2
+
+
+class Widths:
+    """The widths of listings, for each end of one: the next call goes on with what the last one has learned."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Width] = {}
+
+    def get(self, end: bytes) -> Width:
+        """The width for listings up to `end`."""
+        if len(self._known) >= _MAX_WIDTHS:
+            self._known.clear()
+        return self._known.setdefault(end, Width())
+
+
+async def read(lane: Lane, layout: Layout, fences: Fences, wanted: Sequence[etcd_pb.RangeRequest]) -> list[Found]:
+    """Ranges, all at one revision; no more than `max_txn_ops`. Raises LayoutChangedError, and what a cluster's call raises."""
+    request = etcd_pb.TxnRequest(compare=[fences.guard(layout, lane.cluster.name)])
+    for asked in wanted:
+        request.success.add().request_range.CopyFrom(asked)
+    reply = await lane.cluster.txn(request)
+    if not reply.succeeded:
+        raise LayoutChangedError(f"{lane.cluster.name}: the layout of the offsets has changed")
+    return [
+        Found([Row(kv.key, kv.value, kv.mod_revision) for kv in found.kvs], found.more, reply.header.revision)
+        for found in (response.response_range for response in reply.responses)
+    ]
+
+
+async def read_all(lane: Lane, layout: Layout, fences: Fences, prefix: bytes) -> Found:
+    """All rows that begin with `prefix`, in pages; the revision is that of the first page."""
+    rows: list[Row] = []
+    start, revision = prefix, 0
+    while True:
+        (found,) = await read(lane, layout, fences, [etcd_pb.RangeRequest(key=start, range_end=prefix_end(prefix), limit=PAGE)])
+        rows += found.rows
+        revision = revision or found.revision
+        if not found.more:
+            return Found(rows, more=False, revision=revision)
+        start = rows[-1].where + b"\0"
+
+
+async def walk(
+    lanes: Sequence[Lane],
+    layout: Layout,
+    fences: Fences,
+    start: bytes,
+    end: bytes,
+    widths: Widths,
+    *,
+    keys_only: bool = False,
+    limit: int = PAGE,
+) -> AsyncIterator[list[Row]]:
+    """Pages of the rows from `start` up to `end`, of all Raft groups together, in key order. Of a key in several, the largest.
+
+    Raises LayoutChangedError, and what a cluster's call raises.
+    """
+    pages = _Pages(start, end, widths.get(end))
+    while pages.start < end:
+        until = pages.until
+        asked = etcd_pb.RangeRequest(key=pages.start, range_end=until, limit=limit, keys_only=keys_only)
+        found = [part for (part,) in await asyncio.gather(*(read(lane, layout, fences, [asked]) for lane in lanes))]
+        # Behind the last row of a Raft group that has more, another one's rows may not be complete.
+        complete = min((part.rows[-1].where for part in found if part.more), default=b"")
+        rows: dict[bytes, Row] = {}
+        for part in found:
+            for row in part.rows:
+                if not complete or row.where <= complete:
+                    known = rows.get(row.where)
+                    rows[row.where] = row if known is None or row.value > known.value else known
+        page = [rows[where] for where in sorted(rows)] if len(lanes) > 1 else list(rows.values())
+        pages.advance(page, until, more=bool(complete), short=2 * len(page) < limit)
+        if page:
+            yield page
+
+
+def lanes_of(lanes: Mapping[str, Lane], layout: Layout) -> list[Lane]:
+    """Where offsets are, by a layout."""
+    return [lanes[name] for name in layout.fenced]
+
+
+class _Pages:
+    """From where to where the next page goes. Keys count as numbers of so many digits as the longest one has bytes."""
+
+    def __init__(self, start: bytes, end: bytes, width: Width) -> None:
+        self.start = start
+        self._end = end
+        self._cut = len(_common(start, end))
+        self._width = width
+
+    @property
+    def until(self) -> bytes:
+        """The end of the next range."""
+        number = self._number(self.start) + self._width.value
+        if number >= _SPACE:
+            return self._end
+        return min(self.start[: self._cut] + number.to_bytes(_DIGITS, "big").rstrip(b"\0"), self._end)
+
+    def advance(self, page: Sequence[Row], until: bytes, *, more: bool, short: bool) -> None:
+        """Go on behind a page. `more`: it was cut off, so its last row is the end of it. `short`: it had room for much more."""
+        if more:
+            behind = page[-1].where + b"\0"
+            self._width.full(self._number(behind) - self._number(self.start))
+            self.start = behind
+        else:
+            self.start = until
+            if short:
+                self._width.short()
+
+    def _number(self, key: bytes) -> int:
+        return int.from_bytes(key[self._cut :].ljust(_DIGITS, b"\0"), "big")
+
+
+def _common(one: bytes, other: bytes) -> bytes:
+    size = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:size]

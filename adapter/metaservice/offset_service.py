@@ -1,0 +1,322 @@
+"""The gRPC front of the Meta Service: wire <-> model, validation, errors -> statuses. No rule of its own about offsets.
+
+A bad entry of a save is answered with INVALID in its row and the others are saved: a save carries many brokers' consumers,
+and one of them must not disturb the others (invariant 10). A bad request as a whole gets INVALID_ARGUMENT.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+
+from adapter import __version__
+from adapter.errors import InvalidInputError
+from adapter.meta.requests import parse_names
+from adapter.meta.wire import add_result, namespace_of, reply_offset, save_entries
+from adapter.metaservice import group_reads
+from adapter.metaservice.bulk import TIME
+from adapter.metaservice.bulk_checks import check
+from adapter.metaservice.clock_skew import SkewedClocks, are_ahead, moved_entries, moved_records
+from adapter.metaservice.config import DEFAULT_CLUSTER
+from adapter.metaservice.engine import Differing, Engine, counted
+from adapter.metaservice.limits import Limits
+from adapter.metaservice.metrics import MetaMetrics
+from adapter.model.codec import pack_names
+from adapter.model.names import check_metadata, check_name, check_topic, name_problem
+from adapter.model.paging import (
+    DEFAULT_PAGE,
+    DEFAULT_SCAN_PAGE,
+    MAX_SCAN_PAGE,
+    parse_listed,
+    parse_page,
+    parse_page_token,
+    parse_parts,
+)
+from adapter.model.records import EPOCH_MAX, STORE_ID_BYTES, GroupKey, LocalStore, OffsetKey, SaveEntry, SaveOutcome, Status
+from adapter.rpc import meta_grpc, meta_pb
+from adapter.runtime.clocks import CLOCK_LIMIT_MS, wall_ms
+from adapter.runtime.large_calls import MAX_BYTES, MAX_NAMED
+from adapter.runtime.slices import SLICE, in_slices, others
+from adapter.runtime.statuses import Context, answering
+
+PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
+NO_ROOM = "the answer has no room for what stands there"
+ANSWER_BYTES = 32 * 2**20  # of the records in an answer to a merge: all that an adapter takes in one message is 64 MiB
+MAX_SAVED = 25_000  # entries of a save, which holds up all others: an adapter's have up to 20,000
+
+
+class MetaService(meta_grpc.MetaServiceServiceServicer):
+    """`meta.service.common.MetaServiceService`."""
+
+    def __init__(self, engine: Engine, limits: Limits, metrics: MetaMetrics) -> None:
+        self._engine = engine
+        self._limits = limits
+        self._metrics = metrics
+        self._clocks = SkewedClocks(metrics)
+
+    @answering
+    async def SaveOffsetData(  # noqa: D102 - documented in the proto, as all RPCs
+        self, request: meta_pb.SaveOffsetDataRequest, context: Context
+    ) -> meta_pb.SaveOffsetDataReply:
+        self._metrics.calls.labels("SaveOffsetData").inc()
+        cluster, reported = _cluster(request.cluster_name), _reported(request)
+        count = sum(len(group.offsets) for group in request.offsets)
+        if count > MAX_SAVED or len(request.offsets) > MAX_SAVED:
+            raise InvalidInputError(f"offsets: are {count}, over {MAX_SAVED}; send several requests")
+        with self._limits.offsets.admit(count):
+            return await self._saved(cluster, request, reported)
+
+    async def _saved(
+        self, cluster: str, request: meta_pb.SaveOffsetDataRequest, reported: LocalStore | None
+    ) -> meta_pb.SaveOffsetDataReply:
+        entries: list[SaveEntry] = []
+        now_ms = wall_ms()
+        made = save_entries(request, now_ms)
+        newest_ms = 0
+        while some := list(islice(made, SLICE)):
+            entries += some
+            newest_ms = max(newest_ms, *(entry.record.committed_at_ms for entry in some))
+            await others()
+        shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
+        if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
+            entries = moved_entries(entries, shift_ms, now_ms)
+        with self._metrics.save_seconds.time():
+            outcomes = await self._save(cluster, entries, reported)
+        committed = all(outcome.status.acknowledged for outcome in outcomes)
+        reply = meta_pb.SaveOffsetDataReply(committed=committed, marks=self._marks(), now_ms=wall_ms())
+        async for entry_slice in in_slices(entries):
+            at = len(reply.results)
+            found = outcomes[at : at + len(entry_slice)]
+            for entry, outcome in zip(entry_slice, found, strict=True):
+                add_result(reply, entry, outcome)
+            for status, count in Counter(outcome.status for outcome in found).items():
+                self._metrics.results[status].inc(count)
+        return reply
+
+    @answering
+    async def GetOffsetData(self, request: meta_pb.GetOffsetDataRequest, context: Context) -> meta_pb.GetOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("GetOffsetData").inc()
+        namespace, group = _group(request.namespace, request.tenant, request.group)
+        return await group_reads.whole(self._engine, _cluster(request.cluster_name), GroupKey(namespace, group))
+
+    @answering
+    async def DeleteOffsetData(  # noqa: D102
+        self, request: meta_pb.DeleteOffsetDataRequest, context: Context
+    ) -> meta_pb.DeleteOffsetDataReply:
+        self._metrics.calls.labels("DeleteOffsetData").inc()
+        namespace, group = _group(request.namespace, request.tenant, request.group)
+        if len(request.shard_names) > MAX_NAMED:
+            raise InvalidInputError(f"shard_names: are {len(request.shard_names)}, over {MAX_NAMED}; send several requests")
+        shards = list(await parse_names(request.shard_names, "shard_names"))
+        await self._engine.delete(_cluster(request.cluster_name), namespace, group, shards)
+        return meta_pb.DeleteOffsetDataReply()
+
+    @answering
+    async def BatchGetOffsetData(  # noqa: D102
+        self, request: meta_pb.BatchGetOffsetDataRequest, context: Context
+    ) -> meta_pb.BatchGetOffsetDataReply:
+        self._metrics.calls.labels("BatchGetOffsetData").inc()
+        return await group_reads.batch(self._engine, _cluster(request.cluster_name), request)
+
+    @answering
+    async def ExpireOffsetData(  # noqa: D102
+        self, request: meta_pb.ExpireOffsetDataRequest, context: Context
+    ) -> meta_pb.ExpireOffsetDataReply:
+        self._metrics.calls.labels("ExpireOffsetData").inc()
+        cluster = _cluster(request.cluster_name)
+        namespace, group = _group(request.namespace, "", request.group)
+        if not 0 < request.before_ms <= request.now_ms:
+            raise InvalidInputError(f"before_ms: {request.before_ms} is not between 1 and now_ms, {request.now_ms}")
+        ahead_ms = request.now_ms - wall_ms()
+        if abs(ahead_ms) > CLOCK_LIMIT_MS:
+            where = "ahead of" if ahead_ms > 0 else "behind"
+            raise InvalidInputError(f"now_ms: is {abs(ahead_ms)} ms {where} this server's clock; one of both is wrong")
+        expiry = await self._engine.expire(cluster, namespace, group, request.before_ms, request.now_ms)
+        return meta_pb.ExpireOffsetDataReply(expired=expiry.expired, newest_ms=expiry.newest_ms)
+
+    @answering
+    async def ListOffsetData(self, request: meta_pb.ListOffsetDataRequest, context: Context) -> meta_pb.ListOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("ListOffsetData").inc()
+        names = parse_page(request.namespace, request.group, request.page_size)
+        cluster = _cluster(request.cluster_name)
+        token = parse_page_token(request.page_token, pack_names(cluster, *names), 1 + len(OffsetKey._fields))
+        page = await self._engine.list_page(cluster, names, request.page_size or DEFAULT_PAGE, token)
+        reply = meta_pb.ListOffsetDataReply(next_page_token=page.after)
+        room = MAX_BYTES
+        async for entries in in_slices(page.entries):
+            if room <= 0:
+                return reply
+            for key, record in entries:
+                if record.live:
+                    room -= reply.entries.add(group=key.group, offset=reply_offset(key, record)).ByteSize()
+            if room <= 0 and entries[-1] != page.entries[-1]:
+                reply.next_page_token = pack_names(cluster, *entries[-1][0])
+        return reply
+
+    @answering
+    async def SplitOffsetData(self, request: meta_pb.SplitOffsetDataRequest, context: Context) -> meta_pb.SplitOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("SplitOffsetData").inc()
+        names = parse_listed(request.namespace, request.group)
+        found = await self._engine.split(_cluster(request.cluster_name), names, parse_parts(request.parts))
+        return meta_pb.SplitOffsetDataReply(tokens=found.tokens, records=found.records)
+
+    @answering
+    async def ScanOffsetData(self, request: meta_pb.ScanOffsetDataRequest, context: Context) -> meta_pb.ScanOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("ScanOffsetData").inc()
+        names = parse_page(request.namespace, request.group, request.page_size, MAX_SCAN_PAGE)
+        cluster = _cluster(request.cluster_name)
+        prefix, fields = pack_names(cluster, *names), 1 + len(OffsetKey._fields)
+        after = parse_page_token(request.page_token, prefix, fields)
+        until = parse_page_token(request.until_token, prefix, fields, "until_token")
+        page = await self._engine.scan_page(cluster, names, request.page_size or DEFAULT_SCAN_PAGE, after, until)
+        return meta_pb.ScanOffsetDataReply(keys=page.keys, records=page.records, next_page_token=page.after)
+
+    @answering
+    async def MergeOffsetData(self, request: meta_pb.MergeOffsetDataRequest, context: Context) -> meta_pb.MergeOffsetDataReply:  # noqa: D102
+        self._metrics.calls.labels("MergeOffsetData").inc()
+        cluster, reported = _cluster(request.cluster_name), _reported(request)
+        differing: list[Differing] = []
+        with self._limits.offsets.admit(len(request.keys)):
+            now_ms = wall_ms()
+            checked = await check(request.keys, request.records, now_ms)
+            shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
+            records = checked.records
+            newest_ms = int.from_bytes(max((data[TIME] for data in records), default=b""), "big")
+            if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
+                records = await moved_records(records, shift_ms, now_ms)
+            with self._metrics.save_seconds.time():
+                if request.tell_standing:
+                    differing = await self._engine.save_packed(cluster, checked.keys, records, reported)
+                    counts = counted(len(checked.keys), differing)
+                else:
+                    counts = await self._engine.merge(cluster, checked.keys, records, reported)
+        refused = checked.all_rejected(counts.rejected)
+        for status, count in (
+            (Status.APPLIED, counts.applied),
+            (Status.SUPERSEDED, counts.superseded),
+            (Status.INVALID, len(refused)),
+            (Status.UNAVAILABLE, len(checked.keys) - counts.applied - counts.superseded - len(counts.rejected)),
+        ):
+            self._metrics.results[status].inc(count)
+        rejected = [meta_pb.MergeOffsetDataReply.Rejected(index=at, message=message) for at, message in refused]
+        reply = meta_pb.MergeOffsetDataReply(
+            applied=counts.applied, superseded=counts.superseded, rejected=rejected, marks=self._marks(), now_ms=wall_ms()
+        )
+        await _add_standing(reply, [found for found in differing if found.status is not Status.INVALID], checked.places)
+        return reply
+
+    @answering
+    async def ReportStore(self, request: meta_pb.ReportStoreRequest, context: Context) -> meta_pb.ReportStoreReply:  # noqa: D102
+        self._metrics.calls.labels("ReportStore").inc()
+        cluster, store = _cluster(request.cluster_name), _local_store(request.store)
+        if request.replaces:
+            _check_store_id(request.replaces, "replaces")
+        known = await self._engine.report_store(cluster, store, request.replaces, wall_ms())
+        reply = meta_pb.ReportStoreReply(marks=self._marks(), now_ms=wall_ms())
+        if known:
+            reply.known.CopyFrom(meta_pb.LocalStore(**known.store._asdict()))
+            reply.known_at_ms = known.told_at_ms
+        return reply
+
+    @answering
+    async def GetStoreStatus(self, request: meta_pb.GetStoreStatusRequest, context: Context) -> meta_pb.GetStoreStatusReply:  # noqa: D102
+        self._metrics.calls.labels("GetStoreStatus").inc()
+        reply = meta_pb.GetStoreStatusReply(engine=self._engine.kind, version=__version__, marks=self._marks(), now_ms=wall_ms())
+        loss = self._engine.loss()
+        if loss:
+            reply.loss.writes, reply.loss.found_at_ms, _ = loss
+        return reply
+
+    def _marks(self) -> list[meta_pb.StoreMark]:
+        return [
+            meta_pb.StoreMark(
+                name=mark.name,
+                store_id=mark.store_id,
+                incarnation=mark.incarnation,
+                revision=mark.revision,
+                starts=[meta_pb.StoreMark.Start(id=start.id, revision=start.revision) for start in mark.starts],
+            )
+            for mark in self._engine.marks()
+        ]
+
+    async def _save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None) -> list[SaveOutcome]:
+        problems: list[str] = []
+        async for some in in_slices(entries):
+            problems += _problems(some, len(problems))
+        good = [entry for entry, bad in zip(entries, problems, strict=True) if not bad]
+        saved = iter(await self._engine.save(cluster, good, reported))
+        return [SaveOutcome(Status.INVALID, None, bad) if bad else next(saved) for bad in problems]
+
+
+async def _add_standing(reply: meta_pb.MergeOffsetDataReply, differing: Sequence[Differing], places: Sequence[int]) -> None:
+    """Tell what does not stand as it was sent. What an answer has no room for is to be sent again: then it is the first."""
+    room = ANSWER_BYTES
+    async for some in in_slices(differing):
+        for at, status, record, message in some:
+            room -= len(record)
+            if room >= 0 or not record:
+                reply.standing.add(index=places[at], status=_status(status), record=record, message=message)
+            else:
+                reply.standing.add(index=places[at], status=_status(Status.UNAVAILABLE), message=NO_ROOM)
+                reply.superseded -= status is Status.SUPERSEDED
+                reply.applied -= status is Status.APPLIED
+
+
+def _status(status: Status) -> meta_pb.SaveOffsetResult.Status.ValueType:
+    return meta_pb.SaveOffsetResult.Status.ValueType(status.value)
+
+
+def _problems(entries: Sequence[SaveEntry], first: int) -> list[str]:
+    """Why each cannot be saved; empty when it can. What most entries are is seen at once. `first` is the place of the first."""
+    group: tuple[str, str] | None = None
+    found = []
+    for at, entry in enumerate(entries, first):
+        namespace, name, shard = entry.key
+        if (namespace, name) != group:
+            group = None if name_problem(namespace) or name_problem(name) else (namespace, name)
+        epoch, _, _, _, metadata, topic, _ = entry.record
+        plain = group and not metadata and not topic and epoch <= EPOCH_MAX and not name_problem(shard)
+        found.append("" if plain else _problem(at, entry))
+    return found
+
+
+def _problem(at: int, entry: SaveEntry) -> str:
+    """Why an entry cannot be saved; empty when it can."""
+    where = f"entry {at}: "
+    try:
+        check_name(entry.key.namespace, f"{where}namespace")
+        check_name(entry.key.group, f"{where}group")
+        check_name(entry.key.shard, f"{where}shard_name")
+        check_topic(entry.record.topic, f"{where}topic")
+        check_metadata(entry.record.metadata, f"{where}metadata")
+        if entry.record.epoch > EPOCH_MAX:
+            return f"{where}epoch {entry.record.epoch} is over {EPOCH_MAX}"
+    except InvalidInputError as error:
+        return str(error)
+    return ""
+
+
+def _cluster(name: str) -> str:
+    """The cluster; newer RobustMQ does not name one."""
+    return check_name(name or DEFAULT_CLUSTER, "cluster_name")
+
+
+def _reported(request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> LocalStore | None:
+    """The local store that the entries come from, where the request names it."""
+    return _local_store(request.store) if request.HasField("store") else None
+
+
+def _local_store(store: meta_pb.LocalStore) -> LocalStore:
+    check_name(store.broker, "store.broker")
+    if not 0 < len(store.path.encode()) <= PATH_MAX_BYTES:
+        raise InvalidInputError(f"store.path is {len(store.path.encode())} bytes long; it must be 1 to {PATH_MAX_BYTES}")
+    _check_store_id(store.store_id, "store.store_id")
+    return LocalStore(store.broker, store.path, store.store_id, store.flushed_seq)
+
+
+def _check_store_id(store_id: bytes, field: str) -> None:
+    if len(store_id) != STORE_ID_BYTES:
+        raise InvalidInputError(f"{field} is {len(store_id)} bytes long; it must be {STORE_ID_BYTES}")
+
+
+def _group(namespace: str, tenant: str, group: str, where: str = "") -> tuple[str, str]:
+    return check_name(namespace_of(namespace, tenant), f"{where}namespace"), check_name(group, f"{where}group")

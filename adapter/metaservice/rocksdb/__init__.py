@@ -1,0 +1,1 @@
+"""The embedded store of a Meta Service: one RocksDB, opened, checked, repaired."""

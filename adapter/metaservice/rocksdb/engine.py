@@ -1,0 +1,546 @@
+"""The embedded engine: one RocksDB, offsets in the column family `data`, everything else in `meta`.
+
+A save is one WriteBatch, synced before the reply; concurrent saves share the sync. Each row has a write counter, and each batch
+the bookkeeping that tells a start whether anything is missing.
+"""
+
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Self, cast
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import structlog
+from rocksdict import WriteBatch
+
+from adapter.errors import AdapterError, StorageFailedError
+from adapter.metaservice.bulk import Cuts, Merge
+from adapter.metaservice.engine import (
+    Differing,
+    Expiry,
+    GroupPage,
+    MergeCounts,
+    Page,
+    Parts,
+    RawPage,
+    buried,
+    keep,
+    row_bytes,
+    settle,
+)
+from adapter.metaservice.rocksdb.store import DATA, META, STATE, Opened, State, open_store
+from adapter.model.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
+from adapter.model.records import (
+    STORE_ID_BYTES,
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    StoreMark,
+    expired,
+)
+from adapter.runtime import rocks
+from adapter.runtime.clocks import wall_ms
+from adapter.runtime.coalescing import Combiner
+from adapter.runtime.large_calls import LargeCalls
+from adapter.runtime.slices import in_slices, others
+from adapter.runtime.watermark import Loss
+
+log = structlog.get_logger(__name__)
+
+_STORES = b"s/"  # in `meta`, before the packed cluster and broker and the path of an adapter's local store
+_STORE = struct.Struct(f">{STORE_ID_BYTES}sQQ")
+_SEQ = struct.Struct(">Q")
+_NO_SEQ = bytes(_SEQ.size)
+WATERMARK_SYNC_S = 1.0
+MAX_SYNC_CALLERS = 1_024
+SLICE = 500  # entries decided before the event loop gets a turn
+READ_SLICE = 200  # records read before
+PAGE_BYTES = 16 * 2**20  # of the records of a scanned page; its keys are less than 16 MiB: both fit in a reply
+
+
+class RocksDbEngine:
+    """Offsets of clusters in one RocksDB. `run` must be running: it does the syncs."""
+
+    kind = "rocksdb"
+
+    def __init__(self, opened: Opened, path: Path) -> None:
+        self._db = db = opened.db
+        self._state, self._starts, self._loss, self._watermark, self._lock = opened[1:]
+        self._synced_seq = self._marked_seq = self._state.seq
+        self._data = db.get_column_family(DATA)
+        self._handle = db.get_column_family_handle(DATA)
+        self._meta = db.get_column_family(META)
+        self._meta_handle = db.get_column_family_handle(META)
+        self._path = path
+        self._saving = anyio.Lock()
+        self._large = LargeCalls("large saves", at_once=1)
+        self._limiter = anyio.CapacityLimiter(1)
+        self._failure: str | None = None
+        self.failed = anyio.Event()
+        self._written = self._synced = 0  # batches
+        self._syncs: Combiner[None, None] = Combiner(self._sync, max_items=MAX_SYNC_CALLERS)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open or create the store, and check it. Blocks. Raises what `rocksdb_store.open_store` raises."""
+        opened = open_store(path)
+        state, loss = opened.state, opened.loss
+        log.info("engine.opened", path=str(path), rows=state.records, seq=state.seq, incarnation=state.incarnation)
+        if loss:
+            log.error(
+                "engine.acknowledged_writes_lost",
+                writes=loss.writes,
+                found_at_ms=loss.found_at_ms,
+                help="found by a repair; adapters push again what they hold; what none of them holds is in the damaged store",
+            )
+        return cls(opened, path)
+
+    async def run(self) -> None:
+        """Sync for those who wait; raises StorageFailedError once a sync has failed."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._syncs.run, name="engine.sync")
+            tasks.start_soon(self._run_watermark, name="engine.watermark")
+            await self.failed.wait()
+            raise StorageFailedError(f"{self._path}: {self._failure}")
+
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
+        """One WriteBatch, synced."""
+        outcomes: list[SaveOutcome] = []
+        staged: dict[bytes, OffsetRecord] = {}
+        standing: dict[bytes, bytes | None] = {}
+        # Between the decision and the write nobody else may decide on the same keys (invariant 2). Of large saves one at a time
+        # comes to that lock, so that small ones wait for one at most.
+        line = self._large.one(patient=True) if len(entries) > SLICE else nullcontext()
+        async with line, self._saving:
+            for at in range(0, len(entries), SLICE):
+                outcomes += self._decide(cluster, entries[at : at + SLICE], staged, standing)
+                await others()
+            self._put(await _encoded(staged), standing, cluster, reported)
+        # Even when nothing was written: what stands may come from a save that is not synced yet.
+        await self._syncs.submit(None)
+        return outcomes
+
+    async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """Point reads."""
+        found = await self._get(cluster, keys)
+        await self.settle()
+        return found
+
+    async def _get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
+        prefix = pack_names(cluster)
+        found = []
+        for at in range(0, len(keys), SLICE):
+            for key in keys[at : at + SLICE]:
+                record = self._standing(prefix + pack_names(*key))
+                if record is not None:
+                    found.append((key, record))
+            await anyio.lowlevel.checkpoint()
+        return found
+
+    async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
+        """A bounded scan, in slices."""
+        prefix = pack_names(cluster, namespace, group)
+        start = pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
+        rows = rocks.scan(self._data, start, prefix_end(prefix))
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        while room > 0 and (found := list(islice(rows, min(READ_SLICE, size - len(entries))))):
+            for key, value in found:
+                entries.append(_entry(key, value))
+                room -= row_bytes(key, value)
+                if room <= 0:
+                    break
+            await others()
+        await self.settle()
+        return GroupPage(entries, more=room <= 0 or len(entries) == size)
+
+    async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
+        prefix = pack_names(cluster, namespace, group)
+        rows = rocks.scan(self._data, prefix, prefix_end(prefix))
+        found: list[tuple[OffsetKey, OffsetRecord]] = []
+        while some := [_entry(key, value) for key, value in islice(rows, SLICE)]:
+            found += some
+            if len(some) == SLICE:
+                await others()
+        return found
+
+    async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
+        """Tombstones in one WriteBatch, synced."""
+        async with self._saving:
+            wanted = [OffsetKey(namespace, group, shard) for shard in shards]
+            standing = await self._get(cluster, wanted) if shards else await self._get_group(cluster, namespace, group)
+            now_ms = time.time_ns() // 1_000_000
+            prefix = pack_names(cluster)
+            await self._write({prefix + pack_names(*key): record for key, record in buried(standing, now_ms).items()})
+        await self._syncs.submit(None)
+
+    async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
+        """Read, decide and write under the lock; synced."""
+        # First without the lock: most groups that are asked about, or all that an attacker asks about, are young.
+        newest_ms = _newest_ms(await self._get_group(cluster, namespace, group))
+        if newest_ms >= before_ms:
+            return Expiry(0, newest_ms)
+        async with self._saving:
+            live = [(key, record) for key, record in await self._get_group(cluster, namespace, group) if record.live]
+            newest_ms = _newest_ms(live)
+            if newest_ms >= before_ms:
+                return Expiry(0, newest_ms)
+            prefix = pack_names(cluster)
+            await self._write({prefix + pack_names(*key): expired(record, now_ms) for key, record in live})
+        await self._syncs.submit(None)
+        return Expiry(len(live))
+
+    async def drop_tombstones(self, before_ms: int) -> int:
+        """A scan of everything in slices; each slice is decided again under the lock."""
+        dropped = 0
+        start = b"\1"
+        while True:
+            rows = list(islice(rocks.scan(self._data, start, b""), SLICE))
+            old = [key for key, value in rows if _is_old(value, before_ms)]
+            if old:
+                dropped += await self._drop(old, before_ms)
+            if len(rows) < SLICE:
+                return dropped
+            start = rows[-1][0] + b"\0"
+            await anyio.lowlevel.checkpoint()
+
+    async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
+        """A bounded scan."""
+        prefix = pack_names(cluster, *names)
+        start = after + b"\0" if after else prefix
+        rows = rocks.scan(self._data, start, prefix_end(prefix))
+        listed: list[tuple[OffsetKey, OffsetRecord]] = []
+        while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(listed)))]:
+            listed += some
+            await others()
+        await self.settle()
+        return Page(listed, pack_names(cluster, *listed[-1][0]) if len(listed) == size else b"")
+
+    async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
+        """A bounded scan, in slices. Ends before `size` when its records are large."""
+        prefix = pack_names(cluster, *names)
+        rows = rocks.scan(self._data, after + b"\0" if after else prefix, until + b"\0" if until else prefix_end(prefix))
+        cut = len(pack_names(cluster))
+        keys: list[bytes] = []
+        records: list[bytes] = []
+        last, room = b"", PAGE_BYTES
+        while room > 0 and (found := list(islice(rows, min(SLICE, size - len(keys))))):
+            keys += [key[cut:] for key, _ in found]
+            records += [_NO_SEQ + value[_SEQ.size :] for _, value in found]
+            last = found[-1][0]
+            room -= sum(map(len, records[-len(found) :]))
+            await others()
+        await self.settle()
+        full = room <= 0 or len(keys) == size
+        return RawPage(keys, records, last if full and last != until else b"")
+
+    async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
+        """A walk over everything, in slices."""
+        prefix = pack_names(cluster, *names)
+        rows = rocks.scan(self._data, prefix, prefix_end(prefix))
+        cuts = Cuts(parts)
+        while found := [key for key, _ in islice(rows, SLICE)]:
+            cuts.add(found)
+            await others()
+        await self.settle()
+        return cuts.parts()
+
+    async def merge(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> MergeCounts:
+        """One WriteBatch for each slice, so that saves have their turns between them; synced at the end."""
+        return (await self._merge(cluster, keys, records, reported, Merge())).counts
+
+    async def save_packed(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+    ) -> list[Differing]:
+        """As `merge`."""
+        return (await self._merge(cluster, keys, records, reported, Merge(tells=True))).differing
+
+    async def _merge(
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None, merge: Merge
+    ) -> Merge:
+        prefix = pack_names(cluster)
+        for at in range(0, len(keys), SLICE):
+            where = [prefix + key for key in keys[at : at + SLICE]]
+            async with self._saving:
+                values = cast("list[bytes | None]", rocks.guarded(self._data.get, where))
+                bare = [value and _NO_SEQ + value[_SEQ.size :] for value in values]
+                self._put(merge.changes(where, records[at : at + SLICE], bare), dict(zip(where, values, strict=True)))
+            await others()
+        # Not before: what it says the Meta Service has is in all of the slices.
+        self._put({}, {}, cluster, reported)
+        await self._syncs.submit(None)
+        return merge
+
+    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+        """A point read, and one WriteBatch, synced."""
+        known = self._known_store(cluster, store)
+        kept = keep(store, known, replaces, now_ms)
+        if kept:
+            self.write_meta({_store_key(cluster, store): _packed_store(kept)})
+        await self.settle()
+        return known
+
+    async def forget_stores(self, before_ms: int) -> int:
+        """One WriteBatch: there is a row for each broker."""
+        old: dict[bytes, bytes | None] = {
+            key: None for key, value in self.scan_meta(_STORES, prefix_end(_STORES)) if _STORE.unpack(value)[2] < before_ms
+        }
+        if old:
+            self.write_meta(old)
+            await self.settle()
+        return len(old)
+
+    def marks(self) -> list[StoreMark]:
+        """One, at the newest write that is synced."""
+        return [StoreMark("", self._state.store_id, self._state.incarnation, self._synced_seq, self._starts)]
+
+    def loss(self) -> Loss | None:
+        """What a repair found missing."""
+        return self._loss
+
+    def get_meta(self, key: bytes) -> bytes | None:
+        """A value in `meta`; `settle` makes sure of it. Raises StorageFailedError or StoreDamagedError."""
+        value: bytes | None = rocks.guarded(self._meta.get, key)
+        return value and value[_SEQ.size :]
+
+    def scan_meta(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in `meta` from `start` up to, not including, `end`."""
+        return ((key, value[_SEQ.size :]) for key, value in rocks.scan(self._meta, start, end))
+
+    def write_meta(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """One WriteBatch to `meta`; None deletes. Not synced before `settle`. Raises DiskFullError or StorageFailedError."""
+        self._check()
+        batch, state = WriteBatch(raw_mode=True), self._state
+        for key, value in changes.items():
+            state = self._stage_meta(batch, state, key, value)
+        self._write_batch(batch, state)
+
+    async def settle(self) -> None:
+        """Behind a read: what it shows survives a power cut. Otherwise an adapter takes for clean what can still go (3).
+
+        Shares its sync with others; waits for none when everything is synced. Raises StorageFailedError.
+        """
+        if self._synced < self._written:
+            await self._syncs.submit(None)
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """The store's own numbers for the metrics; without RocksDB's once it is closed. Thread-safe."""
+        own = {
+            "lost_writes": (
+                "Acknowledged writes that a repair found missing, about.",
+                float(self._loss.writes if self._loss else 0),
+            ),
+            "store_incarnation": ("The store's incarnation: a repair raises it.", float(self._state.incarnation)),
+        }
+        try:
+            return own | {
+                f"rocksdb_{ours}": (f"RocksDB: {ours}.", float(rocks.guarded(self._data.property_int_value, theirs) or 0))
+                for theirs, ours in rocks.PROPERTIES.items()
+            }
+        except StorageFailedError:
+            return own
+
+    def close(self) -> None:
+        """Sync, unless a sync has failed, and close. Blocks. Never raises: the next open tells what there is."""
+        steps: list[Callable[[], None]] = [] if self._failure else [self._sync_at_end]
+        del self._handle, self._meta_handle  # they hold the database, and so the lock
+        # Each of them, whatever becomes of the others: what is left open would go on while the process ends.
+        steps += [partial(rocks.close, part) for part in (self._data, self._meta, self._db)]
+        for step in steps:
+            try:
+                step()
+            except AdapterError as error:
+                if not self._failure:  # else it has been told
+                    log.error("engine.close", error=str(error))
+        self._watermark.close()
+        os.close(self._lock)
+
+    def _sync_at_end(self) -> None:
+        """Sync the store, then bring the watermark to it."""
+        rocks.guarded(self._db.flush_wal, True)
+        try:
+            self._watermark.advance(self._state.seq)
+            self._watermark.sync()
+        except OSError as error:
+            raise StorageFailedError(f"{self._path}: the watermark could not be synced: {error}") from error
+
+    async def _drop(self, keys: Sequence[bytes], before_ms: int) -> int:
+        async with self._saving:
+            self._check()
+            batch, state, count = WriteBatch(raw_mode=True), self._state, 0
+            for key in keys:
+                value = rocks.guarded(self._data.get, key)
+                # A commit may have come over it since the scan.
+                if value is not None and _is_old(value, before_ms):
+                    batch.delete(key, self._handle)
+                    state = state.without(decode_seq(value))
+                    count += 1
+            self._write_batch(batch, state)
+        await self._syncs.submit(None)
+        return count
+
+    def _decide(
+        self,
+        cluster: str,
+        entries: Sequence[SaveEntry],
+        staged: dict[bytes, OffsetRecord],
+        found: dict[bytes, bytes | None],
+    ) -> list[SaveOutcome]:
+        keys = [pack_names(cluster, *entry.key) for entry in entries]
+        values = cast("list[bytes | None]", rocks.guarded(self._data.get, keys))
+        found.update(zip(keys, values, strict=True))
+        outcomes = []
+        for entry, key, value in zip(entries, keys, values, strict=True):
+            standing = staged.get(key) or (None if value is None else decode_record(value))
+            outcome = settle(entry, standing)
+            if outcome.standing is not None and outcome.standing != standing:
+                staged[key] = outcome.standing
+            outcomes.append(outcome)
+        return outcomes
+
+    def _standing(self, key: bytes) -> OffsetRecord | None:
+        value: bytes | None = rocks.guarded(self._data.get, key)
+        return None if value is None else decode_record(value)
+
+    async def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
+        """One WriteBatch, made in slices; nobody else writes offsets under the lock meanwhile."""
+        standing: dict[bytes, bytes | None] = {}
+        async for keys in in_slices([*staged]):
+            standing.update(zip(keys, cast("list[bytes | None]", rocks.guarded(self._data.get, keys)), strict=True))
+        self._put(await _encoded(staged), standing)
+
+    def _put(
+        self,
+        changes: Mapping[bytes, bytes],
+        standing: Mapping[bytes, bytes | None],
+        cluster: str = "",
+        reported: LocalStore | None = None,
+    ) -> None:
+        """Write packed records, each with its write counter, over what stands under their keys; and the store they come from."""
+        self._check()
+        batch = WriteBatch(raw_mode=True)
+        seq, records, digest = self._state.seq, self._state.records, self._state.digest
+        put, pack, unpack, size, handle = batch.put, _SEQ.pack, _SEQ.unpack_from, _SEQ.size, self._handle
+        for key, value in changes.items():
+            seq += 1
+            put(key, pack(seq) + value[size:], handle)
+            replaced = standing[key]
+            if replaced is None:
+                records += 1
+                digest += seq
+            else:
+                digest += seq - unpack(replaced)[0]
+        state = self._state._replace(seq=seq, records=records, digest=digest)
+        if reported:
+            kept = keep(reported, self._known_store(cluster, reported), b"", wall_ms())
+            if kept:
+                state = self._stage_meta(batch, state, _store_key(cluster, reported), _packed_store(kept))
+        if state.seq != self._state.seq:
+            self._write_batch(batch, state)
+
+    def _stage_meta(self, batch: WriteBatch, state: State, key: bytes, value: bytes | None) -> State:
+        """Put a value into `meta`, or delete it, in a batch; returns the bookkeeping with it."""
+        standing = rocks.guarded(self._meta.get, key)
+        if standing is not None:
+            state = state.without(decode_seq(standing))
+        if value is None:
+            batch.delete(key, self._meta_handle)
+            return state
+        state = state.with_one()
+        batch.put(key, _SEQ.pack(state.seq) + value, self._meta_handle)
+        return state
+
+    def _known_store(self, cluster: str, store: LocalStore) -> KnownStore | None:
+        """What is remembered for the same broker and path."""
+        value = self.get_meta(_store_key(cluster, store))
+        if value is None:
+            return None
+        store_id, flushed_seq, told_at_ms = _STORE.unpack(value)
+        return KnownStore(store._replace(store_id=store_id, flushed_seq=flushed_seq), told_at_ms)
+
+    def _write_batch(self, batch: WriteBatch, state: State) -> None:
+        """Write a batch and the bookkeeping that is true with it. Nothing may be awaited since `state` was begun."""
+        # A batch that only deletes counts as a write: without it, a store that lost it would look like one that has it.
+        state = state._replace(seq=max(state.seq, self._state.seq + 1), digest=state.digest % 2**64)
+        batch.put(STATE, state.encode(), self._meta_handle)
+        try:
+            self._written += 1
+            rocks.guarded(self._db.write, batch)
+        except StorageFailedError as error:
+            self._fail(str(error))
+            raise
+        self._state = state
+
+    async def _run_watermark(self) -> None:
+        """Sync the watermark once in a while, so that a power cut leaves one that is about as new as the store."""
+        while True:
+            await anyio.sleep(WATERMARK_SYNC_S)
+            marked = self._synced_seq
+            if marked == self._marked_seq:
+                continue
+            try:
+                await anyio.to_thread.run_sync(self._watermark.sync)
+            except OSError as error:
+                self._fail(f"the sync of the watermark failed: {error}")
+            self._marked_seq = marked
+
+    async def _sync(self, callers: Sequence[None]) -> Sequence[None]:
+        self._check()
+        written, seq = self._written, self._state.seq
+        try:
+            await anyio.to_thread.run_sync(rocks.guarded, self._db.flush_wal, True, limiter=self._limiter)
+            # After the sync, before the reply: a watermark above the store always means a loss.
+            self._watermark.advance(seq)
+        except Exception as error:
+            self._fail(f"the sync of the store failed: {error}")
+            raise StorageFailedError(str(error)) from error
+        self._synced, self._synced_seq = written, seq
+        return callers
+
+    def _check(self) -> None:
+        if self._failure:
+            raise StorageFailedError(self._failure)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self.failed.set()
+
+
+async def _encoded(staged: Mapping[bytes, OffsetRecord]) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    async for some in in_slices([*staged.items()]):
+        found.update((key, encode_record(record)) for key, record in some)
+    return found
+
+
+def _is_old(value: bytes, before_ms: int) -> bool:
+    record = decode_record(value)
+    return not record.live and record.committed_at_ms < before_ms
+
+
+def _newest_ms(found: Sequence[tuple[OffsetKey, OffsetRecord]]) -> int:
+    return max((record.committed_at_ms for _, record in found if record.live), default=0)
+
+
+def _entry(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord]:
+    _, namespace, group, shard = unpack_names(key)
+    return OffsetKey(namespace, group, shard), decode_record(value)
+
+
+def _store_key(cluster: str, store: LocalStore) -> bytes:
+    return _STORES + pack_names(cluster, store.broker) + store.path.encode()
+
+
+def _packed_store(known: KnownStore) -> bytes:
+    return _STORE.pack(known.store.store_id, known.store.flushed_seq, known.told_at_ms)

@@ -1,0 +1,94 @@
+"""Metadata in the embedded RocksDB: entries in the column family `meta`, beside the engine's own keys.
+
+A write is one WriteBatch with the counter of revisions, synced before the reply; its syncs are shared with those of offsets.
+"""
+
+import struct
+
+from adapter.metaservice.metadata import Entry, Filling, Page, conflict
+from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.model.codec import pack_names, prefix_end
+
+_ENTRIES = b"m/"
+LAST_REVISION = b"revision"  # given to a write; it does not begin as an entry does
+REVISION_FORM = struct.Struct(">Q")
+
+
+class RocksDbMetadata:
+    """Over an engine whose `run` is running. A decision and its write have no await between them, so they need no lock.
+
+    Every answer, also a conflict, waits for the sync of what it tells of.
+    """
+
+    def __init__(self, engine: RocksDbEngine) -> None:
+        self._engine = engine
+
+    async def put(self, cluster: str, key: str, value: bytes, expected: int | None = None) -> int:
+        """One WriteBatch, synced."""
+        try:
+            return self._put(_where(cluster), key, value, expected)
+        finally:
+            await self._engine.settle()
+
+    async def get(self, cluster: str, key: str) -> Entry | None:
+        """A point read; what it shows is synced."""
+        found = self._get(_where(cluster), key)
+        await self._engine.settle()
+        return found
+
+    async def delete(self, cluster: str, key: str, expected: int | None = None) -> bool:
+        """One WriteBatch, synced. The counter stays where it is: the next put has a revision that nobody had."""
+        try:
+            return self._delete(_where(cluster), key, expected)
+        finally:
+            await self._engine.settle()
+
+    async def list_page(self, cluster: str, prefix: str, size: int, after: str) -> Page:
+        """A bounded scan; what it shows is synced."""
+        page = self._page(_where(cluster), prefix, size, after)
+        await self._engine.settle()
+        return page
+
+    def _page(self, where: bytes, prefix: str, size: int, after: str) -> Page:
+        start = where + (after.encode() + b"\0" if after else prefix.encode())
+        filling = Filling(size)
+        for key, value in self._engine.scan_meta(start, prefix_end(where + prefix.encode())):
+            if not filling.wanted:
+                return filling.page(more=True)
+            filling.add(_entry(key[len(where) :].decode(), value))
+        return filling.page(more=False)
+
+    def _put(self, where: bytes, key: str, value: bytes, expected: int | None) -> int:
+        self._expect(where, key, expected)
+        last = self._engine.get_meta(LAST_REVISION)
+        revision: int = 1 + (REVISION_FORM.unpack(last)[0] if last else 0)
+        stamp = REVISION_FORM.pack(revision)
+        self._engine.write_meta({where + key.encode(): stamp + value, LAST_REVISION: stamp})
+        return revision
+
+    def _delete(self, where: bytes, key: str, expected: int | None) -> bool:
+        self._expect(where, key, expected)
+        found = self._get(where, key) is not None
+        if found:
+            self._engine.write_meta({where + key.encode(): None})
+        return found
+
+    def _get(self, where: bytes, key: str) -> Entry | None:
+        value = self._engine.get_meta(where + key.encode())
+        return None if value is None else _entry(key, value)
+
+    def _expect(self, where: bytes, key: str, expected: int | None) -> None:
+        if expected is None:
+            return
+        found = self._get(where, key)
+        standing = found.revision if found else 0
+        if standing != expected:
+            raise conflict(key, expected, standing)
+
+
+def _where(cluster: str) -> bytes:
+    return _ENTRIES + pack_names(cluster)
+
+
+def _entry(key: str, value: bytes) -> Entry:
+    return Entry(key, value[REVISION_FORM.size :], REVISION_FORM.unpack_from(value)[0])

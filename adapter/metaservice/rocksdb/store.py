@@ -1,0 +1,246 @@
+"""The directory of an embedded store: a RocksDB in `db` and the watermark beside it. Made, checked, opened, by one process.
+
+Promises that a store which holds less than it acknowledged is refused at every start, with its files as they were. So a check
+comes before RocksDB opens it for writing, which stores what it could read of the log and takes the log away.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+from rocksdict import AccessType, DBRecoveryMode, Rdict, ReadOptions
+
+from adapter.errors import ConfigError, StoreDamagedError, StoreLockedError
+from adapter.model.codec import decode_seq
+from adapter.model.records import STORE_ID_BYTES, StoreStart
+from adapter.runtime import rocks
+from adapter.runtime.watermark import Loss, Watermark
+
+log = structlog.get_logger(__name__)
+
+DATA, META = "data", "meta"
+FAMILIES = (DATA, META)
+# In `meta`, where every other row begins with its write counter.
+STATE, LOSS, _SCHEMA_KEY, _STARTS = b"\0state", b"\0loss", b"\0schema", b"\0starts"
+ROWS = b"\1"  # rows are from here on
+_SCHEMA = b"2"
+CREATED = 1  # the write counter of a new store: 0 in a watermark means that it cannot be read
+MAX_STARTS = 16  # that are kept; an adapter that has missed more compares everything
+REPAIRED = "db.repaired"  # what a repair has built and not yet put in place
+ADVICE = (
+    "Run `offset-adapter meta repair --config FILE`: it keeps the store as it is, builds one of all that can be read, and has "
+    "every adapter push again what it holds. Or restore the directory from a backup."
+)
+
+
+class State(NamedTuple):
+    """The store's bookkeeping, written with every batch.
+
+    `store_id` is made at random with the store, `incarnation` raised by a repair. `seq`: the newest write counter. `records`
+    and `digest`: how many rows there are, and the sum of their write counters modulo 2^64: a row that vanished or went back
+    changes them.
+    """
+
+    store_id: bytes
+    incarnation: int = 1
+    seq: int = CREATED
+    records: int = 0
+    digest: int = 0
+
+    def with_one(self) -> "State":
+        """After one more row, written by the next write."""
+        seq = self.seq + 1
+        return self._replace(seq=seq, records=self.records + 1, digest=self.digest + seq)
+
+    def without(self, seq: int) -> "State":
+        """After a row with this write counter is gone, or replaced."""
+        return self._replace(records=self.records - 1, digest=self.digest - seq)
+
+    @classmethod
+    def decode(cls, value: bytes) -> "State":
+        """The stored form."""
+        return cls(*_STATE_FORM.unpack(value))
+
+    def encode(self) -> bytes:
+        """The inverse of `decode`."""
+        return _STATE_FORM.pack(*self)
+
+
+_STATE_FORM = struct.Struct(f">{STORE_ID_BYTES}sQQQQ")
+_START_FORM = struct.Struct(">QQ")
+
+
+class Opened(NamedTuple):
+    """An open store. `lock` is a file descriptor that keeps other processes away as long as it is open.
+
+    `starts` are the last ones of a process on it, oldest first; the last one is this one.
+    """
+
+    db: Rdict
+    state: State
+    starts: tuple[StoreStart, ...]
+    loss: Loss | None
+    watermark: Watermark
+    lock: int
+
+
+def open_store(path: Path) -> Opened:
+    """Open or create the store at `path`, and check it: reads every row once. Blocks.
+
+    Raises StoreLockedError, StoreDamagedError, DiskFullError, StorageFailedError, or ConfigError for a store of another
+    version; the text says what to do.
+    """
+    database = path / "db"
+    with contextlib.ExitStack() as undo:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = take(path)
+            undo.callback(os.close, lock)
+            watermark = Watermark.open(path / "watermark")
+            undo.callback(watermark.close)
+            checked = None
+            if is_there(path):
+                checked = check(path, watermark.value)
+            elif watermark.value > CREATED:
+                # Refused before an empty one could be made here, which the next start would take for the store.
+                raise StoreDamagedError(f"{path}: is empty, though {watermark.value} writes were acknowledged here. {ADVICE}")
+            else:
+                # First the watermark, which says that a store can be there, and not that it holds anything.
+                watermark.advance(CREATED)
+                watermark.sync()
+        except OSError as error:
+            raise rocks.unusable(error, path) from error
+        db = rocks.open_store(database, FAMILIES, ADVICE, _fill)
+        undo.callback(db.close)
+        state, loss = bookkeeping(db, database)
+        if checked and checked != state:
+            raise StoreDamagedError(f"{path}: opened for writing it ends at {state.seq}, and just now at {checked.seq}. {ADVICE}")
+        starts = rocks.guarded(_note_start, db, state)
+        undo.pop_all()
+    return Opened(db, state, starts, loss, watermark, lock)
+
+
+def _note_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
+    """Store this start, synced: a reply tells of it, and a store that does not know it later is another one."""
+    meta = db.get_column_family(META)
+    former = [StoreStart(*start) for start in _START_FORM.iter_unpack(meta.get(_STARTS) or b"")]
+    starts = (*former, StoreStart(secrets.randbits(64), state.seq))[-MAX_STARTS:]
+    meta.put(_STARTS, b"".join(_START_FORM.pack(*start) for start in starts))
+    db.flush_wal(True)
+    return starts
+
+
+def take(path: Path) -> int:
+    """Keep other processes away from the directory until the descriptor is closed. Raises StoreLockedError or OSError."""
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise StoreLockedError(f"{path}: another process has this store open; stop it, or give this one another path") from error
+    return lock
+
+
+def is_there(path: Path) -> bool:
+    """True when there is a store, whatever it is worth. Raises StoreDamagedError or OSError."""
+    if (path / REPAIRED).exists():
+        raise StoreDamagedError(
+            f"{path}: a repair was stopped before its end. Run `offset-adapter meta repair --config FILE` again."
+        )
+    if (path / "CURRENT").exists():
+        raise StoreDamagedError(f"{path}: is a RocksDB itself; store.path names the directory around one. Give it another path.")
+    return (path / "db").exists() and any((path / "db").iterdir())
+
+
+def check(path: Path, watermark: int) -> State:
+    """Read all of the store, which stays as it is. Raises StoreDamagedError when it holds less than it acknowledged."""
+    database = path / "db"
+    try:
+        with contextlib.closing(read_only(database)) as db:
+            state, _ = bookkeeping(db, database)
+            records = digest = 0
+            for name, start in ((DATA, b""), (META, ROWS)):
+                more, seqs = _tally(db.get_column_family(name), start)
+                records += more
+                digest += seqs
+    except StoreDamagedError as error:
+        raise StoreDamagedError(f"{path}: the store is damaged: {error}. Nothing was changed. {ADVICE}") from error
+    wrong = problem(state, watermark, records, digest % 2**64)
+    if wrong:
+        raise StoreDamagedError(f"{path}: {wrong}. Nothing was changed. {ADVICE}")
+    return state
+
+
+def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool = False) -> Rdict:
+    """Open without changing a file. What only the log has is held in memory. With `skip` damaged records of the log are left out.
+
+    Raises StoreDamagedError or StorageFailedError.
+    """
+
+    def opened() -> Rdict:
+        options = rocks.options(create=False)
+        if skip:
+            options.set_wal_recovery_mode(DBRecoveryMode.skip_any_corrupted_record())
+        named = {name: rocks.options(create=False) for name in families}
+        return Rdict(str(database), options=options, column_families=named, access_type=AccessType.read_only())
+
+    if not (database / "CURRENT").exists():
+        raise StoreDamagedError("its CURRENT file is missing")
+    return rocks.guarded(opened)
+
+
+def fill(db: Rdict, state: State, loss: Loss | None = None) -> None:
+    """Put the bookkeeping of a new store into it."""
+    meta = db.get_column_family(META)
+    meta.put(_SCHEMA_KEY, _SCHEMA)
+    if loss:
+        meta.put(LOSS, loss.encode())
+    meta.put(STATE, state.encode())
+
+
+def _fill(db: Rdict) -> None:
+    fill(db, State(secrets.token_bytes(STORE_ID_BYTES)))
+
+
+def bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
+    """What a store says of itself. Raises StoreDamagedError, or ConfigError for one of another version."""
+    meta = db.get_column_family(META)
+    schema, state, loss = (rocks.guarded(meta.get, key) for key in (_SCHEMA_KEY, STATE, LOSS))
+    if schema not in {None, _SCHEMA}:
+        raise ConfigError(f"{database}: was written by another version (schema {schema!r}, this one is {_SCHEMA!r})")
+    if schema is None or state is None:
+        raise StoreDamagedError("its bookkeeping is missing")
+    return State.decode(state), Loss.decode(loss) if loss else None
+
+
+def _tally(family: Rdict, start: bytes) -> tuple[int, int]:
+    """The number of rows from `start` on, and the sum of their write counters. Raises StoreDamagedError."""
+    found = family.iter(ReadOptions())
+    found.seek(start)
+    valid, value, following = found.valid, found.value, found.next  # a start waits for this: a microsecond a row
+    count = total = 0
+    while valid():
+        count += 1
+        total += decode_seq(value())
+        following()
+    rocks.guarded(found.status)
+    return count, total
+
+
+def problem(state: State, watermark: int, records: int, digest: int) -> str:
+    """How the store differs from what it acknowledged; empty when it does not."""
+    if not watermark:
+        return "the store's watermark is missing or unreadable, so that nothing tells what it acknowledged"
+    if state.seq < watermark:
+        return (
+            f"{watermark - state.seq:,} acknowledged writes are missing: it ends at {state.seq:,}, and acknowledged {watermark:,}"
+        )
+    if records != state.records:
+        return f"{records:,} rows are there, and {state.records:,} should be"
+    return "" if digest == state.digest else "some of its rows are older than what was acknowledged"

@@ -1,0 +1,253 @@
+"""Keys and records of `codec` as Arrow columns, and back. Works on whole columns: it makes no Python object for each value.
+
+What it reads or writes is byte for byte what `codec` reads or writes. A damaged key or record raises StoreDamagedError. A value
+that Spark's signed integers or Python's times cannot hold is null, and `problem` says what it was.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from adapter.errors import InvalidInputError, StoreDamagedError
+from adapter.model.schemas import LONG_MAX, RECORDS
+
+# As `codec._HEAD`.
+_HEAD = np.dtype(
+    [
+        ("seq", ">u8"),
+        ("epoch", ">u8"),
+        ("offset", ">u8"),
+        ("committed_at_ms", ">u8"),
+        ("live", "u1"),
+        ("partition", ">u4"),
+        ("topic_size", "u1"),
+        ("metadata_size", ">u2"),
+    ]
+)
+# The end of the year 9999: behind it a Python datetime cannot be made, so that one bad row would make a whole table unreadable.
+TIME_MAX_MS = 253_402_300_799_999
+_BUFFER_MAX = 2**31 - 1  # Arrow's strings have signed 32-bit offsets
+
+_Ints = npt.NDArray[np.int64]
+_U64 = npt.NDArray[np.uint64]
+
+
+def decode_records(keys: Sequence[bytes], records: Sequence[bytes]) -> pa.RecordBatch:
+    """The rows of tables.RECORDS, in the order given. Keys together and records together are under 2 GiB each.
+
+    Raises StoreDamagedError for what is no key or no record, InvalidInputError unless there are as many of both.
+    """
+    if len(keys) != len(records):
+        raise InvalidInputError(f"{len(keys)} keys but {len(records)} records")
+    namespace, group, shard = _names(keys)
+    heads, topic, metadata = _parts(records)
+    epoch, offset, at_ms = (heads[name].astype(np.uint64) for name in ("epoch", "offset", "committed_at_ms"))
+    # 0 is no time: the record's writer did not know it.
+    at_us = pa.array(np.minimum(at_ms, TIME_MAX_MS).astype(np.int64) * 1000, mask=(at_ms == 0) | (at_ms > TIME_MAX_MS))
+    columns = [
+        namespace,
+        group,
+        shard,
+        topic,
+        pa.array(heads["partition"].astype(np.int64)),
+        _signed(epoch),
+        _signed(offset),
+        pa.array(heads["live"].astype(np.bool_)),
+        at_us.cast(RECORDS.field("committed_at").type),
+        metadata,
+        _problems({"epoch": (epoch, LONG_MAX), "offset": (offset, LONG_MAX), "committed_at": (at_ms, TIME_MAX_MS)}),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
+
+
+def decode_seqs(records: Sequence[bytes]) -> _U64:
+    """The write counters in records. Raises StoreDamagedError."""
+    heads, _, _ = _parts(records)
+    return heads["seq"].astype(np.uint64)
+
+
+def encode_records(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
+    """The keys and records of rows of tables.RECORDS, in their order; the write counter is 0, and `problem` is not looked at.
+
+    Names, topics and metadata have to be as `model` allows them; null is no value of a column except `committed_at` (0 then).
+    Raises InvalidInputError, naming the column, for what the form cannot hold.
+    """
+    keys, records = encode_columns(batch)
+    return as_bytes(keys), as_bytes(records)
+
+
+def encode_columns(batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """As `encode_records`, as Arrow columns."""
+    if not batch.num_rows:
+        return pa.array([], pa.binary()), pa.array([], pa.binary())
+    pieces: list[pa.Array] = []
+    for name in ("namespace", "group", "shard"):
+        column = _text(batch, name)
+        sizes = _sizes(column, name, 255)
+        pieces += [_fixed(sizes.astype("u1").tobytes(), 1), column]
+    key = _joined(pieces)
+    topic, metadata = _text(batch, "topic"), _text(batch, "metadata")
+    heads = np.zeros(batch.num_rows, _HEAD)
+    heads["epoch"] = _integers(batch, "epoch", LONG_MAX)
+    heads["offset"] = _integers(batch, "offset", LONG_MAX)
+    heads["partition"] = _integers(batch, "partition", 2**32 - 1)
+    heads["live"] = _present(batch, "live").to_numpy(zero_copy_only=False)
+    heads["committed_at_ms"] = _milliseconds(batch)
+    heads["topic_size"] = _sizes(topic, "topic", 255)
+    heads["metadata_size"] = _sizes(metadata, "metadata", 2**16 - 1)
+    head = _fixed(heads.tobytes(), _HEAD.itemsize)
+    plain = not heads["topic_size"].any() and not heads["metadata_size"].any()
+    return key, head if plain else _joined([head, topic, metadata])
+
+
+def as_bytes(column: pa.BinaryArray) -> list[bytes]:
+    """The values of a column without nulls."""
+    ends = _ends(column)
+    data = column.buffers()[2]
+    whole = data.to_pybytes() if data is not None else b""
+    return [whole[start:end] for start, end in pairwise(ends.tolist())]
+
+
+def _names(keys: Sequence[bytes]) -> list[pa.Array]:
+    """The three names of each key. The joined keys, cut before and behind each length byte, are one Arrow array to take from."""
+    data, ends = _join(keys)
+    bytes_ = np.frombuffer(data, np.uint8)
+    cuts = np.empty((len(keys), 6), np.int64)
+    at = ends[:-1]
+    for field in range(3):
+        good = at < ends[1:]
+        if not good.all():
+            _damaged("key", keys, good)
+        cuts[:, 2 * field] = at
+        cuts[:, 2 * field + 1] = at + 1
+        at = at + 1 + bytes_[at]
+    good = at == ends[1:]
+    if not good.all():
+        _damaged("key", keys, good)
+    return _taken(data, cuts, ends[-1], (1, 3, 5), keys, "key")
+
+
+def _parts(records: Sequence[bytes]) -> tuple[npt.NDArray[np.void], pa.Array, pa.Array]:
+    """The fixed heads, topics and metadata."""
+    data, ends = _join(records)
+    good = np.diff(ends) >= _HEAD.itemsize
+    if not good.all():
+        _damaged("record", records, good)
+    if len(data) == _HEAD.itemsize * len(records):  # only heads
+        empty = pa.repeat(pa.scalar(""), len(records))
+        return np.frombuffer(data, _HEAD), empty, empty
+    cuts = np.empty((len(records), 3), np.int64)
+    cuts[:, 0] = ends[:-1]
+    cuts[:, 1] = ends[:-1] + _HEAD.itemsize
+    gathered = np.frombuffer(data, np.uint8)[(ends[:-1, None] + np.arange(_HEAD.itemsize))]
+    heads = np.ascontiguousarray(gathered).view(_HEAD).reshape(-1)
+    cuts[:, 2] = cuts[:, 1] + heads["topic_size"]
+    good = cuts[:, 2] + heads["metadata_size"] == ends[1:]
+    if not good.all():
+        _damaged("record", records, good)
+    topic, metadata = _taken(data, cuts, ends[-1], (1, 2), records, "record")
+    return heads, topic, metadata
+
+
+def _join(values: Sequence[bytes]) -> tuple[bytes, _Ints]:
+    """All values as one, and where each begins and the last one ends."""
+    ends = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
+    if ends[-1] > _BUFFER_MAX:
+        raise InvalidInputError(f"{ends[-1]} bytes in one batch; at most {_BUFFER_MAX} fit")
+    return b"".join(values), ends
+
+
+def _taken(data: bytes, cuts: _Ints, end: int, wanted: Sequence[int], values: Sequence[bytes], what: str) -> list[pa.Array]:
+    """Columns of the pieces between cuts; those in `wanted` are text."""
+    offsets = np.append(cuts.reshape(-1), end).astype(np.int32)
+    pieces = pa.Array.from_buffers(pa.binary(), cuts.size, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    columns = []
+    for piece in wanted:
+        column = pieces.take(pa.array(np.arange(piece, cuts.size, cuts.shape[1], dtype=np.int64)))
+        try:
+            columns.append(column.cast(pa.string()))
+        except pa.ArrowInvalid:
+            _damaged(what, values, np.array([_is_text(value) for value in as_bytes(column)]))
+            raise
+    return columns
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _damaged(what: str, values: Sequence[bytes], good: npt.NDArray[np.bool_]) -> None:
+    first = int(np.argmin(good))
+    raise StoreDamagedError(f"{what} {values[first].hex()} is damaged")
+
+
+def _signed(values: _U64) -> pa.Array:
+    return pa.array(values.astype(np.int64), mask=values > LONG_MAX)
+
+
+def _problems(columns: dict[str, tuple[_U64, int]]) -> pa.Array:
+    """What is wrong with each row; null for nearly all of them."""
+    size = len(next(iter(columns.values()))[0])
+    found: dict[int, list[str]] = {}
+    for name, (values, highest) in columns.items():
+        for row in np.flatnonzero(values > highest).tolist():
+            found.setdefault(row, []).append(f"{name} {values[row]} is over {highest}")
+    if not found:
+        return pa.nulls(size, pa.string())
+    return pa.array(["; ".join(found[row]) if row in found else None for row in range(size)], pa.string())
+
+
+def _present(batch: pa.RecordBatch, name: str) -> pa.Array:
+    column = batch.column(name)
+    if column.null_count:
+        raise InvalidInputError(f"{name} is null")
+    return column
+
+
+def _text(batch: pa.RecordBatch, name: str) -> pa.Array:
+    return _present(batch, name).cast(pa.binary())
+
+
+def _sizes(column: pa.Array, name: str, highest: int) -> npt.NDArray[np.int32]:
+    sizes: npt.NDArray[np.int32] = pc.binary_length(column).to_numpy()
+    if sizes.max() > highest:
+        raise InvalidInputError(f"{name} is {sizes.max()} bytes long; at most {highest} are allowed")
+    return sizes
+
+
+def _integers(batch: pa.RecordBatch, name: str, highest: int) -> _Ints:
+    values: _Ints = _present(batch, name).to_numpy()
+    if values.min() < 0 or values.max() > highest:
+        raise InvalidInputError(f"{name} is not between 0 and {highest}")
+    return values
+
+
+def _milliseconds(batch: pa.RecordBatch) -> _Ints:
+    at_us: _Ints = batch.column("committed_at").cast(pa.int64()).fill_null(0).to_numpy()
+    if at_us.min() < 0:
+        raise InvalidInputError("committed_at is before 1970")
+    return at_us // 1000
+
+
+def _fixed(data: bytes, size: int) -> pa.Array:
+    count = len(data) // size
+    offsets = np.arange(0, len(data) + 1, size, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _joined(pieces: Sequence[pa.Array]) -> pa.Array:
+    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
+
+
+def _ends(column: pa.Array) -> npt.NDArray[np.int32]:
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    return offsets[column.offset : column.offset + len(column) + 1]

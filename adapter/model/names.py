@@ -1,0 +1,54 @@
+"""Names of groups, shards, topics, and metadata: what is allowed, and the error that names the field."""
+
+import re
+from functools import lru_cache
+
+from adapter.errors import InvalidInputError
+
+
+def name_of_part(value: str) -> str:
+    """A name as those of groups. Raises ValueError."""
+    try:
+        return check_name(value, "the name")
+    except InvalidInputError as error:
+        raise ValueError(str(error)) from error
+
+
+NAME_MAX_BYTES = 255
+
+METADATA_MAX_BYTES = 4096  # Kafka's offset.metadata.max.bytes
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@lru_cache(maxsize=65536)
+def name_problem(name: str, max_bytes: int = NAME_MAX_BYTES) -> str | None:
+    """Why `name` cannot be a namespace, group or shard; None when it can."""
+    if not name:
+        return "is empty"
+    if len(name.encode()) > max_bytes:
+        return f"is {len(name.encode())} bytes long; at most {max_bytes} are allowed"
+    found = _CONTROL.search(name)
+    if found:
+        return f"has the control character U+{ord(found[0]):04X} at position {found.start()}"
+    return None
+
+
+def check_name(name: str, field: str) -> str:
+    """Return `name`, or raise InvalidInputError that says which `field` is bad and why."""
+    problem = name_problem(name)
+    if problem:
+        raise InvalidInputError(f"{field} {problem}")
+    return name
+
+
+def check_metadata(metadata: str, field: str) -> str:
+    """Return `metadata`, or raise InvalidInputError when it is over 4,096 bytes."""
+    if len(metadata) * 4 > METADATA_MAX_BYTES and len(metadata.encode()) > METADATA_MAX_BYTES:
+        raise InvalidInputError(f"{field} is {len(metadata.encode())} bytes long; at most {METADATA_MAX_BYTES} are allowed")
+    return metadata
+
+
+def check_topic(topic: str, field: str) -> str:
+    """Return `topic`, a label that may be empty, or raise InvalidInputError."""
+    return check_name(topic, field) if topic else topic

@@ -1,0 +1,262 @@
+"""A gRPC server as both processes run it: addresses, TLS, health per service, reflection."""
+
+import asyncio
+import os
+import socket
+import ssl
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+import anyio
+import grpc
+import grpc.aio
+import structlog
+from grpc_health.v1 import health_pb2
+from grpc_health.v1._async import HealthServicer
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha._async import ReflectionServicer
+from grpc_reflection.v1alpha.reflection import SERVICE_NAME
+from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
+
+from adapter.errors import ConfigError, ListenError
+from adapter.runtime import descriptors
+from adapter.runtime.addresses import split_address
+from adapter.runtime.config import Front, ServerSection, ServerTls
+from adapter.runtime.http2.call import Take
+from adapter.runtime.http2.server import BACKLOG, LeanServer
+from adapter.runtime.statuses import Context
+
+log = structlog.get_logger(__name__)
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+Server = grpc.aio.Server | LeanServer
+
+SERVICE_NAME_MAX = 255
+UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
+
+OPTIONS = (
+    # Two processes on one port would each get half of the calls.
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # 0: however many. Clients measure a connection by pings, ever faster, while they receive. Where that goes on after the last
+    # byte was sent, on a busy machine, three of them would end the connection with "Too many pings".
+    ("grpc.http2.max_ping_strikes", 0),
+    # What a stream may send before it is read. By gRPC's own estimate of the bandwidth that grew to hundreds of MiB on a busy
+    # machine, for requests that nobody takes while they wait for the Meta Service.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2**20),
+)
+
+
+CONNECTIONS_MAX = "grpc.max_allowed_incoming_connections"  # beyond, one is closed as soon as it is there
+
+
+class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
+    """Health whose watchers can be ended: they would hold up a stop for the whole grace time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watching: set[asyncio.Task[None]] = set()
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        if len(request.service) > SERVICE_NAME_MAX:
+            # It would be held for as long as somebody watches.
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"service: is over {SERVICE_NAME_MAX} characters long")
+        watching = asyncio.create_task(super().Watch(request, context), name="health.watch")
+        self._watching.add(watching)
+        try:
+            # Not `await watching`: that one was ended is no error of this call.
+            await asyncio.wait([watching])
+        finally:
+            self._watching.discard(watching)
+            watching.cancel()
+
+    def end_watches(self) -> None:
+        """Let every Watch end, with what it was told last."""
+        for watching in self._watching:
+            watching.cancel()
+
+
+class GrpcServer:
+    """What listens, with the health of its services."""
+
+    def __init__(self, servers: Sequence[Server], health: _Health, services: Sequence[str], addresses: list[str]) -> None:
+        self._servers = servers
+        self._health = health
+        self._services = services
+        self.addresses = addresses
+
+    async def set_serving(self, *, serving: bool) -> None:
+        """Set the health of every service and of the server as a whole."""
+        for service in ("", *self._services):
+            await self._health.set(service, SERVING if serving else NOT_SERVING)
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Refuse new calls at once; give those in flight `grace_s` seconds. Watchers of the health are not waited for."""
+        self._health.end_watches()
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
+
+
+@asynccontextmanager
+async def listening(
+    section: ServerSection,
+    services: Sequence[str],
+    add: Callable[[grpc.aio.Server], None],
+    *,
+    front: Front = "grpcio",
+    together: Mapping[str, Take] | None = None,
+    options: Sequence[tuple[str, int]] = (),
+    refused: Callable[[], None] = lambda: None,
+) -> AsyncIterator[GrpcServer]:
+    """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
+
+    The lean front serves what needs no TLS, and lets methods take their requests `together`. `refused` is called for each
+    connection that it refuses for want of files; grpcio's server refuses them without a word.
+    """
+    health = _Health()
+    unix_path = Path(section.unix_socket) if section.unix_socket else None
+    lean = LeanServer(refused) if front == "lean" else None
+    general = _general(section, options) if section.tls or not lean else None
+    servers: list[Server] = [server for server in (general, lean) if server]
+    names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
+    for server in servers:
+        target = cast("grpc.aio.Server", server)  # as far as generated code is concerned
+        add_HealthServicer_to_server(health, target)
+        add_ServerReflectionServicer_to_server(ReflectionServicer(names), target)
+        add(target)
+    if lean:
+        lean.take_together(together or {})
+    made = GrpcServer(servers, health, services, [])
+    await made.set_serving(serving=False)
+    try:
+        if general and (section.tls or not lean):
+            made.addresses.append(_bind_tcp(general, section))
+        elif lean:
+            made.addresses.append(await _serve_tcp(lean, section))
+        if unix_path:
+            with _made_unix(unix_path):
+                if lean:
+                    await _serve_unix(lean, unix_path)
+                elif general:
+                    general.add_insecure_port(f"unix:{unix_path}")
+            made.addresses.append(f"unix:{unix_path}")
+        if general:
+            await general.start()
+        log.info("server.listening", addresses=made.addresses, tls=section.tls is not None, front=front)
+        yield made
+    finally:
+        # Also when this is cancelled: a handler would go on over a store that is being closed, and gRPC's threads would write the
+        # next call into memory that has gone with the event loop.
+        with anyio.CancelScope(shield=True):
+            await made.stop(None)
+        if unix_path and f"unix:{unix_path}" in made.addresses:
+            unix_path.unlink(missing_ok=True)
+
+
+def _general(section: ServerSection, options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
+    return grpc.aio.server(options=[*OPTIONS, *options, (CONNECTIONS_MAX, _connections_of_each(section))])
+
+
+def _connections_of_each(section: ServerSection) -> int:
+    """How many connections each address of grpcio's server may have: it counts them by address."""
+    with suppress(OSError):
+        found = socket.getaddrinfo(split_address(section.listen)[0], None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return max(descriptors.connections() // (len(found) + bool(section.unix_socket)), 1)
+    return max(descriptors.connections() // 2, 1)
+
+
+async def _serve_tcp(server: LeanServer, section: ServerSection) -> str:
+    """Listen on all addresses that the name has; returns the one that was asked for, with its port."""
+    host, port = split_address(section.listen)
+    try:
+        for family, _, _, _, (address, *_) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+            both = family == socket.AF_INET6 and address == "::"
+            listener = socket.create_server((address, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+            port = listener.getsockname()[1]
+            await server.listen(listener)
+    except OSError as error:
+        raise _cannot_listen(section) from error
+    return f"{section.listen.rpartition(':')[0]}:{port}"
+
+
+def _bind_tcp(server: grpc.aio.Server, section: ServerSection) -> str:
+    try:
+        if section.tls:
+            port = server.add_secure_port(section.listen, _credentials(section.tls))
+        else:
+            port = server.add_insecure_port(section.listen)
+    except RuntimeError as error:
+        raise _cannot_listen(section) from error
+    return f"{section.listen.rpartition(':')[0]}:{port}"
+
+
+def _cannot_listen(section: ServerSection) -> ListenError:
+    return ListenError(f"server.listen = {section.listen!r}: cannot be listened on: choose another port or stop what uses it")
+
+
+@contextmanager
+def _made_unix(path: Path) -> Iterator[None]:
+    """A socket is bound at `path` inside: for its owner only, and where nobody else is."""
+    where = f"server.unix_socket = {str(path)!r}"
+    if len(os.fsencode(path)) > UNIX_PATH_MAX:
+        raise ListenError(f"{where}: is over {UNIX_PATH_MAX} bytes long; choose a shorter path")
+    if path.exists() and not path.is_socket():
+        raise ListenError(f"{where}: is a file, not a socket; choose another path or move it away")
+    if path.exists() and not _remove_stale(path):
+        raise ListenError(f"{where}: another process listens on it; choose another path or stop that process")
+    try:
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ListenError(f"{where}: {error.filename or path.parent}: {error.strerror}") from error
+    # Created for its owner only: between bind and chmod nobody else may connect.
+    mask = os.umask(0o077)
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise ListenError(f"{where}: cannot be listened on: its directory must be writable") from error
+    finally:
+        os.umask(mask)
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+
+async def _serve_unix(server: LeanServer, path: Path) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(path))
+    except OSError:
+        listener.close()
+        raise
+    await server.listen(listener)
+
+
+def _remove_stale(path: Path) -> bool:
+    """Remove what a killed process left; False when somebody still answers."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return True
+    return False
+
+
+def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
+    try:
+        key, cert = tls.key.read_bytes(), tls.cert.read_bytes()
+        client_ca = tls.client_ca.read_bytes() if tls.client_ca else None
+        # gRPC says nothing useful of a bad file: let the standard library look first.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.cert, tls.key)
+        if tls.client_ca:
+            context.load_verify_locations(tls.client_ca)
+    except ssl.SSLError as error:
+        files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
+        raise ConfigError(f"server.tls: {files}: not PEM files that belong together: {error.reason}") from error
+    except OSError as error:
+        raise ConfigError(f"server.tls: {error.filename}: {error.strerror}") from error
+    return grpc.ssl_server_credentials([(key, cert)], client_ca, require_client_auth=client_ca is not None)

@@ -1,0 +1,42 @@
+"""Structured logs on standard error: events with fields, for a person (console) or a collector (json)."""
+
+import logging
+import sys
+from typing import Any
+
+import structlog
+
+from adapter.runtime.config import LogSection
+
+
+def setup(section: LogSection) -> None:
+    """Configure structlog for this process."""
+    console = section.format == "console"
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if console else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[section.level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def audit() -> Any:  # noqa: ANN401 - as structlog.get_logger
+    """A logger that writes as all others do, but whatever `log.level` is."""
+    return structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
+
+
+TEXT_MAX = 255
+
+
+def harmless(text: str, limit: int = TEXT_MAX) -> str:
+    """A text from outside for a log: nothing in it moves a cursor or begins a line, and it is not long."""
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:limit])
+    return shown if len(text) <= limit else f"{shown}..."

@@ -1,0 +1,233 @@
+"""A small HTTP server for machines: `/metrics` for Prometheus, `/livez` and `/readyz` for who watches over the process.
+
+It has a thread and an event loop of its own, so that a scrape holds up no call, and `/livez` can say that the other loop stands
+still. What it takes is bounded: connections, their time, the bytes of a request. Where one too many comes, the oldest one goes.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import structlog
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from adapter.errors import ListenError
+from adapter.runtime.addresses import split_address
+from adapter.runtime.config import MetricsSection
+
+log = structlog.get_logger(__name__)
+
+CONNECTIONS_MAX = 32
+REQUEST_MAX = 8_192  # bytes of a request's head
+REQUEST_S = 3.0  # from the connection to the last byte of the answer
+BEAT_S = 1.0  # between two signs of life of the event loop that does the work
+DEAD_S = 10.0  # without one
+CLOSING_TURNS = 5  # of the event loop, until what was accepted is taken, or what was aborted is closed
+PLAIN = "text/plain; charset=utf-8"
+
+# Whether the process can serve, and a text for a person.
+Ready = Callable[[], tuple[bool, str]]
+
+
+class Reply(NamedTuple):
+    """An answer."""
+
+    status: HTTPStatus
+    body: bytes
+    kind: str = PLAIN
+    allow: str = ""
+
+
+class Beat:
+    """Signs of life of an event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = 0.0
+        self._go_on()
+
+    def age_s(self) -> float:
+        """Seconds since the last one. Thread-safe."""
+        return time.monotonic() - self._last
+
+    def stop(self) -> None:
+        """End them."""
+        if self._timer:
+            self._timer.cancel()
+
+    def _go_on(self) -> None:
+        self._last = time.monotonic()
+        self._timer = self._loop.call_later(BEAT_S, self._go_on)
+
+
+class Pages:
+    """What is served. Called in the server's thread."""
+
+    def __init__(self, registry: CollectorRegistry, ready: Ready, age_s: Callable[[], float]) -> None:
+        self._registry = registry
+        self._ready = ready
+        self._age_s = age_s
+
+    def answer(self, head: bytes) -> Reply:
+        """To the head of a request."""
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
+            return _told(HTTPStatus.BAD_REQUEST, "this is an HTTP server")
+        method, path = words[0], words[1].partition("?")[0]
+        page = {"/metrics": self._metrics, "/livez": self._live, "/readyz": self._readiness}.get(path)
+        if page is None:
+            return _told(HTTPStatus.NOT_FOUND, "there are /metrics, /livez and /readyz")
+        if method not in {"GET", "HEAD"}:
+            return _told(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are taken")._replace(allow="GET, HEAD")
+        reply = page(lines[1:])
+        return reply if method == "GET" else reply._replace(body=b"")
+
+    def _metrics(self, headers: list[str]) -> Reply:
+        accepts = [value.strip() for name, _, value in (line.partition(":") for line in headers) if name.lower() == "accept"]
+        encode, kind = choose_encoder(",".join(accepts))
+        return Reply(HTTPStatus.OK, encode(self._registry), kind)
+
+    def _live(self, _: list[str]) -> Reply:
+        age_s = self._age_s()
+        if age_s > DEAD_S:
+            return _told(HTTPStatus.SERVICE_UNAVAILABLE, f"the event loop stands still for {age_s:.0f} s")
+        return _told(HTTPStatus.OK, "alive")
+
+    def _readiness(self, headers: list[str]) -> Reply:
+        live = self._live(headers)
+        ready, text = self._ready()
+        return (
+            live if live.status is not HTTPStatus.OK else _told(HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, text)
+        )
+
+
+class _Server:
+    """The connections."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._open: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}  # the oldest first
+        self._stop = asyncio.Event()
+
+    async def serve(self, listeners: Sequence[socket.socket]) -> None:
+        """Serve until `stop`."""
+        servers = [await asyncio.start_server(self._take, sock=listener, limit=REQUEST_MAX) for listener in listeners]
+        await self._stop.wait()
+        for listener in listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+        # Whoever was accepted just now is taken first: asyncio leaves its socket open when its server has been closed meanwhile.
+        await _some_turns()
+        for server in servers:
+            server.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await _some_turns()  # what was aborted is closed
+
+    def stop(self) -> None:
+        """End `serve`, in its event loop."""
+        self._stop.set()
+
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A new connection; where one too many comes, the oldest goes."""
+        while len(self._open) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        self._open[writer] = asyncio.create_task(self._answer(reader, writer), name="metrics.answer")
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_encoded(self._reply(head)))
+                writer.close()
+                await writer.wait_closed()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError, OSError):
+            writer.transport.abort()  # TimeoutError is an OSError; it is cancelled by `serve` alone, which ends
+        finally:
+            self._open.pop(writer, None)
+
+    def _reply(self, head: bytes) -> Reply:
+        try:
+            return self._pages.answer(head)
+        except Exception:
+            log.exception("metrics.failed")
+            return _told(HTTPStatus.INTERNAL_SERVER_ERROR, "the log says why")
+
+
+@contextmanager
+def serving(section: MetricsSection, registry: CollectorRegistry, ready: Ready) -> Iterator[None]:
+    """Serve meanwhile, unless the section says nowhere. Raises ListenError.
+
+    To be entered in the event loop that `/livez` is about.
+    """
+    if not section.listen:
+        yield
+        return
+    listeners = _listeners(section)
+    beat = Beat()
+    server = _Server(Pages(registry, ready, beat.age_s))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_run, args=(loop, server.serve(listeners)), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        beat.stop()
+        loop.call_soon_threadsafe(server.stop)
+        thread.join()  # nothing of it reads what is closed after this
+        loop.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    loop.run_until_complete(work)
+
+
+def _listeners(section: MetricsSection) -> list[socket.socket]:
+    """One on each address that the name has."""
+    host, port = split_address(section.listen)
+    made: list[socket.socket] = []
+    try:
+        for family, _, _, _, (address, *_) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+            both = family == socket.AF_INET6 and address == "::"
+            made.append(socket.create_server((address, port), family=family, backlog=CONNECTIONS_MAX, dualstack_ipv6=both))
+    except OSError as error:
+        for listener in made:
+            listener.close()
+        raise ListenError(
+            f"metrics.listen = {section.listen!r}: {error.strerror}: choose another port or stop what uses it"
+        ) from error
+    return made
+
+
+async def _some_turns() -> None:
+    for _ in range(CLOSING_TURNS):
+        await asyncio.sleep(0)
+
+
+def _told(status: HTTPStatus, text: str) -> Reply:
+    return Reply(status, f"{text}\n".encode())
+
+
+def _encoded(reply: Reply) -> bytes:
+    lines = [
+        f"HTTP/1.1 {reply.status.value} {reply.status.phrase}",
+        f"Content-Type: {reply.kind}",
+        f"Content-Length: {len(reply.body)}",
+        *([f"Allow: {reply.allow}"] if reply.allow else []),
+        "Cache-Control: no-store",
+        "Connection: close",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + reply.body

@@ -1,0 +1,63 @@
+"""What makes a coroutine a well-behaved process: signals, exit codes, and as many open files as it may have.
+
+The first SIGTERM or SIGINT asks for an orderly stop, the second ends the process at once. SIGHUP is noted, and nothing else.
+"""
+
+import gc
+import os
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError, leaves
+from adapter.runtime import descriptors
+
+log = structlog.get_logger(__name__)
+
+Until = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
+
+EXIT_OK, EXIT_FAILED = 0, 1
+
+
+async def on_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at the first signal, exit at the second."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        asked = False
+        async for received in signals:
+            name = signal.Signals(received).name
+            if asked:
+                log.error("process.forced", signal=name, help="stopped at once: what is dirty stays on disk")
+                os._exit(EXIT_FAILED)
+            asked = True
+            log.info("process.signal", signal=name, help="a second one stops at once")
+            stop()
+
+
+def _ignored(number: int, _: object) -> None:
+    log.warning(
+        "process.signal_ignored", signal=signal.Signals(number).name, help="settings are read at the start: restart the process"
+    )
+
+
+def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
+    """Run `main` and return its exit code; an error that was raised on purpose is logged, not traced."""
+
+    async def guarded() -> int:
+        try:
+            return await main(on_signals)
+        except* AdapterError as group:
+            for error in leaves(group):
+                log.error("process.failed", error=str(error), kind=type(error).__name__)
+        return EXIT_FAILED
+
+    descriptors.raise_limit()
+    # Its default is to end the process, without a drain: a terminal was closed, or somebody wants the settings to be read again.
+    signal.signal(signal.SIGHUP, _ignored)
+    # A full collection takes 50 ms and more once a flush of many keys has filled the memory with objects, and every commit waits
+    # for it. What is made here goes by its reference count; cycles are few, and may wait for the 10 millionth new object.
+    gc.freeze()
+    gc.set_threshold(1_000, 10, 1_000)
+    return anyio.run(guarded, backend_options={"use_uvloop": True})

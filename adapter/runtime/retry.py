@@ -1,0 +1,64 @@
+"""The one retry policy: only errors of one kind, exponential backoff with full jitter, one event for each failure.
+
+Who says when to come back is not asked before.
+In the time of the event loop, so that a test can bring its own.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+import anyio
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
+from adapter.errors import AdapterError, TransientError
+from adapter.runtime.backoff import pause_s
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+log = structlog.get_logger(__name__)
+
+
+class Attempts:
+    """Call it with what to do and its arguments. See `retrying`."""
+
+    def __init__(self, what: str, first_s: float, max_s: float, limit_s: float | None, on: type[AdapterError]) -> None:
+        self._what = what
+        self._first_s = first_s
+        self._max_s = max_s
+        self._limit_s = limit_s
+        self._on = on
+
+    async def __call__(self, work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do it until it succeeds. Raises what it raises: the last error of the kind, any other one at once."""
+        began = anyio.current_time()
+        # tenacity's own stop and wait take their time from the wall, and their jitter from a generator that is not ours.
+        return await AsyncRetrying(
+            sleep=anyio.sleep,
+            retry=retry_if_exception_type(self._on),
+            wait=self._pause,
+            stop=lambda _: self._limit_s is not None and anyio.current_time() - began >= self._limit_s,
+            before_sleep=self._tell,
+            reraise=True,
+        )(work, *args, **kwargs)
+
+    def _pause(self, state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked_s = error.retry_after_s if isinstance(error, TransientError) else 0.0
+        return max(pause_s(state.attempt_number, self._first_s, self._max_s), asked_s)
+
+    def _tell(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        pause_s = state.next_action.sleep if state.next_action else 0.0
+        log.warning("retry", what=self._what, attempt=state.attempt_number, pause_s=round(pause_s, 3), error=str(error))
+
+
+def retrying(
+    what: str, *, first_s: float, max_s: float, limit_s: float | None = None, on: type[AdapterError] = TransientError
+) -> Attempts:
+    """Attempts of `what`: the pause grows from `first_s` to at most `max_s` seconds; after `limit_s` the last error is raised.
+
+    Without a limit it goes on for as long as the task lives: right only where each attempt takes the newest values.
+    """
+    return Attempts(what, first_s, max_s, limit_s, on)

@@ -1,0 +1,195 @@
+"""What both stores share of RocksDB: options, opening with clear errors, and the table foreign error -> ours."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rocksdict import BlockBasedOptions, Cache, Options, Rdict, ReadOptions
+
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.runtime import descriptors
+from adapter.runtime.files import sync_directory
+
+R = TypeVar("R")
+
+WRITE_BUFFER_BYTES = 16 * 2**20  # one memtable; also the order of what an open has to replay
+WRITE_BUFFERS = 6  # a write that has to wait for a memtable does so with the GIL held: give it room
+BLOCK_CACHE_BYTES = 64 * 2**20
+MAX_WAL_BYTES = 128 * 2**20
+CLOSE_TRIES, CLOSE_PAUSE_S = 1_000, 0.01
+LOG_FILES = 3  # RocksDB's own LOG, kept for support
+
+# Integer properties for the metrics: RocksDB's name -> ours.
+PROPERTIES = {
+    "rocksdb.estimate-num-keys": "estimated_keys",
+    "rocksdb.cur-size-all-mem-tables": "memtable_bytes",
+    "rocksdb.total-sst-files-size": "sst_bytes",
+    "rocksdb.block-cache-usage": "block_cache_bytes",
+    "rocksdb.num-running-compactions": "running_compactions",
+    "rocksdb.num-running-flushes": "running_flushes",
+    "rocksdb.estimate-pending-compaction-bytes": "pending_compaction_bytes",
+    "rocksdb.num-files-at-level0": "level0_files",
+}
+
+OUT_OF_FILES = "Too many open files"
+
+_TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
+    ("No space left on device", DiskFullError),
+    ("Disk quota exceeded", DiskFullError),
+    ("SST file size limit", DiskFullError),
+    ("Corruption", StoreDamagedError),
+    ("While lock file", StoreLockedError),
+    ("lock hold by current process", StoreLockedError),
+    ("No such file or directory", StoreDamagedError),
+)
+
+
+def options(*, create: bool = True) -> Options:
+    """The options of both stores. The WAL is recovered up to the first damaged record; who needs more compares watermarks."""
+    made = Options(raw_mode=True)
+    made.create_if_missing(create)
+    made.create_missing_column_families(True)
+    made.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    made.set_max_write_buffer_number(WRITE_BUFFERS)
+    made.set_max_total_wal_size(MAX_WAL_BYTES)
+    made.set_keep_log_file_num(LOG_FILES)
+    made.set_max_background_jobs(2)
+    made.set_max_open_files(descriptors.store_tables())
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_bloom_filter(10, False)
+    made.set_block_based_table_factory(table)
+    return made
+
+
+def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[[Rdict], None] = lambda _: None) -> Rdict:
+    """Open or create a database. Raises StoreLockedError, StoreDamagedError (with `advice`), DiskFullError or StorageFailedError.
+
+    Only an empty directory becomes a new database: one that has files but no CURRENT was a database once, and RocksDB
+    would in some cases silently begin an empty one there. `fill` puts the first rows into a new one.
+    """
+    try:
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        names = {entry.name for entry in path.iterdir()}
+        if not names:
+            _create(path, families, fill)
+    except OSError as error:
+        raise unusable(error, path) from error
+    except Exception as error:
+        raise _explained(error, path, advice) from error
+    if names and "CURRENT" not in names:
+        raise StoreDamagedError(f"{path}: has files of a store, but its CURRENT file is missing. {advice}")
+    opening = options(create=False)
+    # Else a family with few rows keeps the log for ever: a start would have to replay all of MAX_WAL_BYTES.
+    opening.set_atomic_flush(len(families) > 1)
+    try:
+        return Rdict(str(path), options=opening, column_families={name: options() for name in families})
+    except Exception as error:
+        raise _explained(error, path, advice) from error
+
+
+def unusable(error: OSError, path: Path) -> AdapterError:
+    """Our error for what the kernel said of the directory of a store."""
+    where = error.filename or path
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return DiskFullError(f"{where}: {error.strerror}")
+    what = "raise the limit of open files" if error.errno in {errno.EMFILE, errno.ENFILE} else "it must be writable by this user"
+    return StorageFailedError(f"{where}: {error.strerror}: {what}")
+
+
+def _explained(error: Exception, path: Path, advice: str) -> AdapterError:
+    """Our error for what opening the database at `path` raised, with what to do."""
+    found = translate(error)
+    if isinstance(found, StoreLockedError):
+        return StoreLockedError(f"{path}: another process has this store open; stop it, or give this one another path")
+    return type(found)(f"{path}: {found}. {advice}" if isinstance(found, StoreDamagedError) else f"{path}: {found}")
+
+
+def _create(path: Path, families: Sequence[str], fill: Callable[[Rdict], None]) -> None:
+    """Make a database beside `path`, and give it that name when it is complete and synced.
+
+    So one whose making was cut short is never taken for one that lost files: the next start makes it anew.
+    """
+    if not os.access(path, os.W_OK | os.X_OK):  # a rename over it would not ask
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    fresh = path.with_name(f"{path.name}.new")
+    if fresh.exists():
+        shutil.rmtree(fresh)
+    db = new(fresh, families)
+    try:
+        fill(db)
+        db.flush_wal(True)
+    finally:
+        db.close()
+    publish(fresh, path)
+
+
+def new(path: Path, families: Sequence[str]) -> Rdict:
+    """A new database. Its families have the same numbers as in any other that was made with the same names."""
+    db = Rdict(str(path), options=options())
+    for name in families:
+        if name != "default":
+            db.create_column_family(name, options())
+    return db
+
+
+def publish(complete: Path, path: Path) -> None:
+    """Give a directory the name `path`, which nothing or an empty directory has, with all that is in it. Raises OSError."""
+    for file in complete.iterdir():
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    sync_directory(complete)
+    complete.rename(path)
+    sync_directory(path.parent)
+
+
+def translate(error: Exception) -> AdapterError:
+    """Our error for one of RocksDB's, which come as a bare Exception with a text."""
+    text = str(error)
+    kind = next((kind for part, kind in _TABLE if part in text), StorageFailedError)
+    return kind(text)
+
+
+def guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - whatever the wrapped call takes
+    """Call into RocksDB and translate what it raises."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        raise translate(error) from error
+
+
+def close(db: Rdict) -> None:
+    """Close a store, or one column family of it, and wait for the calls of other threads that use it. Blocks.
+
+    Raises what RocksDB says of the last flush; it is closed nevertheless.
+    """
+    for _ in range(CLOSE_TRIES):
+        try:
+            guarded(db.close)
+        except StorageFailedError as error:
+            if not isinstance(error.__cause__, RuntimeError) or "borrowed" not in str(error):  # rocksdict's word for in use
+                raise
+        else:
+            return
+        time.sleep(CLOSE_PAUSE_S)
+    raise StorageFailedError("the store could not be closed: a call that uses it does not end")
+
+
+def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values from `start` up to, not including, `end` (empty: to the last), in key order.
+
+    Raises StoreDamagedError at a block that cannot be read: rocksdict's own iterators end there in silence.
+    """
+    read_options = ReadOptions()
+    if end:
+        read_options.set_iterate_upper_bound(end)
+    found = db.iter(read_options)
+    found.seek(start)
+    while found.valid():
+        yield found.key(), found.value()
+        found.next()
+    guarded(found.status)

@@ -1,0 +1,1 @@
+"""The sidecar's gRPC services: requests are parsed and checked here, and answered."""

@@ -1,0 +1,229 @@
+"""Who may call OffsetAdmin, and the audit log of who did.
+
+The Unix socket is open to its owner. TCP is open to who shows the token; without a token file, to who shows a certificate
+(mTLS); else to nobody. Every call, also a refused one, is an event `admin.call` that no log level hides. A token is never logged.
+"""
+
+import hmac
+import inspect
+import os
+import pwd
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast, overload
+
+import structlog
+from google.protobuf.message import Message
+
+from adapter.client.client import USER_KEY
+from adapter.errors import AccessDeniedError, AdapterError, UnauthenticatedError
+from adapter.rpc import offsets_pb
+from adapter.runtime import logs
+from adapter.runtime.logs import TEXT_MAX, harmless
+from adapter.runtime.secret_files import read_token
+from adapter.runtime.slices import others
+from adapter.runtime.statuses import Context, status_of, trailing_of
+from adapter.sidecar.api.replies import change_row
+from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.engine.reset_plans import Change
+
+log = structlog.get_logger(__name__)
+audit = logs.audit()
+
+CLAIM_MAX = 64  # characters
+ITEMS_MAX = 5  # of a list in a request
+ROWS_MAX = 100  # per line: collectors cut long ones
+
+_TO_THE_SOCKET = "or call it on the adapter's Unix socket, as the user that runs the adapter (--address unix:PATH)"
+
+
+class Access:
+    """Decides who calls, and writes the audit log."""
+
+    def __init__(self, token: str = "", *, mtls: bool = False) -> None:
+        self._token = token.encode()
+        self._mtls = mtls
+        self._owner = f"unix:{_user_of(os.geteuid())}"
+
+    @classmethod
+    def of(cls, config: AdapterConfig) -> "Access":
+        """As the settings say. The token is read here, once: a new one needs a restart. Raises ConfigError."""
+        path = config.admin.token_file
+        tls = config.server.tls
+        return cls(read_token(path, "admin.token_file") if path else "", mtls=tls is not None and tls.client_ca is not None)
+
+    def admit(self, context: Context) -> str:
+        """Who calls, as far as it is verified. Raises AccessDeniedError or UnauthenticatedError."""
+        if context.peer().startswith("unix:"):
+            return self._owner
+        certificate = _certificate(context) if self._mtls else ""
+        if self._token:
+            self._check_token(context)
+            return f"token, {certificate}" if certificate else "token"
+        if not self._mtls:
+            raise AccessDeniedError(
+                "OffsetAdmin is off on TCP: set admin.token_file, or server.tls.client_ca, in the adapter's settings; "
+                + _TO_THE_SOCKET
+            )
+        if not certificate:
+            raise UnauthenticatedError(f"no client certificate was shown: show one, {_TO_THE_SOCKET}")
+        return certificate
+
+    @asynccontextmanager
+    async def auditing(self, method: str, request: Message, context: Context) -> AsyncIterator["Call"]:
+        """Let a call through, or abort it; write what came of it. Its AdapterErrors become statuses."""
+        call = Call(method, request, context)
+        try:
+            call.who = self.admit(context)
+            yield call
+        except AdapterError as error:
+            call.attempted(error)
+            await call.write(status_of(error).name, str(error))
+            await context.abort(status_of(error), str(error), trailing_of(error))
+        except Exception as error:
+            log.exception("rpc.failed", method=method)
+            await call.write("UNKNOWN", type(error).__name__)
+            raise
+        except BaseException:  # the client has gone, or the adapter stops
+            call.write_at_once("CANCELLED")
+            raise
+        await call.write("OK")
+
+    def _check_token(self, context: Context) -> None:
+        scheme, _, shown = _metadata(context, "authorization").partition(" ")
+        if scheme.lower() != "bearer":
+            raise UnauthenticatedError(f"no token: send `authorization: Bearer TOKEN` (--token-file), {_TO_THE_SOCKET}")
+        if not hmac.compare_digest(shown.strip().encode(), self._token):
+            raise UnauthenticatedError("wrong token: it is not the one that the adapter read from admin.token_file at its start")
+
+
+class Call:
+    """One call as the audit log tells it."""
+
+    def __init__(self, method: str, request: Message, context: Context) -> None:
+        self.who = "unknown"
+        self._rows: Sequence[offsets_pb.ChangeReply.Row] = ()
+        self._attempted: Sequence[Change] = ()
+        self._fields: dict[str, Any] = {
+            "claimed": harmless(_metadata(context, USER_KEY), CLAIM_MAX),
+            "peer": context.peer(),
+            "method": method,
+            "arguments": _short(request),
+        }
+        if "execute" in request.DESCRIPTOR.fields_by_name:
+            self._fields["dry_run"] = not getattr(request, "execute")  # noqa: B009 - some requests have it
+
+    def note(self, reply: object) -> None:
+        """Keep what a change did; a dry run does nothing."""
+        if isinstance(reply, offsets_pb.ChangeReply) and not self._fields.get("dry_run"):
+            self._rows = reply.rows
+
+    def attempted(self, error: AdapterError) -> None:
+        """Keep what a change that failed half way had set out to do: each shard stands at `before` or `after`."""
+        self._attempted = cast("Sequence[Change]", error.attempted)
+
+    async def write(self, outcome: str, reason: str = "") -> None:
+        """Write the event; in parts when there are many rows, with turns for others in between."""
+        for part in self._events(outcome, reason):
+            audit.info("admin.call", **part)
+            if "part" in part:
+                await others()
+
+    def write_at_once(self, outcome: str) -> None:
+        """The same for a call that is cancelled, and awaits nothing more."""
+        for part in self._events(outcome):
+            audit.info("admin.call", **part)
+
+    def _events(self, outcome: str, reason: str = "") -> Iterator[dict[str, Any]]:
+        fields = {"who": self.who, **self._fields, "outcome": outcome}
+        if reason:
+            fields["reason"] = harmless(reason, 2 * TEXT_MAX)
+        count = len(self._rows) or len(self._attempted)
+        for at in range(0, max(count, 1), ROWS_MAX):
+            more: dict[str, Any] = {"part": f"{at // ROWS_MAX + 1} of {-(-count // ROWS_MAX)}"} if count > ROWS_MAX else {}
+            if rows := self._rows[at : at + ROWS_MAX]:
+                more["rows"] = [_row(row) for row in rows]
+            elif changes := self._attempted[at : at + ROWS_MAX]:
+                more["attempted"] = [_row(change_row(change)) for change in changes]
+            yield fields | more
+
+
+class _Guarded(Protocol):
+    _access: Access
+
+
+S = TypeVar("S", bound=_Guarded)
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R")
+
+
+@overload
+def audited(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q, Context], Awaitable[R]]: ...
+@overload
+def audited(method: Callable[[S, Q, Context], AsyncIterator[R]]) -> Callable[[S, Q, Context], AsyncIterator[R]]: ...
+def audited(method: Callable[[S, Q, Context], Any]) -> Callable[[S, Q, Context], Any]:
+    """A method of OffsetAdmin, unary or an async generator, behind `self._access`. Used instead of `statuses.answering`."""
+
+    @wraps(method)
+    async def answer(self: S, request: Q, context: Context) -> object:
+        async with self._access.auditing(method.__name__, request, context) as call:
+            reply: object = await method(self, request, context)
+            call.note(reply)
+            return reply
+
+    @wraps(method)
+    async def stream(self: S, request: Q, context: Context) -> AsyncIterator[object]:
+        async with self._access.auditing(method.__name__, request, context), aclosing(method(self, request, context)) as replies:
+            async for reply in replies:
+                yield reply
+
+    return stream if inspect.isasyncgenfunction(method) else answer
+
+
+def _metadata(context: Context, name: str) -> str:
+    return next((str(value) for key, value in context.invocation_metadata() or () if key == name), "")
+
+
+def _certificate(context: Context) -> str:
+    """Subject and alternative names of the client's certificate; empty when there is none."""
+    shown = context.auth_context()
+    names = [*shown.get("x509_subject", ()), *shown.get("x509_subject_alternative_name", ())]
+    return harmless(f"certificate:{' '.join(name.decode(errors='replace') for name in names)}") if names else ""
+
+
+def _user_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container's user need not be in its passwd
+        return str(uid)
+
+
+def _short(message: Message) -> dict[str, Any]:
+    return {field.name: _shown(value) for field, value in message.ListFields()}
+
+
+def _shown(value: Any) -> Any:  # noqa: ANN401 - any value of a protobuf field
+    if isinstance(value, str):
+        return harmless(value)
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, Message):
+        return _short(value)
+    if isinstance(value, (bool, int, float)):
+        return value
+    first = [_shown(item) for item in value[:ITEMS_MAX]]
+    return first if len(value) <= ITEMS_MAX else [*first, f"and {len(value) - ITEMS_MAX:,} more"]
+
+
+def _row(row: offsets_pb.ChangeReply.Row) -> dict[str, Any]:
+    return {
+        "key": [row.namespace, row.group, row.shard],
+        "before": _position(row.before) if row.HasField("before") else None,
+        "after": _position(row.after) if row.HasField("after") else None,
+    }
+
+
+def _position(position: offsets_pb.Position) -> dict[str, Any]:
+    where: dict[str, Any] = {"epoch": position.epoch, "offset": position.offset}
+    return {**where, "deleted": True} if position.deleted else where

@@ -1,0 +1,253 @@
+"""The gRPC front of `offsets.v1.OffsetAdmin`: proto <-> model. Who may call it, and the audit line, are in `access`.
+
+No rule of its own about offsets: changes are planned and made by `resets`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+
+from adapter.errors import AdapterError, InvalidInputError, OverloadedError, TooLargeError
+from adapter.model.bounds import Bounds, ShardKey
+from adapter.model.codec import decode_key, encode_key, pack_names
+from adapter.model.paging import DEFAULT_PAGE, parse_page, parse_page_token
+from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
+from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
+from adapter.runtime.slices import in_slices, others
+from adapter.runtime.statuses import Context
+from adapter.sidecar.api.access import Access, audited
+from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
+from adapter.sidecar.api.replies import change_reply, describe_row, shard_offset
+from adapter.sidecar.api.requests import parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
+from adapter.sidecar.api.status import Situation
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
+
+MAX_DESCRIBED = 20_000  # shards of a group: its answer is one message
+MAX_SNAPSHOTS = 8  # that are read at the same time
+PAGE_SPARE = 2**16  # of the bytes of a page, for a slice without live offsets: a walk over tombstones ends, too
+
+Describe = offsets_pb.DescribeGroupReply
+
+
+class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
+    """`offsets.v1.OffsetAdmin`. `core` gives the store, or raises NotReadyError while there is none to serve."""
+
+    def __init__(self, situation: Situation, core: Callable[[], Core], access: Access) -> None:
+        self._situation = situation
+        self._core = core
+        self._access = access
+
+    @audited
+    async def Status(self, request: offsets_pb.StatusRequest, context: Context) -> offsets_pb.StatusReply:  # noqa: D102
+        return self._situation.status()
+
+    @audited
+    async def Flush(self, request: offsets_pb.FlushRequest, context: Context) -> offsets_pb.FlushReply:  # noqa: D102
+        return offsets_pb.FlushReply(flushed=await self._core().flusher.flush_all())
+
+    @audited
+    async def ListOffsets(self, request: offsets_pb.ListOffsetsRequest, context: Context) -> offsets_pb.ListOffsetsReply:  # noqa: D102
+        core = self._core()
+        prefix = pack_names(*parse_page(request.namespace, request.group, request.page_size))
+        token = parse_page_token(request.page_token, prefix, len(OffsetKey._fields))
+        after = decode_key(token) if token else None
+        size = request.page_size or DEFAULT_PAGE
+        reply = offsets_pb.ListOffsetsReply()
+        room = MAX_BYTES
+        async with core.large.one(context=context):
+            while size > 0 and room > 0:
+                page = core.cache.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
+                rows = [shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live]
+                reply.offsets.extend(rows)
+                if len(page) < min(size, SLICE_ROWS):
+                    return reply
+                size -= len(page)
+                room -= sum(map(offsets_pb.ShardOffset.ByteSize, rows)) + PAGE_SPARE * (not rows)
+                after = page[-1].key
+                await others()
+        reply.next_page_token = encode_key(after) if after else b""
+        return reply
+
+    @audited
+    async def ListGroups(self, request: offsets_pb.ListGroupsRequest, context: Context) -> offsets_pb.ListGroupsReply:  # noqa: D102
+        core = self._core()
+        prefix = pack_names(*parse_page(request.namespace, "", request.page_size))
+        page = await core.groups.page(prefix, request.page_token, request.page_size or DEFAULT_PAGE, context)
+        rows = [
+            offsets_pb.ListGroupsReply.Group(
+                namespace=row.group.namespace,
+                group=row.group.group,
+                shards=row.shards,
+                dirty=row.dirty,
+                last_commit_at_ms=row.last_commit_at_ms,
+            )
+            for row in page.rows
+            if row.shards
+        ]
+        return offsets_pb.ListGroupsReply(groups=rows, next_page_token=page.after)
+
+    @audited
+    async def DescribeGroup(  # noqa: D102
+        self, request: offsets_pb.DescribeGroupRequest, context: Context
+    ) -> offsets_pb.DescribeGroupReply:
+        core = self._core()
+        group = parse_group(request.namespace, request.group)
+        member = core.cache.member(group)
+        reply = Describe(mode=self._situation.config.mode_of(*group), member_id=member.member_id if member else "")
+        if member:
+            reply.generation = member.generation
+        wanted = Wanted(group, await parse_shards(request.shards))
+        async with core.admin_calls.one(context=context):
+            local: dict[OffsetKey, OffsetRecord] = {}
+            for rows in core.reader.slices([wanted]):
+                local.update(rows)
+                _check_described(group, len(local))
+                await others()
+            remote: dict[OffsetKey, OffsetRecord] = {}
+            try:
+                # Asked, not merged: to look at something changes nothing.
+                remote = await _remote(core, wanted)
+            except TooLargeError:
+                raise
+            except AdapterError as error:
+                reply.remote_error = str(error)
+            keys = sorted(local.keys() | remote.keys())
+            bounds = await self._bounds(core, group, [key.shard for key in keys], reply)
+            async for some in in_slices(keys):
+                reply.shards.extend(
+                    describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), dirty=key in core.dirty)
+                    for key in some
+                )
+        return reply
+
+    @audited
+    async def ResetOffsets(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        core = self._core()
+        wanted, reset = await parse_reset(request)
+        async with core.admin_calls.one(context=context):
+            return await change_reply(await core.resets.reset(wanted, reset, execute=request.execute))
+
+    @audited
+    async def DeleteOffsets(self, request: offsets_pb.DeleteOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        core = self._core()
+        shards = await parse_shards(request.shards, required=not request.group and not request.topics)
+        topics = parse_topics(request.topics)
+        if topics and not request.group:
+            raise InvalidInputError("topics: need a group; of every group only named shards are deleted")
+        async with core.admin_calls.one(context=context):
+            if request.group:
+                wanted = Wanted(parse_group(request.namespace, request.group), shards, topics)
+                return await change_reply(await core.resets.delete(wanted, execute=request.execute))
+            namespace = parse_group(request.namespace, "every group").namespace
+            return await change_reply(await core.resets.delete_everywhere(namespace, shards, execute=request.execute))
+
+    @audited
+    async def CloneGroup(self, request: offsets_pb.CloneGroupRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        core = self._core()
+        source = parse_group(request.namespace, request.from_group, "from_group")
+        target = parse_group(request.namespace, request.to_group, "to_group")
+        wanted = Wanted(source, await parse_shards(request.shards), parse_topics(request.topics))
+        async with core.admin_calls.one(context=context):
+            return await change_reply(await core.resets.clone(wanted, target, execute=request.execute))
+
+    @audited
+    async def ExportOffsets(  # noqa: D102
+        self, request: offsets_pb.ExportOffsetsRequest, context: Context
+    ) -> AsyncIterator[offsets_pb.ExportOffsetsReply]:
+        core = self._core()
+        chosen = await parse_wanted(request.groups) if request.groups else None
+        async for some in _in_pieces(_named(chosen) if chosen else _all(core)):
+            await core.loader.load_patiently(*some)
+            slices = core.reader.slices(some)
+            while True:
+                async with core.large.one(context=context):
+                    entries = next(slices, None)
+                if entries is None:
+                    break
+                live = [shard_offset(key, record, dirty=key in core.dirty) for key, record in entries if record.live]
+                if live:
+                    yield offsets_pb.ExportOffsetsReply(offsets=live)
+
+    @audited
+    async def ImportOffsets(self, request: offsets_pb.ImportOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: D102
+        core = self._core()
+        size_of(request.groups)
+        async with core.admin_calls.one(context=context):
+            commit = (await parse_in_slices(request.groups, CommitMode.INCREASE_ONLY.value)).commit
+            return await change_reply(await core.resets.merge(commit, execute=request.execute))
+
+    @audited
+    async def SnapshotOffsets(  # noqa: D102
+        self, request: offsets_pb.SnapshotOffsetsRequest, context: Context
+    ) -> AsyncIterator[offsets_pb.SnapshotOffsetsReply]:
+        core = self._core()
+        if len(core.cache.snapshots) >= MAX_SNAPSHOTS:
+            raise OverloadedError(f"{MAX_SNAPSHOTS} snapshots are being read already; come back when one is", retry_after_s=1.0)
+        with core.cache.snapshot() as snapshot:
+            yield offsets_pb.SnapshotOffsetsReply(
+                head=offsets_pb.SnapshotOffsetsReply.Head(
+                    taken_at_ms=core.clocks.now_ms(),
+                    records=snapshot.records,
+                    flushed_seq=snapshot.flushed_seq,
+                    broker=self._situation.config.broker,
+                )
+            )
+            async with aclosing(snapshot.pages()) as pages:
+                async for keys, records in pages:
+                    yield offsets_pb.SnapshotOffsetsReply(keys=keys, records=records)
+
+    @staticmethod
+    async def _bounds(core: Core, group: GroupKey, shards: list[str], reply: offsets_pb.DescribeGroupReply) -> dict[str, Bounds]:
+        """From the broker where it serves them, else as commits told them."""
+        if core.broker_log.configured:
+            try:
+                return await core.broker_log.bounds(group.namespace, shards)
+            except AdapterError as error:
+                reply.bounds_error = str(error)
+        return {shard: told for shard in shards if (told := core.bounds.get(ShardKey(group.namespace, shard)))}
+
+
+def _check_described(group: GroupKey, shards: int) -> None:
+    if shards > MAX_DESCRIBED:
+        raise TooLargeError(
+            f"group: {'/'.join(group)} has more than {MAX_DESCRIBED:,} shards, which is what one answer may have: name some of "
+            "them in each of several calls, or use ListOffsets, which has pages"
+        )
+
+
+async def _remote(core: Core, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+    """What the Meta Service holds. Raises MetaUnavailableError, TooLargeError."""
+    if wanted.shards:
+        return await core.meta.get(wanted.keys)
+    found: dict[OffsetKey, OffsetRecord] = {}
+    left, after = [wanted.group], b""
+    while left:
+        page = await core.meta.groups_page(left, after)
+        found.update(page.entries)
+        _check_described(wanted.group, len(found))
+        left, after = list(page.left), page.after
+    return found
+
+
+async def _all(core: Core) -> AsyncIterator[Wanted]:
+    async for row in core.groups.rows():
+        if row.shards:
+            yield Wanted(row.group, ())
+
+
+async def _named(chosen: Iterable[Wanted]) -> AsyncIterator[Wanted]:
+    for wanted in chosen:
+        yield wanted
+
+
+async def _in_pieces(wanted: AsyncIterator[Wanted]) -> AsyncIterator[list[Wanted]]:
+    """As many groups at a time as the Meta Service is asked for in one call."""
+    some: list[Wanted] = []
+    async for one in wanted:
+        some.append(one)
+        if len(some) == LOAD_GROUPS:
+            yield some
+            some = []
+    if some:
+        yield some

@@ -1,0 +1,100 @@
+"""Model -> rows of the local API's replies."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from adapter.model.bounds import Bounds
+from adapter.model.records import OffsetKey, OffsetRecord, epoch_warning, meet
+from adapter.rpc import offsets_pb
+from adapter.runtime.slices import in_slices
+from adapter.sidecar.engine.changes import Commit, Standing
+from adapter.sidecar.engine.reset_plans import Change
+from adapter.sidecar.engine.resets import Outcome
+
+
+def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
+    """The rows of a reply: entries above which a larger (epoch, offset) stands, be its offset lower or not."""
+    offered = dict(commit.offered()) if standing else {}
+    return [
+        offsets_pb.Superseded(
+            namespace=key.namespace,
+            group=key.group,
+            shard=key.shard,
+            epoch=record.epoch,
+            offset=record.offset,
+            deleted=not record.live,
+        )
+        for key, record in standing
+        if record is not None and _superseded(offered[key], record)
+    ]
+
+
+def _superseded(offered: OffsetRecord, stands: OffsetRecord) -> bool:
+    if stands.offset != offered.offset or not stands.live:
+        return True
+    # At the same offset: in an epoch that the consumer has not seen, and not by its own commit.
+    return 0 < offered.epoch < stands.epoch and stands.committed_at_ms != offered.committed_at_ms
+
+
+def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool) -> offsets_pb.ShardOffset:
+    """A row of a read or list reply."""
+    return offsets_pb.ShardOffset(
+        namespace=key.namespace,
+        group=key.group,
+        shard=key.shard,
+        epoch=record.epoch,
+        offset=record.offset,
+        metadata=record.metadata,
+        committed_at_ms=record.committed_at_ms,
+        topic=record.topic,
+        partition=record.partition,
+        dirty=dirty,
+    )
+
+
+def describe_row(
+    key: OffsetKey, local: OffsetRecord | None, remote: OffsetRecord | None, bounds: Bounds | None, *, dirty: bool
+) -> offsets_pb.DescribeGroupReply.Shard:
+    """A shard of a described group; labels and lag are of the larger of both values."""
+    newest = reduce(meet, [record for record in (local, remote) if record])
+    row = offsets_pb.DescribeGroupReply.Shard(
+        shard=key.shard,
+        local=_position(local),
+        remote=_position(remote),
+        dirty=dirty,
+        metadata=newest.metadata,
+        committed_at_ms=newest.committed_at_ms,
+        topic=newest.topic,
+        partition=newest.partition,
+        warning=epoch_warning(newest.epoch),
+    )
+    if bounds:
+        row.low_watermark, row.high_watermark = bounds.low, bounds.high
+        if newest.live:
+            row.lag = bounds.lag(newest.offset)
+    return row
+
+
+async def change_reply(outcome: Outcome) -> offsets_pb.ChangeReply:
+    """What a change did, row by row; made in slices."""
+    reply = offsets_pb.ChangeReply(executed=outcome.executed, warnings=outcome.warnings)
+    async for changes in in_slices(outcome.changes):
+        reply.rows.extend(map(change_row, changes))
+    return reply
+
+
+def change_row(change: Change) -> offsets_pb.ChangeReply.Row:
+    """One shard of a change."""
+    return offsets_pb.ChangeReply.Row(
+        namespace=change.key.namespace,
+        group=change.key.group,
+        shard=change.key.shard,
+        before=_position(change.before),
+        after=_position(change.after),
+        changed=change.changes,
+        warning=change.warning,
+    )
+
+
+def _position(record: OffsetRecord | None) -> offsets_pb.Position | None:
+    return offsets_pb.Position(epoch=record.epoch, offset=record.offset, deleted=not record.live) if record else None

@@ -1,0 +1,136 @@
+"""The sidecar's settings; config/adapter.toml shows them all."""
+
+import socket
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, Strict, model_validator
+
+from adapter.client.broker_log import BrokerLogSection
+from adapter.meta.config import MetaSection
+from adapter.model.names import name_of_part
+from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
+from adapter.runtime.config import (
+    Address,
+    FilePath,
+    Front,
+    LogSection,
+    MetricsSection,
+    OptionalAddress,
+    Section,
+    ServerSection,
+    StopSection,
+)
+
+Mode = Literal["cached", "write_through"]
+
+WalSync = Literal["always", "interval", "never"]
+
+
+class AdapterServerSection(ServerSection):
+    """The adapter's gRPC addresses, and what serves them."""
+
+    listen: Address = ADAPTER_LISTEN
+    unix_socket: str = ADAPTER_SOCKET
+    front: Front = "grpcio"
+
+
+class AdapterMetricsSection(MetricsSection):
+    """The adapter's metrics."""
+
+    listen: OptionalAddress = "127.0.0.1:9521"
+
+
+class CacheSection(Section):
+    """The local store."""
+
+    path: FilePath = Path("data/adapter")
+    wal_sync: WalSync = "interval"
+
+
+class FlushSection(Section):
+    """When and how dirty offsets go to the Meta Service."""
+
+    interval_ms: int = Field(default=100, ge=1, le=60_000)
+    max_batch_bytes: int = Field(default=3 * 2**20, ge=16_384, le=64 * 2**20)
+    backoff_max_ms: int = Field(default=2_000, ge=1, le=600_000)
+    refused_retry_ms: int = Field(default=5_000, ge=1, le=3_600_000)
+
+
+class AdminSection(Section):
+    """Who may call OffsetAdmin over TCP: who shows this token; without one, with mTLS, every client; else nobody."""
+
+    token_file: FilePath | None = None
+
+
+class ExpirySection(Section):
+    """When the offsets of a group without commits go. 0 hours: never. Those of a broadcasting group's client go sooner."""
+
+    retention_hours: int = Field(default=168, ge=0, le=876_000)
+    broadcast_seconds: int = Field(default=300, ge=1, le=2_592_000)
+    interval_ms: int = Field(default=600_000, ge=10, le=86_400_000)
+
+
+class JournalSection(Section):
+    """A record of what changed, for the pipeline. Without a path: none."""
+
+    path: FilePath | None = None
+    segment_max_bytes: int = Field(default=16 * 2**20, ge=65_536, le=2**30)
+    segment_max_age_ms: int = Field(default=60_000, ge=100, le=86_400_000)
+    disk_max_bytes: int = Field(default=2**30, ge=2**20, le=2**50)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.disk_max_bytes < 2 * self.segment_max_bytes:
+            raise ValueError(f"disk_max_bytes = {self.disk_max_bytes} is less than two segments of segment_max_bytes")
+        return self
+
+
+class RecoverySection(Section):
+    """The comparison with the Meta Service at start."""
+
+    timeout_ms: int = Field(default=10_000, ge=0, le=3_600_000)
+    batch_keys: int = Field(default=2_000, ge=1, le=20_000)
+
+
+class AdapterStopSection(StopSection):
+    """The adapter has dirty offsets to flush as well."""
+
+    drain_timeout_ms: int = Field(default=10_000, ge=0, le=600_000)
+
+
+class PolicyRule(Section):
+    """A mode for the groups whose names match shell patterns (fnmatch, case-sensitive). The first match counts."""
+
+    groups: str = Field(min_length=1)
+    namespaces: str = Field(default="*", min_length=1)
+    mode: Mode
+
+    def matches(self, namespace: str, group: str) -> bool:
+        """True when this rule decides for the group."""
+        return fnmatchcase(group, self.groups) and fnmatchcase(namespace, self.namespaces)
+
+
+class AdapterConfig(Section):
+    """config/adapter.toml."""
+
+    broker: Annotated[str, AfterValidator(name_of_part)] = Field(default_factory=socket.gethostname)
+    mode: Mode = "cached"
+    policy: Annotated[tuple[PolicyRule, ...], Strict(strict=False)] = ()
+    server: AdapterServerSection = AdapterServerSection()
+    metrics: AdapterMetricsSection = AdapterMetricsSection()
+    cache: CacheSection = CacheSection()
+    flush: FlushSection = FlushSection()
+    meta: MetaSection = MetaSection()
+    recovery: RecoverySection = RecoverySection()
+    expiry: ExpirySection = ExpirySection()
+    broker_log: BrokerLogSection = BrokerLogSection()
+    admin: AdminSection = AdminSection()
+    journal: JournalSection = JournalSection()
+    stop: AdapterStopSection = AdapterStopSection()
+    log: LogSection = LogSection()
+
+    def mode_of(self, namespace: str, group: str) -> Mode:
+        """The mode of a group: its first matching policy, else the general one."""
+        return next((rule.mode for rule in self.policy if rule.matches(namespace, group)), self.mode)

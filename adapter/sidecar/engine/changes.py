@@ -1,0 +1,98 @@
+"""What the committer is asked to do, as values."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from types import MappingProxyType
+from typing import NamedTuple
+
+from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, Run
+
+Entry = tuple[OffsetKey, OffsetRecord]
+
+
+class Columns(NamedTuple):
+    """Commits of a group that are only an offset, in the same places of each list; `epochs` may be empty. No shard twice."""
+
+    group: GroupKey
+    shards: Sequence[str]
+    offsets: Sequence[int]
+    epochs: Sequence[int]
+    committed_at_ms: int
+
+    def entry(self, shard: str, offset: int, epoch: int) -> Entry:
+        """One of them, as it would be by itself."""
+        return OffsetKey(*self.group, shard), OffsetRecord(epoch, offset, committed_at_ms=self.committed_at_ms)
+
+    def entries(self) -> Iterator[Entry]:
+        """All of them."""
+        return map(self.entry, self.shards, self.offsets, self.epochs or repeat(0))
+
+
+class Commit(NamedTuple):
+    """Values that consumers committed, each with the epoch that its consumer knows (0: none), and who committed for a group.
+
+    They take the epoch that stands; where nothing stands, see `LoadedGroups`. No key is there twice. Refused with FencedError
+    when a later generation has committed for one of the groups.
+    """
+
+    entries: Sequence[Entry]
+    mode: CommitMode
+    members: Mapping[GroupKey, Member] = MappingProxyType({})
+    columns: Sequence[Columns] = ()
+
+    @property
+    def size(self) -> int:
+        """How many offsets there are."""
+        return len(self.entries) + sum(len(columns.shards) for columns in self.columns)
+
+    def offered(self) -> list[Entry]:
+        """All of them, one by one."""
+        return [*self.entries, *chain.from_iterable(columns.entries() for columns in self.columns)]
+
+
+class Reconcile(NamedTuple):
+    """What the Meta Service holds under some keys (None: nothing). The larger of both stands; a local value above it is dirty."""
+
+    entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]
+
+
+class Load(NamedTuple):
+    """What the Meta Service holds under some keys (None: nothing), fetched when there had been `forgets` removals.
+
+    With what came in former Loads of the same `forgets` it is all that it holds of `groups`. Refused with ContendedError when
+    keys of one of its groups were removed since: what was fetched may be older than what was flushed and removed.
+    """
+
+    groups: Collection[GroupKey]
+    entries: Sequence[tuple[OffsetKey, OffsetRecord | None]]
+    forgets: int
+
+
+class Begun(NamedTuple):
+    """Records of unknown epoch which the Meta Service holds as they are here, in the first epoch. Each group is there once.
+
+    As a Reconcile of each, but faster where the record still stands here and is only an offset.
+    """
+
+    runs: Sequence[Run]
+
+
+class Forget(NamedTuple):
+    """Keys to remove from the cache, and groups of which no member shall be remembered.
+
+    Refused with ContendedError while one of the keys is dirty, unless they are `gone` from the Meta Service on purpose.
+    """
+
+    keys: Sequence[OffsetKey]
+    members: Sequence[GroupKey] = ()
+    gone: bool = False
+
+
+Change = Commit | Reconcile | Load | Begun | Forget
+
+
+class Standing(NamedTuple):
+    """What stands under a key after a change. For a Forget: what was removed."""
+
+    key: OffsetKey
+    record: OffsetRecord | None

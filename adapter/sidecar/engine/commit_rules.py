@@ -1,0 +1,100 @@
+"""Where a commit goes: in which epoch it stands, and whether its member may still commit. Pure; never writes."""
+
+from collections.abc import Collection, Iterable
+
+from adapter.errors import FencedError, NotReadyError, RefusedError
+from adapter.model.records import (
+    EPOCH_MAX,
+    FIRST_EPOCH,
+    CommitMode,
+    GroupKey,
+    Member,
+    OffsetKey,
+    OffsetRecord,
+    decide,
+    epoch_warning,
+)
+
+MAX_ABSENT = 10_000  # keys, and groups with removals, that are remembered one by one
+
+
+class LoadedGroups:
+    """The groups of which everything that the Meta Service holds is known here, and keys of others that it does not have.
+
+    Such a key, or one of such a group, that is not local is nowhere: it begins in the first epoch. Any other one may stand in
+    some epoch remotely: it begins in epoch 0 (unknown), and the flush brings the true one.
+    """
+
+    def __init__(self) -> None:
+        self.groups: set[GroupKey] = set()
+        self.absent: set[OffsetKey] = set()
+        self.forgets = 0
+        self._forgotten: dict[GroupKey, int] = {}  # the number of the last removal in each; of others it is at most `_others`
+        self._others = 0
+
+    def knows_absent(self, key: OffsetKey) -> bool:
+        """True when a key that is not local is nowhere."""
+        return key.group_key in self.groups or key in self.absent
+
+    def epoch_of_absent(self, key: OffsetKey) -> int:
+        """The epoch of the first commit of a key that is not local."""
+        return FIRST_EPOCH if self.knows_absent(key) else 0
+
+    def note_absent(self, keys: Collection[OffsetKey]) -> None:
+        """The Meta Service does not have these. A commit makes them local, so few are left; memory is bounded all the same."""
+        if len(self.absent) > MAX_ABSENT:
+            self.absent.clear()
+        self.absent.update(keys)
+
+    def forget(self, groups: Collection[GroupKey]) -> None:
+        """Keys of these groups are removed: they may stand remotely. What was fetched before is not to be adopted."""
+        self.forgets += 1
+        self.groups.difference_update(groups)
+        self.absent.clear()
+        if len(self._forgotten) > MAX_ABSENT:
+            self._forgotten.clear()
+            self._others = self.forgets
+        self._forgotten.update(dict.fromkeys(groups, self.forgets))
+
+    def forgotten_since(self, groups: Iterable[GroupKey], forgets: int) -> bool:
+        """True when there may have been a removal in one of these groups since there had been so many removals."""
+        return forgets < self.forgets and any(self._forgotten.get(group, self._others) > forgets for group in groups)
+
+
+def check_generation(group: GroupKey, member: Member, seen: Member | None) -> None:
+    """Raise FencedError when `seen` is of a later generation."""
+    if seen and member.generation < seen.generation:
+        raise FencedError(
+            f"{'/'.join(group)}: ILLEGAL_GENERATION: generation {member.generation} of member {member.member_id!r} has ended; "
+            f"{seen.generation} is the present one: rejoin the group"
+        )
+
+
+def goes_back(before: OffsetRecord, after: OffsetRecord) -> bool:
+    """True when a commit was a rewind of what stood."""
+    return after.epoch > before.epoch and before.live
+
+
+def place(
+    key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
+) -> OffsetRecord:
+    """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown, RefusedError of the largest.
+
+    Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
+    So could a commit of an epoch that this adapter has not seen yet, which is refused in the same way.
+    """
+    known = standing.epoch if standing else loaded.epoch_of_absent(key)
+    if offered.epoch > known:
+        raise NotReadyError(
+            f"{'/'.join(key)}: epoch {offered.epoch} is not known here, but {known or 'none'}: read it again from the store"
+        )
+    if standing is None:
+        return offered._replace(epoch=loaded.epoch_of_absent(key))
+    after = decide(offered, standing, mode)
+    if after.epoch > max(EPOCH_MAX, standing.epoch):
+        raise RefusedError(f"{'/'.join(key)}: cannot be rewound: it {epoch_warning(standing.epoch)}")
+    if standing.epoch == 0 and after.epoch > 0:
+        raise NotReadyError(
+            f"{'/'.join(key)}: cannot be rewound now: its epoch is unknown while the Meta Service is out of reach"
+        )
+    return after

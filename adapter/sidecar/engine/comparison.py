@@ -1,0 +1,169 @@
+"""What a recovery compares, piece by piece in key order: local keys, and what the Meta Service holds of them or of their groups.
+
+Memory is bounded by a page of each side. After a failure the same piece comes again; what was read and not used up is kept.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import takewhile
+from typing import NamedTuple, Protocol
+
+import anyio
+
+from adapter.meta.client import MetaClient
+from adapter.model.codec import encode_key
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.runtime.slices import in_slices
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.write_batch import Stored
+
+
+class Piece(NamedTuple):
+    """Some local keys in their order, and what the Meta Service holds there; `last` is the end of the range.
+
+    It was read after there had been `forgets` removals.
+    """
+
+    local: Sequence[Stored]
+    remote: dict[OffsetKey, OffsetRecord]
+    last: OffsetKey
+    forgets: int
+
+
+class Source(Protocol):
+    """Where pieces come from."""
+
+    async def next(self) -> Piece | None:
+        """The piece behind the last one that was `done`; None at the end. Raises MetaUnavailableError."""
+
+    def done(self, piece: Piece) -> None:
+        """It is compared."""
+
+    def again(self) -> None:
+        """It could not be: what was read may be out of date."""
+
+
+class LocalKeys:
+    """Asks for exactly the local keys, a batch at a time; the read of the next batch overlaps the call for this one."""
+
+    def __init__(self, cache: OffsetCache, meta: MetaClient, batch_keys: int, forgets: Callable[[], int]) -> None:
+        self._cache = cache
+        self._meta = meta
+        self._batch_keys = batch_keys
+        self._forgets = forgets
+        self._after: OffsetKey | None = None
+        self._batch: tuple[list[Stored], int] | None = None
+        self._following: tuple[list[Stored], int] | None = None
+
+    async def next(self) -> Piece | None:
+        """See `Source`."""
+        batch, forgets = self._batch = self._batch or await self._read(self._after)
+        if not batch:
+            return None
+        async with anyio.create_task_group() as tasks:
+            if self._following is None:
+                tasks.start_soon(self._read_ahead, batch[-1].key)
+            remote = await self._meta.get([stored.key for stored in batch])
+        return Piece(batch, remote, batch[-1].key, forgets)
+
+    def done(self, piece: Piece) -> None:
+        """See `Source`."""
+        self._after = piece.last
+        self._batch, self._following = self._following, None
+
+    def again(self) -> None:
+        """See `Source`."""
+        self._batch = self._following = None
+
+    async def _read_ahead(self, after: OffsetKey) -> None:
+        self._following = await self._read(after)
+
+    async def _read(self, after: OffsetKey | None) -> tuple[list[Stored], int]:
+        forgets = self._forgets()  # before the read: what is removed behind it must not come back
+        return await self._cache.page(self._batch_keys, after=after), forgets
+
+
+class WholeGroups:
+    """After a loss: merges the local keys with all that the Meta Service holds of their groups. Each row there is read once."""
+
+    def __init__(self, cache: OffsetCache, meta: MetaClient, batch_keys: int, forgets: Callable[[], int]) -> None:
+        self._cache = cache
+        self._meta = meta
+        self._batch_keys = batch_keys
+        self._forgets = forgets
+        self._forgets_before = 0  # anything that is in the buffers was read
+        self._after: OffsetKey | None = None
+        self._local: deque[tuple[bytes, Stored]] = deque()
+        self._local_all = False  # there is nothing behind `_local`
+        # Groups that are read from the Meta Service; which of them are left behind `_remote`; where its page began.
+        self._groups: frozenset[GroupKey] = frozenset()
+        self._left: tuple[Sequence[GroupKey], bytes] = ((), b"")
+        self._page_from: tuple[Sequence[GroupKey], bytes] = ((), b"")
+        self._remote: deque[tuple[bytes, OffsetKey, OffsetRecord]] = deque()
+
+    async def next(self) -> Piece | None:
+        """See `Source`."""
+        while True:
+            if not self._local and not self._remote:
+                self._forgets_before = self._forgets()
+            if not self._local and not self._local_all:
+                await self._read_local()
+            while self._left[0] and not self._remote:
+                await self._read_remote()
+            if self._remote or self._goes_on():
+                return self._cut()
+            if not self._local:
+                return None
+            groups = list(dict.fromkeys(stored.key.group_key for _, stored in self._local))
+            self._groups = frozenset(groups)
+            self._left = (groups, b"")
+
+    def done(self, piece: Piece) -> None:
+        """See `Source`."""
+        self._after = piece.last
+        end = encode_key(piece.last)
+        while self._local and self._local[0][0] <= end:
+            self._local.popleft()
+        while self._remote and self._remote[0][0] <= end:
+            self._remote.popleft()
+
+    def again(self) -> None:
+        """See `Source`. The page of the Meta Service that is in use is asked for once more."""
+        self._local.clear()
+        self._local_all = False
+        self._remote.clear()
+        self._left = self._page_from
+
+    def _goes_on(self) -> bool:
+        """Whether the next local key is of the groups that are read."""
+        return bool(self._local) and self._local[0][1].key.group_key in self._groups
+
+    async def _read_local(self) -> None:
+        page = await self._cache.page(self._batch_keys, after=self._after)
+        self._local.extend((encode_key(stored.key), stored) for stored in page)
+        self._local_all = len(page) < self._batch_keys
+
+    async def _read_remote(self) -> None:
+        page = await self._meta.groups_page(*self._left)
+        self._page_from, self._left = self._left, (page.left, page.after)
+        done = encode_key(self._after) if self._after else b""
+        async for some in in_slices(page.entries):
+            rows = ((encode_key(key), key, record) for key, record in some)
+            self._remote.extend(row for row in rows if row[0] > done)
+
+    def _cut(self) -> Piece:
+        """Everything up to where both sides are read."""
+        local = list(takewhile(lambda held: held[1].key.group_key in self._groups, self._local))
+        ends = []
+        if self._left[0]:
+            ends.append(self._remote[-1][0])
+        if len(local) == len(self._local) and not self._local_all:
+            ends.append(local[-1][0])  # its group may go on
+        remote = list(self._remote)
+        if ends:
+            end = min(ends)
+            local = list(takewhile(lambda held: held[0] <= end, local))
+            remote = list(takewhile(lambda row: row[0] <= end, remote))
+        last = max([*((at, stored.key) for at, stored in local[-1:]), *((at, key) for at, key, _ in remote[-1:])])[1]
+        found = {key: record for _, key, record in remote}
+        return Piece([stored for _, stored in local], found, last, self._forgets_before)

@@ -1,0 +1,247 @@
+"""What the Meta Service has not acknowledged yet. In memory, bounded by the number of distinct keys (invariants 3 and 4).
+
+By group, as commits come and saves go. A group that is set aside waits, new commits included, until it is taken up: the part of
+the Meta Service that holds it does not answer. A key leaves by `acknowledge`, during the flush that took it, or by `discard`:
+the Meta Service is known to hold as much.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from adapter.model.records import GroupKey, Held, OffsetKey
+
+Tree = dict[GroupKey, dict[str, Held]]
+
+
+class _Part:
+    """Some dirty keys, and since when at least one may have been there (monotonic seconds)."""
+
+    def __init__(self) -> None:
+        self.groups: Tree = {}
+        self.since: float | None = None
+
+    def add(self, group: GroupKey, held: Mapping[str, Held], since: float | None) -> None:
+        if since is not None and held and (self.since is None or since < self.since):
+            self.since = since
+        shards = self.groups.get(group)
+        if shards is None:
+            self.groups[group] = dict(held)
+        else:
+            shards.update(held)
+
+    def pop(self, key: OffsetKey) -> Held | None:
+        if not self.groups:
+            return None
+        shards = self.groups.get(key.group_key)
+        found = shards.pop(key[2], None) if shards else None
+        if not shards:
+            self.drop(key.group_key)
+        return found
+
+    def drop(self, group: GroupKey) -> None:
+        self.groups.pop(group, None)
+        if not self.groups:
+            self.since = None
+
+    def __iter__(self) -> Iterator[OffsetKey]:
+        return (OffsetKey(*group, shard) for group, shards in self.groups.items() for shard in shards)
+
+    def __contains__(self, key: OffsetKey) -> bool:
+        if not self.groups:
+            return False
+        shards = self.groups.get(key[:2])  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
+        return shards is not None and key[2] in shards
+
+    def __len__(self) -> int:
+        return sum(map(len, self.groups.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+
+class DirtyKeys:
+    """The dirty keys: those that wait, those of the running flush, and those that the Meta Service refused."""
+
+    def __init__(self) -> None:
+        self._waiting = _Part()
+        self._in_flight = _Part()
+        self._refused = _Part()
+        # Of groups that are set aside: what was there at the last `take`. Newer than what was refused, older than what waits.
+        self._away = _Part()
+        self._aside: set[GroupKey] = set()
+
+    def add(self, group: GroupKey, held: Mapping[str, Held], now: float) -> None:
+        """Mark shards of a group dirty."""
+        self._waiting.add(group, held, now)
+
+    def add_one(self, group: tuple[str, str], shard: str, held: Held, now: float) -> None:
+        """Mark a shard dirty."""
+        waiting = self._waiting
+        shards = waiting.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
+        if shards is None:
+            waiting.add(GroupKey(*group), {shard: held}, now)
+        else:
+            shards[shard] = held
+
+    def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
+        """Begin a flush of what waits and is not set aside. What is committed from now on waits for the next (invariant 3)."""
+        taken, self._waiting = self._waiting, _Part()
+        for group in self._aside & taken.groups.keys():
+            self._away.add(group, taken.groups.pop(group), taken.since)
+        self._in_flight = taken
+        return taken.groups
+
+    def acknowledge(self, key: OffsetKey) -> None:
+        """The Meta Service holds at least what the running flush took."""
+        self._in_flight.pop(key)
+        if self._refused:
+            self._refused.pop(key)
+
+    def acknowledge_all(self, group: GroupKey, shards: Collection[str]) -> None:
+        """The same of some shards of a group."""
+        taken = self._in_flight.groups.get(group, {})
+        for shard in shards:
+            taken.pop(shard, None)
+        if not taken:
+            self._in_flight.drop(group)
+        if self._refused:
+            for shard in shards:
+                self._refused.pop(OffsetKey(*group, shard))
+
+    def refuse(self, key: OffsetKey) -> None:
+        """The Meta Service refused what the running flush took: it waits for `retry_refused`."""
+        since = self._in_flight.since
+        found = self._in_flight.pop(key)
+        if found:
+            self._refused.add(key.group_key, {key.shard: found}, since)
+
+    def set_aside(self, group: GroupKey) -> None:
+        """What the running flush took of a group, and what is committed to it, waits for `take_up`: it got no answer."""
+        self._aside.add(group)
+
+    def take_up(self) -> None:
+        """Let the next flush send again what was set aside."""
+        self._aside.clear()
+        away, self._away = self._away, _Part()
+        self._put_back(away)
+
+    def settle(self) -> None:
+        """End the flush that `take` began. What was neither acknowledged nor refused waits again."""
+        unsent, self._in_flight = self._in_flight, _Part()
+        for group in unsent.groups:
+            for shard in unsent.groups[group] if self._refused else ():
+                self._refused.pop(OffsetKey(*group, shard))
+        self._put_back(unsent)
+
+    def retry_refused(self) -> None:
+        """Let the next flush send again what was refused."""
+        refused, self._refused = self._refused, _Part()
+        self._put_back(refused)
+
+    def discard(self, key: OffsetKey) -> None:
+        """The Meta Service is known to hold at least the local value."""
+        self._waiting.pop(key)
+        self._refused.pop(key)
+        self._away.pop(key)
+
+    def is_refused(self, key: OffsetKey) -> bool:
+        """True when the Meta Service refused the key's last flush."""
+        return key in self._refused
+
+    def is_aside(self, key: OffsetKey) -> bool:
+        """True when the key's group is set aside, and it is dirty."""
+        return bool(self._aside) and key.group_key in self._aside and key in self
+
+    def of(self, group: GroupKey) -> list[AbstractSet[str]]:
+        """The dirty shards of a group, in one or more collections, of which nothing may be kept."""
+        return [part.groups[group].keys() for part in self._parts() if group in part.groups]
+
+    def any_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards (none named: of all) that is dirty. In one turn also of tens of thousands."""
+        return _any_of(self.of(group), shards)
+
+    def refused_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards whose last flush the Meta Service refused."""
+        held = self._refused.groups.get(group)
+        return _any_of([held.keys()], shards) if held else None
+
+    def aside_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
+        """One of these shards that is dirty, if the group is set aside."""
+        return self.any_of(group, shards) if group in self._aside else None
+
+    def keys(self) -> set[OffsetKey]:
+        """The dirty keys, of which a caller may keep this copy."""
+        return {key for part in self._parts() for key in part}
+
+    def __contains__(self, key: OffsetKey) -> bool:
+        """True when the Meta Service has not acknowledged the newest local value."""
+        return key in self._waiting or key in self._in_flight or key in self._refused or key in self._away
+
+    def __bool__(self) -> bool:
+        """True when any key is dirty."""
+        return any(self._parts())
+
+    def __len__(self) -> int:
+        """Distinct dirty keys."""
+        # Also called from the metrics thread: `list` and `set` copy while no other thread runs.
+        smaller = sorted((part.groups for part in self._parts() if part.groups), key=len)
+        if not smaller:
+            return 0
+        largest = smaller.pop()
+        count = sum(map(len, list(largest.values())))
+        for group in set().union(*map(list, smaller)):
+            found = largest.get(group, {})
+            count += len(set(found).union(*(list(part.get(group, ())) for part in smaller))) - len(found)
+        return count
+
+    @property
+    def waiting(self) -> int:
+        """Keys that the next flush will send."""
+        groups = self._waiting.groups
+        return len(self._waiting) - sum(len(groups[group]) for group in self._aside & groups.keys())
+
+    @property
+    def aside(self) -> int:
+        """Keys that are set aside, as of the last flush."""
+        return len(self._away)
+
+    @property
+    def some_aside(self) -> bool:
+        """True when there are any of these."""
+        return bool(self._away)
+
+    @property
+    def refused(self) -> int:
+        """Keys that the Meta Service refused and that wait for another try."""
+        return len(self._refused)
+
+    def oldest_age(self, now: float) -> float:
+        """For how many seconds the longest waiting key has been dirty, at most; 0 when none is."""
+        return max((now - part.since for part in self._parts() if part.since is not None), default=0.0)
+
+    def lowest_refused_seq(self) -> int | None:
+        """The write counter below which nothing is refused."""
+        return min((seq for held in self._refused.groups.values() for _, seq, _ in held.values()), default=None)
+
+    def _parts(self) -> tuple[_Part, ...]:
+        return self._waiting, self._in_flight, self._refused, self._away
+
+    def _put_back(self, part: _Part) -> None:
+        """Under what came in meanwhile: the newer record stays."""
+        for group in self._aside & part.groups.keys():
+            held = part.groups.pop(group)
+            self._away.add(group, {**held, **self._away.groups.get(group, {})}, part.since)
+        if len(part.groups) <= len(self._waiting.groups):
+            for group, held in part.groups.items():
+                self._waiting.add(group, {**held, **self._waiting.groups.get(group, {})}, part.since)
+            return
+        # A flush of many keys that failed: what came in meanwhile is little beside it.
+        newer, self._waiting = self._waiting, part
+        for group, held in newer.groups.items():
+            part.add(group, held, newer.since)
+
+
+def _any_of(found: Sequence[AbstractSet[str]], shards: Sequence[str]) -> str | None:
+    if not shards:
+        return next((shard for some in found for shard in some), None)
+    return next((next(shard for shard in shards if shard in some) for some in found if not some.isdisjoint(shards)), None)

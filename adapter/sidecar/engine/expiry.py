@@ -1,0 +1,202 @@
+"""Takes away what nobody commits any more: old groups, here and in the Meta Service, and local copies of tombstones.
+
+Proposes by its own clock; the Meta Service decides by the newest commit that it holds. A group with dirty keys stays, and one
+that comes back meanwhile is put back. Never on the path of a commit.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError, ContendedError, TransientError
+from adapter.meta.client import MetaClient
+from adapter.meta.store_marks import SKEW_HELP
+from adapter.model.codec import group_prefix
+from adapter.model.records import GroupKey, OffsetKey, expired
+from adapter.runtime import logs
+from adapter.sidecar.config import ExpirySection
+from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
+from adapter.sidecar.engine.changes import Forget, Reconcile
+from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.flusher import Flusher
+from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow, Groups
+from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.journal.notes import Moved
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.write_batch import Stored
+
+log = structlog.get_logger(__name__)
+audit = logs.audit()
+
+HOUR_MS = 3_600_000
+PAUSE_S = 0.05  # after each call to the Meta Service: at most 20 a second, however many groups expire at once
+LOOKED_AT = 500  # groups between two pauses of a sweep that finds nothing
+# Longer than a commit is in flight, and shorter than any retention of the Meta Service: a tombstone that only this adapter
+# still had could bury what was committed since.
+TOMBSTONE_MS = 600_000
+
+
+class Expiry:
+    """The sweeps. Must not run before the recovery is done: until then `dirty` does not know all that is dirty."""
+
+    def __init__(
+        self,
+        section: ExpirySection,
+        cache: OffsetCache,
+        dirty: DirtyKeys,
+        groups: Groups,
+        broadcasts: Broadcasts,
+        committer: Committer,
+        flusher: Flusher,
+        meta: MetaClient,
+        metrics: AdapterMetrics,
+        now_ms: Callable[[], int],
+        pause_s: float = PAUSE_S,
+        journal: Journal = NO_JOURNAL,
+    ) -> None:
+        self._retention_ms = section.retention_hours * HOUR_MS
+        self._broadcast_ms = section.broadcast_seconds * 1000
+        self._interval_s = section.interval_ms / 1000
+        self._cache = cache
+        self._dirty = dirty
+        self._groups = groups
+        self._broadcasts = broadcasts
+        self._committer = committer
+        self._flusher = flusher
+        self._meta = meta
+        self._metrics = metrics
+        self._now_ms = now_ms
+        self._pause_s = pause_s
+        self._journal = journal
+        self._told = ""
+        self._looked_at = 0
+
+    async def run(self) -> None:
+        """Sweep once per interval. First after one, as Kafka does: consumers that were away with their broker come back first."""
+        while True:
+            await anyio.sleep(self._interval_s)
+            try:
+                await self.sweep_once()
+            except AdapterError as error:
+                self._tell("expiry.failed", error=str(error), help="the next sweep begins anew")
+
+    async def sweep_once(self) -> None:
+        """Look at every local group. Holds a page of keys at a time.
+
+        Raises MetaUnavailableError, or RefusedError when the Meta Service does not know how to expire; the rest is left as it is.
+        """
+        if not self._meta.knows_epochs:
+            self._tell("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
+            return
+        skew = self._meta.told.skew
+        if skew.off:
+            self._tell("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
+            return
+        if not self._flusher.tracks_all:
+            return  # the Meta Service lost something, so that nobody knows all that is dirty: the next sweep does
+        async for row in self._groups.rows():
+            await self._pace()
+            if row.tombstones:
+                await self._forget_tombstones(row.group)
+            if row.shards and not row.dirty:
+                await self._expire_if_old(row)
+        self._metrics.swept.set(self._now_ms() / 1000)
+        self._told = ""
+
+    async def _pace(self) -> None:
+        self._looked_at += 1
+        if self._looked_at % LOOKED_AT == 0:
+            await anyio.sleep(self._pause_s)
+
+    async def _expire_if_old(self, row: GroupRow) -> None:
+        now_ms = self._now_ms()
+        of_client = is_of_client(row.group)
+        retention_ms = self._broadcast_ms if of_client else self._retention_ms
+        before_ms = now_ms - retention_ms
+        if not retention_ms or row.last_commit_at_ms >= before_ms:
+            return
+        if of_client:
+            await self._broadcasts.keep_last(row.group, row.last_commit_at_ms, now_ms)
+        # While no flush is under way, a commit that came in stays dirty, and so cannot be overlooked.
+        async with self._flusher.paused():
+            if not await self._is_quiet(row.group, before_ms):
+                return
+            newest_ms = await self._propose(row.group, before_ms, now_ms)
+            came_back = not newest_ms and not await self._is_quiet(row.group, before_ms)
+        if came_back:
+            await self._put_back(row.group)
+        elif not newest_ms:
+            await self._forget(row, before_ms)
+        await anyio.sleep(self._pause_s)
+
+    async def _propose(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        try:
+            return await self._meta.expire(group, before_ms, now_ms)
+        except TransientError:
+            # It may have been done: then what is here would be the only copy, and clean.
+            await self._put_back(group)
+            raise
+
+    async def _is_quiet(self, group: GroupKey, before_ms: int) -> bool:
+        quiet = True
+        async for row in self._groups.rows(group_prefix(group)):
+            quiet = not row.dirty and row.last_commit_at_ms < before_ms
+        return quiet
+
+    async def _forget(self, row: GroupRow, before_ms: int) -> None:
+        """Forget an expired group here, a page at a time, its generation with the last one."""
+        audit.info("expiry.expired", **row.group._asdict(), keys=row.shards, last_commit_at_ms=row.last_commit_at_ms)
+        self._metrics.expired_groups.inc()
+        self._metrics.expired_keys.inc(row.shards)
+        try:
+            async for page, last in self._pages(row.group):
+                _check_old(page, before_ms)
+                await self._committer.submit(Forget([stored.key for stored in page], [row.group] if last else []))
+                now_ms = self._now_ms()
+                self._journal.moved("expire", [Moved(key, held, expired(held, now_ms)) for key, held, _ in page if held.live])
+        except ContendedError:
+            await self._put_back(row.group)
+
+    async def _put_back(self, group: GroupKey) -> None:
+        """Let the next flush bring what is here of a group to the Meta Service again: it came back while it was taken away."""
+        log.info("expiry.put_back", **group._asdict())
+        async for page, _ in self._pages(group):
+            await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))
+
+    async def _forget_tombstones(self, group: GroupKey) -> None:
+        before_ms = self._now_ms() - TOMBSTONE_MS
+        async for page, _ in self._pages(group):
+            old = [key for key, record, _ in page if not record.live and record.committed_at_ms < before_ms]
+            clean = [key for key in old if key not in self._dirty]
+            if not clean:
+                continue
+            # What was committed over meanwhile leaves the others of its page to the next sweep.
+            with suppress(ContendedError):
+                await self._committer.submit(Forget(clean))
+
+    async def _pages(self, group: GroupKey) -> AsyncIterator[tuple[list[Stored], bool]]:
+        """The records of a group, a page at a time; True with the last one."""
+        after: OffsetKey | None = None
+        while True:
+            page = await self._cache.page(PAGE_KEYS, prefix=group_prefix(group), after=after)
+            last = len(page) < PAGE_KEYS
+            yield page, last
+            if last:
+                return
+            after = page[-1].key
+
+    def _tell(self, event: str, **fields: str) -> None:
+        """Log a warning, but not the same one again and again."""
+        text = str(fields)
+        if text != self._told:
+            log.warning(event, **fields)
+        self._told = text
+
+
+def _check_old(page: Sequence[Stored], before_ms: int) -> None:
+    if any(stored.record.live and stored.record.committed_at_ms >= before_ms for stored in page):
+        raise ContendedError("the group was committed to meanwhile")

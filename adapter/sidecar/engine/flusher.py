@@ -1,0 +1,309 @@
+"""Brings dirty keys to the Meta Service: at most one attempt per interval, only what changed, newest values.
+
+A key becomes clean only by an acknowledgement of at least its value (invariant 3). Whatever goes wrong, what was not
+acknowledged stays dirty (4). What a part of the Meta Service does not answer is tried again less and less often, and does not
+hold up the rest. Never blocks a commit.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TransientError
+from adapter.meta.client import MetaClient
+from adapter.meta.epochless import save
+from adapter.meta.packed import Chunk, Outcomes, chunks
+from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveOutcome, Status
+from adapter.runtime.backoff import pause_s
+from adapter.runtime.clocks import REAL, Clocks
+from adapter.runtime.retry import retrying
+from adapter.runtime.slices import in_slices, others
+from adapter.runtime.wording import counted
+from adapter.sidecar.config import FlushSection
+from adapter.sidecar.engine.changes import Begun, Reconcile
+from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.store import OffsetCache
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 250  # acknowledged entries, before others have their turns: some 2 ms, when their epochs are stored
+
+Batch = Mapping[GroupKey, Mapping[str, Held]]
+
+
+@dataclass
+class _Outcome:
+    """What one flush found out."""
+
+    acknowledged: int = 0
+    refused: int = 0
+    why_refused: str = ""
+    unanswered: int = 0
+    why_unanswered: str = ""
+
+
+class Flusher:
+    """The flush loop, and flushes on demand. One flush at a time."""
+
+    def __init__(
+        self,
+        section: FlushSection,
+        cache: OffsetCache,
+        dirty: DirtyKeys,
+        committer: Committer,
+        meta: MetaClient,
+        metrics: AdapterMetrics,
+        clocks: Clocks = REAL,
+        journal: Journal = NO_JOURNAL,
+    ) -> None:
+        self._section = section
+        self._cache = cache
+        self._dirty = dirty
+        self._committer = committer
+        self._meta = meta
+        self._metrics = metrics
+        self._journal = journal
+        self._clock = clocks.monotonic
+        self._now_ms = clocks.now_ms
+        self._lock = anyio.Lock()
+        self._refused_since = 0.0
+        # When what is set aside is tried again, 0 when nothing is; and how often in a row that has failed.
+        self._aside_until = 0.0
+        self._aside_tries = 0
+        # False until the recovery has seen every key: before, the store may hold dirty keys that `dirty` does not know.
+        self.tracks_all = False
+        # What was still dirty then: a Meta Service without epochs may hold more of it.
+        self.uncompared: set[OffsetKey] = set()
+        self._carried = 0  # all up to this write is in the Meta Service once the save under way is applied
+        self.last_error = ""
+        self.last_flush_at_ms = 0
+        self.last_flush_seconds = 0.0
+
+    @property
+    def covered_seq(self) -> int:
+        """The newest write up to which the Meta Service has everything, or gets it with the save under way. Rather too low."""
+        if self.tracks_all and not self._dirty:
+            return self._cache.seq
+        return max(self._cache.flushed_seq, self._carried if self.tracks_all else 0)
+
+    async def run(self) -> None:
+        """Flush once per interval; after a failure back off, always with the values that are newest by then."""
+        interval_s = self._section.interval_ms / 1000
+        policy = retrying("flush", first_s=interval_s, max_s=max(self._section.backoff_max_ms / 1000, interval_s))
+        next_at = self._clock() + interval_s
+        while True:
+            await anyio.sleep(max(next_at - self._clock(), 0))
+            # At most one a tick (5): a flush that is slower than the interval, or was retried, skips the ticks it missed.
+            now = self._clock()
+            next_at = max(next_at, now - interval_s) + interval_s
+            refused_too = self._dirty.refused > 0 and now >= self._refused_since + self._section.refused_retry_ms / 1000
+            aside_too = 0 < self._aside_until <= now
+            if self._dirty.waiting or refused_too or aside_too:
+                await policy(self.flush_once, refused_too=refused_too, aside_too=aside_too)
+
+    async def flush_once(self, *, refused_too: bool = False, aside_too: bool = False) -> int:
+        """Send what is dirty now, or what was refused or set aside before as well; returns how many keys were acknowledged.
+
+        Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again. What alone
+        got no answer is no error: its group is set aside, see `dirty`.
+        """
+        async with self._lock:
+            if refused_too:
+                self._dirty.retry_refused()
+            if aside_too:
+                self._dirty.take_up()
+                self._aside_until = 0.0
+            if not self._dirty.waiting:
+                return 0
+            seq = self._cache.seq
+            batch = self._dirty.take()
+            outcome = _Outcome()
+            started = self._clock()
+            try:
+                await self._send(batch, outcome, self._covers(seq))
+            except TransientError as error:
+                self.last_error = str(error)
+                self._metrics.flush_failed()
+                raise
+            finally:
+                self._carried = 0
+                self._settle(outcome, started)
+            self._finish(seq, started, outcome)
+        return outcome.acknowledged
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Meanwhile no flush of this adapter is under way, so that none can be behind what is done here (invariant 7)."""
+        async with self._lock:
+            yield
+
+    async def flush_all(self) -> int:
+        """Send what is dirty and what was refused or set aside before; returns how many keys were acknowledged.
+
+        Raises MetaUnavailableError, also when a part has no answer; RefusedError when the Meta Service refuses something again.
+        """
+        flushed = await self.flush_once(refused_too=True, aside_too=True)
+        if self._dirty.some_aside:
+            raise MetaUnavailableError(f"{counted(self._dirty.aside, 'offset')} without an answer: {self.last_error}")
+        if self._dirty.refused:
+            raise RefusedError(f"{counted(self._dirty.refused, 'offset')} refused: {self.last_error}")
+        return flushed
+
+    async def drain(self, deadline_s: float) -> int:
+        """Flush until nothing is dirty or `deadline_s` seconds have passed; returns how many keys are left."""
+        interval_s = self._section.interval_ms / 1000
+        with anyio.move_on_after(deadline_s):
+            while len(self._dirty):
+                try:
+                    await retrying("drain", first_s=interval_s, max_s=1.0, limit_s=deadline_s)(self.flush_all)
+                except AdapterError as error:
+                    self.last_error = str(error)
+                    break
+        return len(self._dirty)
+
+    async def rescue(self) -> int:
+        """Send all that is dirty while nothing can be written here; returns how many keys are left.
+
+        For a store whose files are gone: nothing else has what was acknowledged into them. Raises MetaUnavailableError.
+        """
+        async with self._lock:
+            self._dirty.retry_refused()
+            self._dirty.take_up()
+            outcome = _Outcome()
+            try:
+                await self._send(self._dirty.take(), outcome, 0, adopt=False)
+            finally:
+                self._dirty.settle()
+        return len(self._dirty)
+
+    async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True) -> None:
+        """Send a batch; the last save of it brings all up to the write `carried`."""
+        unsent = sum(map(len, batch.values()))
+        async for chunk in chunks(batch, self._section.max_batch_bytes):
+            unsent -= len(chunk)
+            self._carried = 0 if unsent else carried
+            try:
+                with self._metrics.save_call("flush", len(chunk)):
+                    results = await save(self._meta, chunk, uncompared=self._is_uncompared)
+            except RefusedError as error:
+                async for entries in in_slices(chunk):
+                    for entry in entries:
+                        self._refuse(entry.key, str(error), outcome)
+            else:
+                self._journal.flushed(chunk, results)
+                await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
+
+    async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome, *, adopt: bool) -> None:
+        """Take each answer in. What stands there and not here is brought into the cache: only then it is acknowledged."""
+        self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.others))
+        for runs in chunk.without(results.others, AT_ONCE):
+            await self._acknowledge_runs(runs, outcome, adopt=adopt)
+            await others()
+        standing: list[tuple[OffsetKey, OffsetRecord | None]] = []
+        async for answers in in_slices(list(results.others.items())):
+            for status, count in Counter(result.status for _, result in answers).items():
+                self._metrics.results[status].inc(count)
+            for at, result in answers:
+                key, record, _ = chunk[at]
+                if not result.status.acknowledged:
+                    self._leave(key, result, outcome)
+                elif result.standing is None or result.standing == record or not adopt:
+                    self._acknowledge(key, outcome)
+                else:
+                    standing.append((key, result.standing))
+                    if result.status is Status.SUPERSEDED:
+                        log.info("flush.superseded", key="/".join(key), sent=record.position, stands=result.standing.position)
+        async for adopted in in_slices(standing):
+            await self._committer.submit(Reconcile(adopted))
+            for key, _ in adopted:
+                self._acknowledge(key, outcome)
+
+    async def _acknowledge_runs(self, runs: Sequence[Run], outcome: _Outcome, *, adopt: bool) -> None:
+        """Acknowledge what stands as it was sent. An epoch that was unknown is known now."""
+        begun = [found for run in runs if (found := _unknown(run)).shards] if adopt else []
+        if begun:
+            await self._committer.submit(Begun(begun))
+        for group, shards, _ in runs:
+            self._dirty.acknowledge_all(group, shards)
+            if self.uncompared:
+                self.uncompared.difference_update(OffsetKey(*group, shard) for shard in shards)
+            outcome.acknowledged += len(shards)
+
+    def _acknowledge(self, key: OffsetKey, outcome: _Outcome) -> None:
+        self._dirty.acknowledge(key)
+        self.uncompared.discard(key)
+        outcome.acknowledged += 1
+
+    def _leave(self, key: OffsetKey, result: SaveOutcome, outcome: _Outcome) -> None:
+        why = f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip()
+        if result.status is not Status.UNAVAILABLE:
+            self._refuse(key, why, outcome)
+            return
+        self._dirty.set_aside(key.group_key)
+        outcome.unanswered += 1
+        outcome.why_unanswered = why
+
+    def _refuse(self, key: OffsetKey, why: str, outcome: _Outcome) -> None:
+        self._dirty.refuse(key)
+        outcome.refused += 1
+        outcome.why_refused = why
+
+    def _is_uncompared(self, key: OffsetKey) -> bool:
+        return not self.tracks_all or key in self.uncompared
+
+    def _covers(self, seq: int) -> int:
+        """Of the writes up to `seq`, which were sent: those up to which none is refused or set aside."""
+        if self._dirty.some_aside:
+            return 0  # which of it is the oldest is not worth a look at all of it
+        floor = self._dirty.lowest_refused_seq()
+        return seq if floor is None else min(seq, floor - 1)
+
+    def _settle(self, outcome: _Outcome, started: float) -> None:
+        self._dirty.settle()
+        if outcome.refused:
+            self._refused_since = self._clock()
+            self.last_error = outcome.why_refused
+            log.warning("flush.refused", entries=outcome.refused, example=outcome.why_refused)
+        if outcome.unanswered:
+            self.last_error = outcome.why_unanswered
+            log.warning("flush.unanswered", entries=outcome.unanswered, example=outcome.why_unanswered)
+        self._pace(outcome, started)
+
+    def _pace(self, outcome: _Outcome, started: float) -> None:
+        """Decide when what is set aside is tried again. That is settled while it waits, whatever other groups join it.
+
+        A try may take as long as a call may: at least half of the time is left to the others.
+        """
+        if self._aside_until:
+            return
+        self._aside_tries = self._aside_tries + 1 if outcome.unanswered else 0
+        if outcome.unanswered:
+            interval_s = self._section.interval_ms / 1000
+            pause = pause_s(self._aside_tries, interval_s, self._section.backoff_max_ms / 1000)
+            now = self._clock()
+            self._aside_until = now + max(pause, now - started)
+
+    def _finish(self, seq: int, started: float, outcome: _Outcome) -> None:
+        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside."""
+        if outcome.unanswered:
+            self._metrics.flush_failed()
+        if self.tracks_all:
+            self._cache.flushed_seq = max(self._cache.flushed_seq, self._covers(seq))
+        self.last_flush_seconds = self._clock() - started
+        self.last_flush_at_ms = self._now_ms()
+        self._metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)
+        if not (outcome.refused or self._dirty.some_aside):
+            self.last_error = ""
+
+
+def _unknown(run: Run) -> Run:
+    """Of a run the records of unknown epoch."""
+    places = [at for at, (fields, _, _) in enumerate(run.held) if not fields[0]]
+    return Run(run.group, [run.shards[at] for at in places], [run.held[at] for at in places])

@@ -1,0 +1,260 @@
+"""Loads what the Meta Service has of groups into the local store: the first time somebody needs one, and for whom it waits."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import repeat
+from typing import NamedTuple
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, TimedOutError
+from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.runtime.coalescing import Combiner
+from adapter.runtime.retry import retrying
+from adapter.runtime.slices import in_slices
+from adapter.sidecar.engine.changes import Columns, Commit, Load
+from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.storage.store import OffsetCache
+
+LOAD_GROUPS = 256  # groups fetched by one call
+
+# After which a load that meets removals again and again is given up: one that a commit waits for, and any other.
+LOAD_LIMIT_S, LARGE_LIMIT_S = 1.0, 30.0
+
+log = structlog.get_logger(__name__)
+
+LOAD_KEYS = 2_000  # named ones that are loaded at once
+
+SLOW_PAGES = 4  # tries of a page in the middle of a load, each for half as much
+
+
+class Wanted(NamedTuple):
+    """Shards of a group, and all shards of some topics; nothing named means all of the group. Reads know no topics."""
+
+    group: GroupKey
+    shards: Sequence[str]
+    topics: Sequence[str] = ()
+
+    @property
+    def keys(self) -> list[OffsetKey]:
+        """The keys of the named shards."""
+        return [OffsetKey(*self.group, shard) for shard in self.shards]
+
+
+async def _until_settled(load: Callable[[], Awaitable[None]], limit_s: float) -> None:
+    """Load again from the beginning when keys were removed meanwhile. Raises ContendedError when that goes on for too long."""
+    await retrying("load", first_s=0.001, max_s=0.05, limit_s=limit_s, on=ContendedError)(load)
+
+
+def _in_parts(wanted: Wanted) -> Iterator[Wanted]:
+    """Of bounded size."""
+    if not wanted.shards:
+        yield wanted
+    for at in range(0, len(wanted.shards), LOAD_KEYS):
+        yield Wanted(wanted.group, wanted.shards[at : at + LOAD_KEYS])
+
+
+class GroupLoader:
+    """Brings groups, or named keys, from the Meta Service into the cache. Concurrent loads share calls.
+
+    A group that does not fit into one page is large: for a commit only the keys are loaded that it has. What a load has adopted
+    before it failed stays: it is merged.
+    """
+
+    def __init__(self, cache: OffsetCache, committer: Committer, meta: MetaClient) -> None:
+        self._cache = cache
+        self._committer = committer
+        self._meta = meta
+        self._large: set[GroupKey] = set()
+        self._for_commits: Combiner[Wanted, None] = Combiner(self._load_for_commits, max_items=LOAD_GROUPS)
+        self._for_reads: Combiner[Wanted, bool] = Combiner(self._load_for_reads, max_items=LOAD_GROUPS)
+        self._large_loads: Combiner[GroupKey, None] = Combiner(self._load_large, max_items=LOAD_GROUPS)
+
+    async def run(self) -> None:
+        """Serve loads until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            for combiner in (self._for_commits, self._for_reads, self._large_loads):
+                tasks.start_soon(combiner.run)
+
+    def is_loaded(self, group: GroupKey) -> bool:
+        """True when all that the Meta Service holds of the group is known here."""
+        return group in self._committer.loaded.groups
+
+    async def load(self, group: GroupKey) -> None:
+        """Merge the Meta Service's values of the group into the cache, for a read. See `load_wanted`."""
+        await self.load_wanted([Wanted(group, ())])
+
+    async def load_wanted(self, wanted: Sequence[Wanted]) -> None:
+        """Merge the Meta Service's values of whole groups, and of exactly the shards that are named, into the cache, for a read.
+
+        Raises MetaUnavailableError, and ContendedError when keys keep being removed meanwhile.
+        """
+        async for parts in in_slices([part for one in wanted for part in _in_parts(one)]):
+            for complete, part in zip(await asyncio.gather(*map(self._for_reads.submit, parts)), parts, strict=True):
+                if not complete:
+                    await self._large_loads.submit(part.group)
+
+    async def load_patiently(self, *wanted: Wanted) -> None:
+        """The same in calls of its own, for whom no commit and no other read waits."""
+        for part in (part for one in wanted for part in _in_parts(one) if part.shards):
+            await self._load_keys(part.keys)
+        groups = list(dict.fromkeys(one.group for one in wanted if not one.shards))
+        for at in range(0, len(groups), LOAD_GROUPS):
+            await self._load_groups(groups[at : at + LOAD_GROUPS])
+
+    def must_load(self, commit: Commit) -> bool:
+        """True when a group of the commit has to be loaded first, see `load_for`."""
+        return any(map(self._must_load_any, commit.columns)) or any(
+            self._must_load(key, offered.epoch) for key, offered in commit.entries
+        )
+
+    async def load_for(self, commit: Commit) -> None:
+        """Load the groups of keys that are not local, or that their consumer knows in a later epoch, so that epochs are known.
+
+        Of large groups only these keys. What cannot be loaded now is not waited for: its keys go in with epoch 0.
+        """
+        missing: dict[GroupKey, dict[str, None]] = {}
+        for key, offered in commit.entries:
+            if self._must_load(key, offered.epoch):
+                missing.setdefault(key.group_key, {})[key.shard] = None
+        for columns in commit.columns:
+            missing.setdefault(columns.group, {}).update(dict.fromkeys(self._missing_of(columns)))
+        for group, shards in missing.items() if self._meta.available else ():
+            if not shards:
+                continue
+            try:
+                await self._for_commits.submit(Wanted(group, list(shards)))
+            except AdapterError as error:
+                log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
+                break
+
+    def _must_load_any(self, columns: Columns) -> bool:
+        return next(self._missing_of(columns), None) is not None
+
+    def _missing_of(self, columns: Columns) -> Iterator[str]:
+        loaded = columns.group in self._committer.loaded.groups
+        if not columns.epochs and loaded:
+            return
+        held = self._cache.hold_all(columns.group, columns.shards)
+        absent = self._committer.loaded.absent
+        for shard, epoch in zip(columns.shards, columns.epochs or repeat(0), strict=False):
+            found = held[shard][0]
+            if found is None:
+                if epoch or not (loaded or OffsetKey(*columns.group, shard) in absent):
+                    yield shard
+            elif epoch > found[0]:
+                yield shard
+
+    def _must_load(self, key: OffsetKey, epoch: int) -> bool:
+        if key.group_key in self._committer.loaded.groups and not epoch:
+            return False
+        standing = self._cache.get(key)
+        if standing is None:
+            return bool(epoch) or not self._committer.loaded.knows_absent(key)
+        return epoch > standing.epoch
+
+    async def _load_for_commits(self, wanted: Sequence[Wanted]) -> list[None]:
+        whole = list(dict.fromkeys(part.group for part in wanted if part.group not in self._large))
+        if whole:
+            await self._load_small(whole, patient=False)
+        await self._load_parts([part for part in wanted if part.group in self._large], patient=False)
+        return [None] * len(wanted)
+
+    async def _load_for_reads(self, wanted: Sequence[Wanted]) -> list[bool]:
+        """Whether each is loaded now; what is not is large."""
+        await self._load_parts([part for part in wanted if part.shards])
+        whole = list(dict.fromkeys(part.group for part in wanted if not part.shards and part.group not in self._large))
+        if whole:
+            await self._load_small(whole)
+        return [bool(part.shards) or part.group not in self._large for part in wanted]
+
+    async def _load_large(self, groups: Sequence[GroupKey]) -> list[None]:
+        for group in dict.fromkeys(groups):
+            await self._load_groups([group])
+        return [None] * len(groups)
+
+    async def _load_parts(self, wanted: Sequence[Wanted], *, patient: bool = True) -> None:
+        """Named keys, many in a call."""
+        keys: dict[OffsetKey, None] = {}
+        for part in wanted:
+            keys.update(dict.fromkeys(part.keys))
+            if len(keys) >= KEYS_AT_ONCE or part is wanted[-1]:
+                await self._load_keys(list(keys), patient=patient)
+                keys = {}
+
+    async def _load_keys(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> None:
+        async def load() -> None:
+            forgets = self._committer.loaded.forgets
+            found = await self._meta.get(keys, patient=patient)
+            # Of a key that is here an absence says nothing: its own flush may be under way.
+            news: list[tuple[OffsetKey, OffsetRecord | None]] = []
+            async for some in in_slices(keys):
+                news += [(key, found.get(key)) for key in some if key in found or self._cache.get(key) is None]
+            await self._adopt((), news, forgets)
+
+        await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
+
+    async def _load_groups(self, groups: Sequence[GroupKey]) -> None:
+        """All pages of all groups."""
+
+        async def load() -> None:
+            forgets = self._committer.loaded.forgets
+            left, after = groups, b""
+            while left:
+                page = await self._page(left, after)
+                await self._adopt(left[: len(left) - len(page.left)], page.entries, forgets)
+                left, after = page.left, page.after
+
+        await _until_settled(load, LARGE_LIMIT_S)
+        self._large -= set(groups)
+
+    async def _load_small(self, groups: Sequence[GroupKey], *, patient: bool = True) -> None:
+        """The groups that are no larger than a page; the others are noted as large."""
+
+        async def load() -> None:
+            forgets = self._committer.loaded.forgets
+            left, after, of_first = groups, b"", 0
+            until = anyio.current_time() + LOAD_LIMIT_S
+            while left:
+                try:
+                    page = await (self._page(left, after) if patient else self._meta.groups_page(left, after, patient=False))
+                except TimedOutError:
+                    self._large.update(left[:1])  # too large for this time
+                    raise
+                complete = left[: len(left) - len(page.left)]
+                await self._adopt(complete, page.entries, forgets)
+                if complete:
+                    of_first = 0
+                left, after = page.left, page.after
+                if after:
+                    of_first += sum(key.group_key == left[0] for key, _ in page.entries)
+                    if of_first >= LOAD_ROWS:
+                        self._large.add(left[0])
+                        left, after, of_first = left[1:], b"", 0
+                if left and not patient and anyio.current_time() > until:
+                    raise MetaUnavailableError(
+                        f"{len(left)} groups are not loaded after {LOAD_LIMIT_S:g} s: no commit waits longer"
+                    )
+
+        await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
+
+    async def _page(self, groups: Sequence[GroupKey], after: bytes) -> GroupsPage:
+        """A page; again, with half as much, when it takes too long in the middle of a load."""
+        attempts = SLOW_PAGES if after else 1
+        while True:
+            try:
+                return await self._meta.groups_page(groups, after)
+            except TimedOutError:
+                attempts -= 1
+                if not attempts:
+                    raise
+
+    async def _adopt(
+        self, groups: Sequence[GroupKey], entries: Sequence[tuple[OffsetKey, OffsetRecord | None]], forgets: int
+    ) -> None:
+        async for some in in_slices(entries):
+            self._committer.apply(Load((), some, forgets))
+        # Only now: a group is loaded when all its pages are adopted, and nothing of it was removed since the first was asked for.
+        await self._committer.submit(Load(groups, (), forgets))

@@ -1,0 +1,105 @@
+"""The hand-over of shards: a broker that loses one persists and removes it here; the next one reads it from the store."""
+
+from collections.abc import Iterator, Sequence
+
+from adapter.errors import ContendedError, MetaUnavailableError, RefusedError
+from adapter.model.codec import group_prefix
+from adapter.model.records import GroupKey, OffsetKey
+from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
+from adapter.runtime.retry import retrying
+from adapter.runtime.slices import others
+from adapter.sidecar.engine.changes import Forget
+from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.flusher import Flusher
+from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.storage.store import OffsetCache
+
+REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left alone
+
+
+class Ownership:
+    """Persists and removes keys; never removes one that the Meta Service does not have."""
+
+    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, committer: Committer, flusher: Flusher, large: LargeCalls) -> None:
+        self._cache = cache
+        self._dirty = dirty
+        self._committer = committer
+        self._flusher = flusher
+        self._large = large
+
+    async def persist(self, wanted: Sequence[Wanted]) -> None:
+        """Return when the Meta Service has at least the values that these shards have now.
+
+        Raises MetaUnavailableError, also when one of them has no answer, or RefusedError when the Meta Service refuses one.
+        """
+        if not any(self._dirty.any_of(part.group, part.shards) for part in wanted):
+            return
+        await self._flusher.flush_once(refused_too=True, aside_too=True)
+        # In one turn with the end of the flush: what it left may be on its way again in the next.
+        for part in wanted:
+            if unanswered := self._dirty.aside_of(part.group, part.shards):
+                raise MetaUnavailableError(f"{_name(part, unanswered)}: has no answer: {self._flusher.last_error}")
+            if refused := self._dirty.refused_of(part.group, part.shards):
+                raise RefusedError(f"{_name(part, refused)}: {self._flusher.last_error}")
+
+    async def remove(self, wanted: Sequence[Wanted]) -> int:
+        """Persist these shards, then forget them locally, a slice at a time; returns how many keys were removed.
+
+        Raises as `persist` does, and ContendedError when commits of a slice keep coming in: nothing of that slice is removed
+        then, and what was removed before is in the Meta Service. OverloadedError when too many do this.
+        """
+        await self.persist(wanted)
+        slices = self._slices(wanted)
+        first = next(slices, None)
+        if first is None:
+            return 0
+        removed = await self._forget(first)
+        more = next(slices, None)
+        if more is not None:
+            async with self._large.one():
+                while more is not None:
+                    removed += await self._forget(more)
+                    await others()
+                    more = next(slices, None)
+        await self._committer.submit(Forget(()))  # with `always`, the one sync for all of them
+        return removed
+
+    async def _forget(self, keys: Sequence[OffsetKey]) -> int:
+        attempts = retrying("remove", first_s=0.001, max_s=0.05, limit_s=REMOVE_LIMIT_S, on=ContendedError)
+        return await attempts(self._forget_once, keys)
+
+    async def _forget_once(self, keys: Sequence[OffsetKey]) -> int:
+        await self.persist(_by_group(keys))
+        return len(self._committer.apply(Forget(keys)))
+
+    def _slices(self, wanted: Sequence[Wanted]) -> Iterator[list[OffsetKey]]:
+        """The keys that may be here, each slice as of when it is asked for."""
+        keys: list[OffsetKey] = []
+        for part in wanted:
+            for found in self._keys(part):
+                keys += found
+                if len(keys) >= SLICE_ROWS:
+                    yield keys
+                    keys = []
+        if keys:
+            yield keys
+
+    def _keys(self, part: Wanted) -> Iterator[list[OffsetKey]]:
+        for at in range(0, len(part.shards), SLICE_ROWS):
+            yield [OffsetKey(*part.group, shard) for shard in part.shards[at : at + SLICE_ROWS]]
+        after: OffsetKey | None = None
+        while not part.shards and (page := self._cache.first(SLICE_ROWS, prefix=group_prefix(part.group), after=after)):
+            yield [stored.key for stored in page]
+            after = page[-1].key
+
+
+def _by_group(keys: Sequence[OffsetKey]) -> list[Wanted]:
+    shards: dict[GroupKey, list[str]] = {}
+    for key in keys:
+        shards.setdefault(key.group_key, []).append(key.shard)
+    return [Wanted(*part) for part in shards.items()]
+
+
+def _name(part: Wanted, shard: str) -> str:
+    return "/".join((*part.group, shard))

@@ -1,0 +1,152 @@
+"""Keeps the local store and the Meta Service known to each other: which store is open here, and whether one of both has lost.
+
+At the start it is asked which store the Meta Service remembers for this broker: another one, or the same one further on, means
+that acknowledged commits are missing here. Later a light call, every few seconds also without commits, finds a Meta Service that
+holds less than it acknowledged; then everything local is compared and pushed again, while commits go on.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError, RefusedError, UnknownCallError
+from adapter.meta.client import MetaClient
+from adapter.model.records import LocalStore
+from adapter.runtime.backoff import jitter
+from adapter.runtime.retry import retrying
+from adapter.sidecar.engine.flusher import Flusher
+from adapter.sidecar.engine.recovery import Recovery
+from adapter.sidecar.storage.store import OffsetCache
+
+log = structlog.get_logger(__name__)
+
+REPORT_S = 5.0  # between two reports, at most
+PAUSE_S = 0.5  # after a report that had no answer
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.1, 2.0  # pauses between attempts to go on with a comparison
+
+
+class MetaWatch:
+    """One local store as one Meta Service knows it."""
+
+    def __init__(
+        self, broker: str, path: Path, cache: OffsetCache, flusher: Flusher, recovery: Recovery, meta: MetaClient
+    ) -> None:
+        self._broker = broker
+        self._path = str(path.absolute())
+        self._cache = cache
+        self._flusher = flusher
+        self._recovery = recovery
+        self._meta = meta
+        self._identified = False
+        self._told_seq = 0  # that the Meta Service has acknowledged, of this store
+        self._others: set[bytes] = set()  # stores that were told of in place of this one
+        self._handled = meta.told.less  # comparisons that began before are covered by the recovery
+        self._refused = ""
+        meta.told.store = self.store
+
+    def store(self) -> LocalStore:
+        """The local store as it is told."""
+        return LocalStore(self._broker, self._path, self._cache.store_id, self._flusher.covered_seq)
+
+    async def recover(self) -> None:
+        """Find out what the Meta Service remembers of this store, then compare all keys. Call it again when it raised."""
+        if not self._identified:
+            try:
+                await self._identify()
+            except RefusedError as error:
+                self._refused_by(error)
+            self._identified = True
+        await self._recovery.run()
+
+    async def run(self, done: Callable[[], None]) -> None:
+        """Report for ever; compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""
+        told = self._meta.told
+        while True:
+            with anyio.move_on_after(REPORT_S * jitter.uniform(0.8, 1)):
+                await told.changed.wait()
+            told.changed = anyio.Event()
+            try:
+                await self.report()
+            except AdapterError as error:
+                log.debug("meta.report", error=str(error))
+                await anyio.sleep(PAUSE_S)
+            while self._handled != told.less:
+                self._handled = told.less
+                await self._compare_again()
+                done()
+
+    async def report(self) -> None:
+        """Ask what is remembered of the local store, then tell how far it is. Raises MetaUnavailableError.
+
+        What is asked first tells nothing: if its answer got lost, it would hide from the next one what was forgotten there.
+        """
+        store = self.store()
+        try:
+            known = await self._report(store._replace(flushed_seq=0))
+        except RefusedError as error:
+            self._refused_by(error)
+            return
+        told_seq, self._told_seq = self._told_seq, 0
+        if known is None:
+            if told_seq:
+                self._lost("remembers nothing of this broker's store any more")
+        elif known.store_id != store.store_id:
+            await self._replace(known)
+        else:
+            self._told_seq = known.flushed_seq
+            if known.flushed_seq < told_seq:
+                self._lost(f"remembers the write {known.flushed_seq} of this broker's store, and had acknowledged {told_seq}")
+        if self._told_seq < store.flushed_seq:
+            await self._report(store)
+            self._told_seq = store.flushed_seq
+
+    async def _report(self, store: LocalStore, replaces: bytes = b"") -> LocalStore | None:
+        known = await self._meta.report_store(store, replaces)
+        return known.store if known else None
+
+    def _refused_by(self, error: RefusedError) -> None:
+        """A server that does not remember stores (RobustMQ) is no error: nothing is noticed by this way then."""
+        self._told_seq = 0
+        if not isinstance(error, UnknownCallError) and str(error) != self._refused:
+            log.error("meta.report_refused", error=str(error), help="a store that was replaced or put back is not noticed")
+        self._refused = str(error)
+
+    async def _identify(self) -> None:
+        store = self.store()
+        known = await self._report(store)
+        if known and known.store_id != store.store_id:
+            await self._cache.note_loss(
+                max(known.flushed_seq, 1),
+                f"the Meta Service remembers another store here, {known.store_id.hex()}, for the broker {self._broker}: "
+                "this one was made anew, or the disk of that one is not mounted",
+            )
+            await self._report(store, known.store_id)
+        elif known and known.flushed_seq > self._cache.seq:
+            await self._cache.note_loss(
+                known.flushed_seq - self._cache.seq,
+                f"the Meta Service has the write {known.flushed_seq} of this store, whose newest is {self._cache.seq}: "
+                "it was put back from an older copy",
+                known.flushed_seq,
+            )
+        self._told_seq = store.flushed_seq
+
+    async def _replace(self, known: LocalStore) -> None:
+        """Take the place of a store that is told of under this broker and path, while this one is open."""
+        if known.store_id not in self._others:
+            self._others.add(known.store_id)
+            self._lost(
+                f"remembers another store of this broker, {known.store_id.hex()}: it was restored from a backup, "
+                "or another adapter has the same `broker` and `cache.path`"
+            )
+        await self._report(self.store(), known.store_id)
+
+    def _lost(self, why: str) -> None:
+        self._meta.told.lost(f"{self._meta.endpoint}: {why}")
+
+    async def _compare_again(self) -> None:
+        self._recovery.again()
+        await retrying("compare", first_s=AGAIN_FIRST_S, max_s=AGAIN_MAX_S, on=AdapterError)(self._recovery.run)
+        report = self._recovery.report
+        log.warning("meta.compared_again", compared=report.compared, pushed=report.pushed, adopted=report.adopted)

@@ -1,0 +1,202 @@
+"""The commit policies: what must have happened before a commit is acknowledged.
+
+WriteBack: the local store has it. WriteThrough: the Meta Service has it.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from adapter.errors import AdapterError
+from adapter.meta import epochless
+from adapter.meta.client import MetaClient, failure_of
+from adapter.model.records import (
+    FIRST_EPOCH,
+    CommitMode,
+    GroupKey,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    resolve,
+)
+from adapter.runtime.coalescing import Combiner
+from adapter.runtime.large_calls import Room
+from adapter.runtime.slices import SLICE, in_slices, others
+from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.engine.changes import Commit, Reconcile, Standing
+from adapter.sidecar.engine.commit_rules import goes_back, place
+from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.engine.group_loader import GroupLoader
+from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.journal.notes import Moved
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.store import OffsetCache
+
+MAX_CALLERS = 1_024  # that share one save
+MAX_SHARED = 5_000  # offsets of one save, unless one caller alone has more: each goes into one message
+MAX_WAITING_BYTES = 64 * 2**20  # of commits that wait for the Meta Service
+
+
+class CommitPolicy(Protocol):
+    """What has to happen before a commit is acknowledged."""
+
+    async def commit(self, commit: Commit) -> list[Standing]:
+        """Make it so. Returns what stands, entry by entry."""
+
+
+class WriteBack:
+    """Cached: acknowledged when the local store has it; the flusher brings it to the Meta Service."""
+
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+
+    async def commit(self, commit: Commit) -> list[Standing]:
+        """Commit locally. Raises what `Committer.submit` raises."""
+        return await self._committer.submit(commit)
+
+
+class WriteThrough:
+    """Acknowledged when the Meta Service has it. Concurrent commits share one save call."""
+
+    def __init__(
+        self,
+        committer: Committer,
+        cache: OffsetCache,
+        meta: MetaClient,
+        metrics: AdapterMetrics,
+        journal: Journal = NO_JOURNAL,
+    ) -> None:
+        self._committer = committer
+        self._cache = cache
+        self._meta = meta
+        self._metrics = metrics
+        self._journal = journal
+        self._combiner: Combiner[Commit, list[Standing]] = Combiner(
+            self._save, max_items=MAX_CALLERS, weight=_size, max_weight=MAX_SHARED
+        )
+        self.run = self._combiner.run
+
+    async def commit(self, commit: Commit) -> list[Standing]:
+        """Commit to the Meta Service, then locally.
+
+        Raises MetaUnavailableError, also when an entry has no answer: the commit does not count, though the Meta Service may have
+        applied it. RefusedError when it refused an entry. Else what `Committer.submit` raises.
+        """
+        if commit.members:
+            # First, and durably: a member of an older generation must not come in behind this one.
+            await self._committer.submit(Commit((), commit.mode, commit.members))
+        return await self._combiner.submit(commit)
+
+    async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
+        offers: dict[OffsetKey, OffsetRecord] = {}
+        planned = []
+        done = 0
+        for commit in commits:
+            planned.append(self._plan(commit, offers))
+            done += commit.size
+            if done >= SLICE:
+                await others()
+                done = 0
+        if not offers:
+            return planned
+        entries = [SaveEntry(key, record) for key, record in offers.items()]
+        with self._metrics.save_call("write_through", len(entries)):
+            outcomes = await epochless.save(self._meta, entries)
+        self._journal.moved("rewind", self._rewinds(entries, outcomes))
+        self._journal.flushed(entries, outcomes)
+        by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
+        acknowledged = [(key, outcome.standing) for key, outcome in by_key.items() if outcome.status.acknowledged]
+        async for some in in_slices(acknowledged):
+            await self._committer.submit(Reconcile(some))
+        return [plan if isinstance(plan, AdapterError) else _answer(plan, by_key) for plan in planned]
+
+    def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:
+        """Decide one caller's commit against the local values and the callers before it; all or nothing."""
+        try:
+            self._committer.check_members(commit.members)
+            plan = [(key, self._place(key, offered, offers, commit.mode)) for key, offered in commit.offered()]
+        except AdapterError as error:
+            return error
+        offers.update(plan)
+        return [Standing(key, record) for key, record in plan]
+
+    def _rewinds(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> list[Moved]:
+        """Those of a save that is not adopted here yet."""
+        return [
+            Moved(key, before, outcome.standing or record)
+            for (key, record, _), outcome in zip(entries, outcomes, strict=True)
+            if record.epoch > FIRST_EPOCH
+            and outcome.status is Status.APPLIED
+            and (before := self._cache.get(key))
+            and goes_back(before, record)
+        ]
+
+    def _place(
+        self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], mode: CommitMode
+    ) -> OffsetRecord:
+        standing = offers[key] if key in offers else self._cache.get(key)
+        return place(key, offered, standing, mode, self._committer.loaded)
+
+
+class Router:
+    """Sends each group's commits to the policy that the configuration names for it."""
+
+    def __init__(self, config: AdapterConfig, loader: GroupLoader, committer: Committer, write_through: CommitPolicy) -> None:
+        # For commits that wait for the Meta Service. Who takes it is the server: it can stop reading.
+        self.room = Room("commits that are written through", MAX_WAITING_BYTES)
+        self._loader = loader
+        self._committer = committer
+        self._write_back = WriteBack(committer)
+        self._write_through = write_through
+        self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
+        self._all_cached = config.mode == "cached" and not config.policy
+        # Commits of loaded groups wait for nothing.
+        self.at_once = self._all_cached and not committer.syncs_each
+
+    def commit_at_once(self, commit: Commit) -> list[Standing] | None:
+        """Commit a batch for which nothing has to be awaited, as most are; None when something has to."""
+        if not self.at_once or self._loader.must_load(commit):
+            return None
+        return self._committer.apply(commit)
+
+    async def prepare(self, commit: Commit) -> None:
+        """Load the groups of keys that are not local. Commits made in the order of their preparation apply in this order."""
+        await self._loader.load_for(commit)
+
+    def writes_through(self, group: GroupKey) -> bool:
+        """True for a group whose commits wait for the Meta Service."""
+        return not self._all_cached and self._mode_of(*group) == "write_through"
+
+    async def commit(self, commit: Commit) -> list[Standing]:
+        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail."""
+        if self._all_cached:
+            return await self._write_back.commit(commit)
+        standing: list[Standing] = []
+        for policy, through in ((self._write_through, True), (self._write_back, False)):
+            part = commit._replace(
+                entries=[entry for entry in commit.entries if self.writes_through(entry[0].group_key) is through],
+                columns=[columns for columns in commit.columns if self.writes_through(columns.group) is through],
+            )
+            if part.entries or part.columns:
+                standing += await policy.commit(part)
+        return standing
+
+
+def _size(commit: Commit) -> int:
+    return commit.size
+
+
+def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) -> list[Standing] | AdapterError:
+    answer = []
+    for key, record in plan:
+        outcome = outcomes[key]
+        if not outcome.status.acknowledged:
+            return failure_of(key, outcome)
+        if outcome.status is Status.APPLIED and record is not None:
+            # A later caller of the same save may have gone further: this one was applied all the same.
+            answer.append(Standing(key, resolve(record, outcome.standing)))
+        else:
+            answer.append(Standing(key, outcome.standing))
+    return answer

@@ -1,0 +1,122 @@
+"""Reads: from the cache, from the Meta Service, and the group loads that teach the cache a key's epoch."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from adapter.errors import NotReadyError, TooLargeError
+from adapter.model.codec import group_prefix
+from adapter.model.records import OffsetKey, OffsetRecord, ReadMode
+from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
+from adapter.runtime.slices import others
+from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
+from adapter.sidecar.storage.store import OffsetCache
+
+R = TypeVar("R")
+
+
+GROUP_ROWS = 5  # that looking for a group takes as long as
+
+
+class OffsetReader:
+    """Answers reads in the three modes."""
+
+    def __init__(self, cache: OffsetCache, loader: GroupLoader, large: LargeCalls) -> None:
+        self._cache = cache
+        self._loader = loader
+        self._large = large
+        self.recovered = False
+
+    async def read(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[tuple[OffsetKey, OffsetRecord]]:
+        """The live offsets, in the order asked for; absent ones are left out.
+
+        Raises MetaUnavailableError or NotReadyError when the Meta Service had to be asked and could not: unknown is not absent.
+        """
+        await self.ask(wanted, mode)
+        return [entry for rows in self.slices(wanted) for entry in rows if entry[1].live]
+
+    async def ask(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
+        """Bring from the Meta Service what a read in this mode must not miss. Raises what `read` does."""
+        asked = []
+        for at, part in enumerate(wanted, start=1):
+            if await self._must_ask(part, mode):
+                asked.append(part)
+            if at % SLICE_ROWS == 0:
+                await others()
+        if asked:
+            if not self.recovered:
+                raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
+            await self._loader.load_wanted(asked)
+
+    async def answer(
+        self,
+        wanted: Sequence[Wanted],
+        make: Callable[[OffsetKey, OffsetRecord], R],
+        size: Callable[[R], int],
+        context: object = None,
+    ) -> list[R]:
+        """A row of each live offset that is here, in the order asked for; `size` gives the bytes of one in an answer.
+
+        Raises TooLargeError, and OverloadedError when too many ask for much at the same time.
+        """
+        slices = self.slices(wanted)
+        found = next(slices, [])
+        if next(slices, None) is None:
+            return [make(key, record) for key, record in found if record.live]
+        del found, slices  # who waits holds nothing but its request
+        rows: list[R] = []
+        left = MAX_BYTES
+        async with self._large.one(context=context):
+            for some in self.slices(wanted):
+                made = [make(key, record) for key, record in some if record.live]
+                rows += made
+                left -= sum(map(size, made))
+                if len(rows) > MAX_ROWS or left < 0:
+                    raise TooLargeError(
+                        f"groups: have more than the {MAX_ROWS:,} offsets or {MAX_BYTES:,} bytes of one answer: name some of the "
+                        "shards in each of several calls, or use ListOffsets, which has pages"
+                    )
+                await others()
+        return rows
+
+    async def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:
+        if mode is ReadMode.STORE:
+            return True
+        if mode is ReadMode.MEMORY and self._cache.loss is None:
+            return False
+        # After a loss even MEMORY asks for what is absent: it may be absent because it was lost.
+        if not wanted.shards:
+            return not self._loader.is_loaded(wanted.group)
+        for at in range(0, len(wanted.shards), SLICE_ROWS):
+            if at:
+                await others()
+            if any(self._cache.get(OffsetKey(*wanted.group, shard)) is None for shard in wanted.shards[at : at + SLICE_ROWS]):
+                return True
+        return False
+
+    def slices(self, wanted: Iterable[Wanted]) -> Iterator[list[tuple[OffsetKey, OffsetRecord]]]:
+        """What is here, tombstones included, in slices, each of which is read when it is asked for and takes about a millisecond.
+
+        Between two of them anything may happen, also to the store.
+        """
+        rows: list[tuple[OffsetKey, OffsetRecord]] = []
+        room = SLICE_ROWS
+        for part in wanted:
+            names, after, done = iter(part.shards), None, False
+            while not done:
+                if part.shards:
+                    keys = [OffsetKey(*part.group, shard) for shard in islice(names, room)]
+                    rows += [(key, record) for key in keys if (record := self._cache.get(key)) is not None]
+                    looked_at = len(keys)
+                else:
+                    page = self._cache.first(room, prefix=group_prefix(part.group), after=after)
+                    rows += [(key, record) for key, record, _ in page]
+                    looked_at = len(page)
+                    after = page[-1].key if page else None
+                done = looked_at < room
+                room -= looked_at + GROUP_ROWS
+                if room <= 0:
+                    yield rows
+                    rows, room = [], SLICE_ROWS
+        if rows:
+            yield rows

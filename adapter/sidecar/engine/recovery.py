@@ -1,0 +1,187 @@
+"""Compares every local key with the Meta Service: pushes what is larger here, adopts what is larger there.
+
+Streams: a piece at a time, in key order, see `comparing`. What it compares it takes from the store on disk, never from an
+in-memory set, which is empty after a restart.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from adapter.errors import AdapterError, TransientError, leaves
+from adapter.meta.client import MetaClient
+from adapter.model.records import OffsetKey, OffsetRecord, as_seen, meet
+from adapter.runtime.slices import in_slices
+from adapter.sidecar.engine.changes import Load
+from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGroups
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.flusher import Flusher
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.write_batch import Stored
+
+log = structlog.get_logger(__name__)
+
+PROGRESS_S = 2.0  # between two log lines of a long recovery
+
+
+@dataclass
+class RecoveryReport:
+    """Keys compared so far, of about `of`, and what became of them. `failed` ones could not be pushed; they are dirty."""
+
+    compared: int = 0
+    pushed: int = 0
+    adopted: int = 0
+    equal: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    done: bool = False
+    of: int = 0
+
+
+class Recovery:
+    """A comparison of all local keys; after a failure it goes on where it was."""
+
+    def __init__(
+        self,
+        cache: OffsetCache,
+        dirty: DirtyKeys,
+        committer: Committer,
+        flusher: Flusher,
+        meta: MetaClient,
+        *,
+        batch_keys: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cache = cache
+        self._dirty = dirty
+        self._committer = committer
+        self._flusher = flusher
+        self._meta = meta
+        self._clock = clock
+        self._batch_keys = batch_keys
+        self._source: Source | None = None
+        self._push_from = 0.0
+        self.report = RecoveryReport(of=cache.keys)
+
+    def again(self) -> None:
+        """Begin anew with all keys: the Meta Service holds less than it acknowledged, so nothing counts as flushed (3)."""
+        self._source = None
+        self._push_from = 0.0
+        self.report = RecoveryReport(of=self._cache.keys)
+        self._flusher.tracks_all = False
+        self._cache.forget_flushed()
+
+    async def run(self) -> RecoveryReport:
+        """Compare from the last finished batch to the end.
+
+        Raises MetaUnavailableError, or ContendedError when keys were removed meanwhile; call it again to go on.
+        """
+        started = self._clock() - self.report.seconds
+        failure: AdapterError | None = None
+        try:
+            await self._meta.get([])  # with an empty store, too: recovered means that the Meta Service was there
+            await self._compare_all()
+        except* AdapterError as group:
+            failure = leaves(group)[0]
+        finally:
+            self.report.seconds = self._clock() - started
+        if failure:
+            # Not from within `except*`: Python 3.11.2 wraps in a group what is raised there.
+            raise failure
+        self.report.done = True
+        self._flusher.uncompared = self._dirty.keys()
+        self._flusher.tracks_all = True
+        log.info("recovery.done", **vars(self.report))
+        return self.report
+
+    def _beginning(self) -> Source:
+        source = WholeGroups if self._cache.loss_at_open else LocalKeys
+        return source(self._cache, self._meta, self._batch_keys, lambda: self._committer.loaded.forgets)
+
+    async def _compare_all(self) -> None:
+        told_at = self._clock()
+        self._source = source = self._source or self._beginning()
+        while piece := await source.next():
+            try:
+                await self._compare(piece)
+            except AdapterError:
+                source.again()
+                raise
+            source.done(piece)
+            if self._clock() - told_at > PROGRESS_S:
+                told_at = self._clock()
+                log.info("recovery.progress", compared=self.report.compared, of=self.report.of)
+
+    async def mark_unflushed(self) -> None:
+        """Mark dirty what a former process left unflushed, for a stop or a degraded start that cannot wait for the comparison."""
+        flushed_seq = self._cache.flushed_seq
+        if flushed_seq >= self._cache.seq:
+            return
+
+        def read() -> list[Stored]:
+            return [stored for stored in self._cache.scan() if stored.seq > flushed_seq]
+
+        for key, _, seq in await self._cache.apart(read):
+            held = self._cache.hold(key)
+            # Not what was committed, flushed or adopted while the scan ran.
+            if key not in self._dirty and held and held[1] == seq:
+                self._dirty.add(key.group_key, {key.shard: held}, self._clock())
+        log.info("recovery.unflushed", dirty=len(self._dirty))
+
+    async def _compare(self, piece: Piece) -> None:
+        remote = dict(piece.remote)
+        differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
+        pushed: dict[OffsetKey, OffsetRecord] = {}
+        async for some in in_slices(piece.local):
+            for key, local, _ in some:
+                held = remote.pop(key, None)
+                found = as_seen(held, local) if held else None
+                # Where no epochs are known, absent is what a tombstone means.
+                if found != local and (found or local.live or self._meta.knows_epochs):
+                    differing.append((key, found))
+                    if found is None or meet(local, found) != found:
+                        pushed[key] = local
+        # Of whole groups: what was lost here.
+        lost: list[tuple[OffsetKey, OffsetRecord | None]] = []
+        async for rows in in_slices(list(remote.items())):
+            lost += [(key, found) for key, found in rows if self._cache.get(key) is None]
+        # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
+        async for entries in in_slices([*differing, *lost]):
+            self._committer.apply(Load((), entries, piece.forgets))
+        await self._committer.submit(Load((), (), piece.forgets))
+        self.report.compared += len(piece.local)
+        self.report.of = max(self._cache.keys, self.report.compared)
+        self.report.equal += len(piece.local) - len(differing)
+        self.report.adopted += len(differing) - len(pushed) + len(lost)
+        if pushed:
+            await self._push(pushed)
+
+    async def _push(self, pushed: Mapping[OffsetKey, OffsetRecord]) -> None:
+        unacknowledged: Callable[[OffsetKey], bool] = self._is_left
+        try:
+            # An overloaded Meta Service is left alone for as long as it asked for.
+            if self._clock() >= self._push_from:
+                await self._flusher.flush_once()
+            else:
+                unacknowledged = self._dirty.__contains__
+        except TransientError as error:
+            log.warning("recovery.push_failed", error=str(error), help="what is dirty stays so: the flusher goes on with it")
+            self._push_from = self._clock() + error.retry_after_s
+            unacknowledged = self._dirty.__contains__
+        left = {key for key in pushed if unacknowledged(key)} if self._dirty else set()
+        failed = len(left)
+        # Somebody else was faster: what stands there came back with the answer.
+        adopted = sum(self._went_on(key, record) for key, record in pushed.items() if key not in left)
+        self.report.failed += failed
+        self.report.adopted += adopted
+        self.report.pushed += len(pushed) - failed - adopted
+
+    def _is_left(self, key: OffsetKey) -> bool:
+        return self._dirty.is_refused(key) or self._dirty.is_aside(key)
+
+    def _went_on(self, key: OffsetKey, record: OffsetRecord) -> bool:
+        now = self._cache.get(key)
+        return now is not None and now.position > (record.epoch or now.epoch, record.offset)

@@ -1,0 +1,439 @@
+"""Changes that move offsets anywhere: reset, delete, clone; and the import, which only merges.
+
+The order, for each group: no flush of this adapter under way, load the group, plan, save, adopt locally, read back, compare.
+The Meta Service goes first: killed behind it, the next load or recovery adopts what it holds. Success is said last.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from adapter.client.broker_log import BrokerLog
+from adapter.errors import AdapterError, ContendedError, InvalidInputError, TooLargeError, TransientError, UnknownBoundsError
+from adapter.meta.client import MetaClient, failure_of
+from adapter.model.bounds import Bounds, ShardKey
+from adapter.model.codec import group_prefix
+from adapter.model.queues import topics_of
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
+from adapter.runtime.large_calls import MAX_CHANGES, SLICE_ROWS
+from adapter.runtime.retry import retrying
+from adapter.runtime.slices import in_slices, others
+from adapter.runtime.wording import counted
+from adapter.sidecar.engine.changes import Commit, Forget, Reconcile
+from adapter.sidecar.engine.committer import Committer
+from adapter.sidecar.engine.flusher import Flusher
+from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
+from adapter.sidecar.engine.policies import CommitPolicy
+from adapter.sidecar.engine.reset_plans import (
+    ACTIVE_MS,
+    NAMED,
+    Change,
+    Known,
+    Reset,
+    To,
+    active_warning,
+    check_there,
+    no_offset_of,
+    plan_clone,
+    plan_delete,
+    plan_reset,
+)
+from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+from adapter.sidecar.journal.notes import Moved
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.shard_bounds import ReportedBounds
+from adapter.sidecar.storage.store import OffsetCache
+
+SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
+LIST_PAGE = 1_000
+KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
+
+
+class Outcome(NamedTuple):
+    """What a change did, or in a dry run would do, and what a person should know of it."""
+
+    changes: list[Change]
+    warnings: list[str]
+    executed: bool
+
+
+class OwnTime(NamedTuple):
+    """The time of offsets that a change executed here gave to a group. Unix times in milliseconds."""
+
+    group: GroupKey
+    committed_at_ms: int
+    noted_ms: int
+
+
+Plan = Callable[[Sequence[OffsetKey], Mapping[OffsetKey, OffsetRecord], int], list[Change]]
+
+
+class Resets:
+    """Plans and executes. Every method raises MetaUnavailableError when the Meta Service cannot be asked, or half way.
+
+    ContendedError: what was read back is not what was written, because somebody else moved it meanwhile.
+    Without `execute` nothing is written.
+    """
+
+    def __init__(
+        self,
+        cache: OffsetCache,
+        committer: Committer,
+        flusher: Flusher,
+        loader: GroupLoader,
+        meta: MetaClient,
+        write_through: CommitPolicy,
+        reported: ReportedBounds,
+        broker_log: BrokerLog,
+        metrics: AdapterMetrics,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        journal: Journal = NO_JOURNAL,
+    ) -> None:
+        self._cache = cache
+        self._committer = committer
+        self._flusher = flusher
+        self._loader = loader
+        self._meta = meta
+        self._write_through = write_through
+        self._reported = reported
+        self._broker_log = broker_log
+        self._metrics = metrics
+        self._now_ms = now_ms
+        self._journal = journal
+        self._own: deque[OwnTime] = deque()
+
+    async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
+        """Move shards of a group (none named: all). Raises InvalidInputError, UnknownBoundsError or BrokerLogError as well."""
+        group = wanted.group
+        standing = await self._known(wanted)
+        wanted = _with_topics(wanted, standing)
+        shards = list(wanted.shards) or [key.shard for key, record in standing.items() if record.live]
+        if not shards:
+            raise InvalidInputError(
+                f"group: {'/'.join(group)} has no offsets; `groups list` shows the groups that have; to give it some, name the "
+                "shards, and create (--create)"
+            )
+        keys = [OffsetKey(*group, shard) for shard in shards]
+        # Before the broker is asked for the bounds of what is not there. The plan looks again, at what stands then.
+        check_there(reset, keys, standing)
+        bounds, warnings = await self._bounds(group.namespace, shards, reset)
+        by_time: Mapping[str, int | None] = {}
+        if reset.to is To.TIMESTAMP:
+            by_time = await self._broker_log.offsets_for_time(group.namespace, shards, reset.value)
+
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+            return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
+
+        return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute)
+
+    async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
+        """Delete shards of a group; none named: all of it, and its generation. Raises InvalidInputError for an unknown topic."""
+        if wanted.topics:
+            wanted = _with_topics(wanted, await self._known(wanted))
+
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+            return plan_delete(keys, Known(standing, now_ms=now_ms))
+
+        outcome = await self._change("delete", wanted, plan, [], execute=execute)
+        if execute and not wanted.shards:
+            await self._committer.submit(Forget((), [wanted.group], gone=True))
+        return outcome
+
+    async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:
+        """Delete shards of every group that has an offset of one: for shards that were made anew."""
+        named: dict[GroupKey, list[str]] = {}
+        wanted, count, token = frozenset(shards), 0, b""
+        # What only this adapter knows has to be there as well.
+        await self._flusher.flush_all()
+        while True:
+            page, token = await self._meta.list_page(namespace, "", LIST_PAGE, token)
+            for key, _ in page:
+                if key.shard in wanted:
+                    named.setdefault(key.group_key, []).append(key.shard)
+                    count += 1
+            if count > MAX_CHANGES:
+                raise TooLargeError(
+                    f"shards: more than {MAX_CHANGES:,} offsets would be deleted, which is what one call may change; name fewer "
+                    "shards in each of several calls, or the group"
+                )
+            if not token:
+                break
+        changes: list[Change] = []
+        warnings: list[str] = []
+        for group, found in named.items():
+            try:
+                outcome = await self.delete(Wanted(group, found), execute=execute)
+            except AdapterError as error:
+                error.attempted = [*changes, *error.attempted]
+                raise
+            changes += outcome.changes
+            warnings += outcome.warnings
+        return Outcome(changes, warnings, execute)
+
+    async def clone(self, wanted: Wanted, target: GroupKey, *, execute: bool) -> Outcome:
+        """Give `target` the offsets of a group's shards (none named: all). Raises InvalidInputError when there are none."""
+        if target == wanted.group:
+            raise InvalidInputError(f"to_group: {target.group!r} is the group to clone from")
+        standing = await self._known(wanted)
+        wanted = _with_topics(wanted, standing)
+        sources = {key: record for key, record in standing.items() if record.live}
+        missing = [key for key in wanted.keys if key not in sources]
+        if missing or not sources:
+            what = no_offset_of(missing, sources) if missing else f"{'/'.join(wanted.group)} has no offsets"
+            raise InvalidInputError(f"from_group: {what}; nothing was cloned")
+        chosen = wanted.keys or list(sources)
+        source_of = {OffsetKey(*target, source.shard): source for source in chosen}
+
+        def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
+            return plan_clone(sources, {source_of[key]: key for key in keys}, Known(standing, now_ms=now_ms))
+
+        return await self._change("clone", Wanted(target, [key.shard for key in chosen]), plan, [], execute=execute)
+
+    async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
+        """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
+        commit = commit._replace(entries=commit.offered(), columns=())
+        await self._loader.load_patiently(
+            *(
+                Wanted(group, [key.shard for key, _ in named])
+                for group, named in groupby(commit.entries, lambda at: at[0].group_key)
+            )
+        )
+        before: dict[OffsetKey, OffsetRecord | None] = {}
+        async for some in in_slices(commit.entries):
+            before.update((key, self._cache.get(key)) for key, _ in some)
+        after = {key: decide(offered, before[key], commit.mode) for key, offered in commit.entries}
+        if execute:
+            # Most of what is imported once more stands already.
+            raising = [entry for entry in commit.entries if not _stood(after[entry[0]], before[entry[0]])]
+            written = await self._write_through.commit(commit._replace(entries=raising)) if raising else []
+            stands_now = {key: record for key, record in written if record}
+            await self._read_back(stands_now, at_least=True)
+            after |= stands_now
+        changes = []
+        for key, offered in commit.entries:
+            stands, stood = after[key], before[key]
+            same = stood is not None and (stood.position, stood.live) == (stands.position, stands.live)
+            kept = stood if same else stands
+            warning = "" if stands.offset == offered.offset else f"{stands.offset} stands and is larger"
+            changes.append(Change(key, stood, kept, warning))
+        if execute:
+            self._journal.moved("import", _moved(changes))
+            self._note_own(changes, self._now_ms())
+        return Outcome(changes, [], execute)
+
+    async def _change(self, kind: str, wanted: Wanted, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
+        """Load, plan and, under the flusher's lock, write, adopt and read back."""
+        now_ms = self._now_ms()
+        if not execute:
+            changes = await self._planned(wanted, plan, now_ms)
+        else:
+            async with self._flusher.paused():
+                changes = await self._planned(wanted, plan, now_ms)
+                await self._execute(kind, wanted.group, changes)
+        active = active_warning(changes, now_ms, self._own_ms(wanted.group, now_ms))
+        if execute:
+            self._note_own(changes, now_ms)
+        return Outcome(changes, [*warnings, *([active] if active else [])], execute)
+
+    async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int) -> list[Change]:
+        """What is to be done, shard by shard (none named: of all that are not deleted)."""
+        standing = await self._known(wanted)
+        changes: list[Change] = []
+        async for keys in in_slices(wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]):
+            changes += plan(keys, standing, now_ms)
+        return changes
+
+    async def _execute(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
+        moved = _moved(changes)
+        writes = {key: after for key, _, after in moved}
+        try:
+            await self._write(kind, group, moved)
+            await self._read_back(writes)
+        except AdapterError as error:
+            error.attempted = changes
+            raise
+
+    async def _write(self, kind: str, group: GroupKey, writes: Sequence[Moved]) -> None:
+        for at in range(0, len(writes), SAVE_ENTRIES):
+            part = writes[at : at + SAVE_ENTRIES]
+            try:
+                await self._write_part(kind, group, part)
+            except TransientError as error:
+                done = (
+                    f"{at} of {counted(len(writes), 'offset')} changed, of {len(part)} it is unknown: run it again: "
+                    if at
+                    else ""
+                )
+                raise type(error)(f"{done}{error}", retry_after_s=error.retry_after_s) from error
+
+    async def _write_part(self, kind: str, group: GroupKey, part: Sequence[Moved]) -> None:
+        dead = [key for key, _, after in part if not after.live]
+        if dead and not self._meta.knows_epochs:
+            # Such a server would take a tombstone for the offset 0.
+            await self._meta.delete(group, [key.shard for key in dead])
+            self._journal.moved(kind, part)
+            await self._committer.submit(Forget(dead, gone=True))
+            return
+        with self._metrics.save_call("admin", len(part)):
+            outcomes = await self._meta.save([SaveEntry(key, after) for key, _, after in part])
+        done = list(zip(part, outcomes, strict=True))
+        self._journal.moved(kind, [moved for moved, outcome in done if outcome.status is Status.APPLIED])
+        await self._committer.submit(
+            Reconcile([(moved.key, outcome.standing) for moved, outcome in done if outcome.status.acknowledged])
+        )
+        failed = [(moved.key, outcome) for moved, outcome in done if not outcome.status.acknowledged]
+        if failed:
+            raise failure_of(*failed[0])
+
+    async def _read_back(self, written: Mapping[OffsetKey, OffsetRecord], *, at_least: bool = False) -> None:
+        """Compare what the Meta Service holds now. Raises ContendedError when it is something else (or less, `at_least`)."""
+        keys = sorted(written)
+        differing = []
+        for at in range(0, len(keys), LIST_PAGE):
+            part = keys[at : at + LIST_PAGE]
+            found = await self._meta.get(part)
+            differing += [key for key in part if not _holds(found.get(key), written[key], at_least=at_least)]
+        if differing:
+            raise ContendedError(
+                f"{_some(['/'.join(key) for key in differing])}: read back and found with another value: somebody else moved it "
+                "at the same time; look at it and try again"
+            )
+
+    async def _known(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+        """What stands under the keys, loaded from the Meta Service first.
+
+        Of a whole group not what is deleted. Raises ContendedError when some are removed all the time, TooLargeError for more
+        than one call may change.
+        """
+        attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=KNOW_LIMIT_S, on=ContendedError)
+        return await attempts(self._known_once, wanted)
+
+    async def _known_once(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
+        loaded = self._committer.loaded
+        forgets = loaded.forgets
+        if wanted.topics:
+            wanted = Wanted(wanted.group, ())
+        if not wanted.shards:
+            await self._check_size_there(wanted.group)
+        await self._loader.load_patiently(wanted)
+        standing: dict[OffsetKey, OffsetRecord] = {}
+        if wanted.shards:
+            async for keys in in_slices(wanted.keys):
+                standing.update((key, record) for key in keys if (record := self._cache.get(key)) is not None)
+            if not all(key in standing and standing[key].live for key in wanted.keys):
+                standing = await self._some_others(wanted.group) | standing
+        else:
+            after: OffsetKey | None = None
+            while page := self._cache.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after):
+                standing.update((key, record) for key, record, _ in page if not is_deleted(record))
+                _check_size(wanted.group, len(standing))
+                after = page[-1].key
+                await others()
+        if loaded.forgotten_since([wanted.group], forgets):
+            raise ContendedError(f"{'/'.join(wanted.group)}: shards were removed here meanwhile; try again")
+        return standing
+
+    async def _check_size_there(self, group: GroupKey) -> None:
+        """Raise TooLargeError for what the Meta Service has of a group: before all of it is brought here for nothing."""
+        count, left, after = 0, [group], b""
+        while left:
+            page = await self._meta.groups_page(left, after)
+            count += sum(not is_deleted(record) for _, record in page.entries)
+            _check_size(group, count)
+            left, after = list(page.left), page.after
+
+    async def _some_others(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
+        """Records of a group, here and in the Meta Service: who names a shard that has no offset is told which ones have."""
+        there = await self._meta.groups_page([group])
+        here = self._cache.first(SLICE_ROWS, prefix=group_prefix(group))
+        return dict(there.entries) | {stored.key: stored.record for stored in here}
+
+    def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:
+        """Remember that these offsets are not those of the group's consumers, for as long as they look like it."""
+        times = {(key.group_key, after.committed_at_ms) for key, _, after in _moved(changes)}
+        self._own.extend(OwnTime(group, at_ms, now_ms) for group, at_ms in times if now_ms - at_ms < ACTIVE_MS)
+
+    def _own_ms(self, group: GroupKey, now_ms: int) -> set[int]:
+        """The times that changes executed lately gave to offsets of a group."""
+        while self._own and now_ms - self._own[0].noted_ms >= ACTIVE_MS:
+            self._own.popleft()
+        return {own.committed_at_ms for own in self._own if own.group == group}
+
+    async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
+        """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""
+        if reset.to is To.TIMESTAMP and not self._broker_log.configured:
+            raise UnknownBoundsError(
+                "to_timestamp_ms: only the broker knows offsets by time, and no broker_log.address is configured; use to_offset"
+            )
+        warnings = []
+        if self._broker_log.configured:
+            try:
+                found = await self._broker_log.bounds(namespace, shards)
+            except AdapterError as error:
+                if reset.needs_bounds:
+                    raise
+                warnings.append(f"{error}; targets are checked against what commits told, if anything")
+            else:
+                unknown = [shard for shard in shards if shard not in found]
+                return found, [f"the broker does not have {_some(unknown)}: the target was not checked"] if unknown else []
+        found = {shard: told for shard in shards if (told := self._reported.get(ShardKey(namespace, shard)))}
+        unknown = [shard for shard in shards if shard not in found]
+        if unknown and reset.needs_bounds:
+            raise UnknownBoundsError(
+                f"{reset.to.value}: the bounds of {_some(unknown)} are not known: no broker_log.address is configured, and no "
+                "commit since the start told them; use to_offset"
+            )
+        if unknown:
+            warnings.append(f"the bounds of {_some(unknown)} are not known: the target was not checked")
+        if found:
+            oldest = min(bounds.seen_at_ms for bounds in found.values())
+            warnings.append(f"bounds as commits told them, up to {(self._now_ms() - oldest) / 1000:.0f} s ago")
+        return found, warnings
+
+
+def _check_size(group: GroupKey, offsets: int) -> None:
+    if offsets > MAX_CHANGES:
+        raise TooLargeError(
+            f"shards: {'/'.join(group)} has more than {MAX_CHANGES:,} offsets, which is what one call may change: "
+            "name the shards in several calls; ListOffsets has them in pages"
+        )
+
+
+def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> Wanted:
+    """With every shard of its topics named. Raises InvalidInputError for a topic of which the group has no offset."""
+    if not wanted.topics:
+        return wanted
+    shards, topics, seen = dict.fromkeys(wanted.shards), {*wanted.topics}, set[str]()
+    for key, record in standing.items():
+        its = topics_of(key.shard, record.topic) if record.live else set()
+        seen |= its
+        if its & topics:
+            shards[key.shard] = None
+    missing = sorted(topics - seen)
+    if missing:
+        has = f"; it has {_some(sorted(seen))}" if seen else ""
+        raise InvalidInputError(f"topics: {'/'.join(wanted.group)} has no offset of topic {missing[0]!r}{has}")
+    return Wanted(wanted.group, list(shards))
+
+
+def _moved(changes: Sequence[Change]) -> list[Moved]:
+    return [Moved(change.key, change.before, change.after) for change in changes if change.changes and change.after]
+
+
+def _stood(after: OffsetRecord, before: OffsetRecord | None) -> bool:
+    """True when a merge changes nothing, or only the time of the commit: nobody asks an import for that."""
+    return before is not None and after._replace(committed_at_ms=before.committed_at_ms) == before
+
+
+def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool) -> bool:
+    if found is None:
+        return not written.live
+    seen = as_seen(found, written)
+    return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"

@@ -1,0 +1,305 @@
+"""The adapter process: listen, open, recover, serve, stop intake, drain, close.
+
+Composes the process from its parts. A failed local store is closed and opened again; nothing is acknowledged meanwhile.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import anyio
+import grpc.aio
+import structlog
+
+from adapter.client.broker_log import BrokerLog
+from adapter.client.broker_log import opened as opened_broker_log
+from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError, StorageFailedError, TransientError, leaves
+from adapter.meta.client import GrpcMetaClient, MetaClient
+from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime import descriptors, metrics_http
+from adapter.runtime.clocks import REAL, Clocks
+from adapter.runtime.listener import GrpcServer, listening
+from adapter.runtime.metrics import CountersCollector, GaugesCollector
+from adapter.runtime.process import Until
+from adapter.runtime.retry import Attempts, retrying
+from adapter.sidecar.api.access import Access
+from adapter.sidecar.api.offset_admin import OffsetAdmin
+from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.sidecar.api.status import Situation
+from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.engine.core import Core, Opening, open_cache, running_core
+from adapter.sidecar.journal.opening import journal_of
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.sidecar.storage.store import OffsetCache
+
+log = structlog.get_logger(__name__)
+
+SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin")
+LINGER_S = 0.1  # between the refusal of new calls and the end of the server
+MAX_REQUEST_BYTES = 4 * 2**20
+REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store
+RECOVER_FIRST_S, RECOVER_MAX_S = 0.1, 2.0  # pauses between attempts to reach the Meta Service for the recovery
+
+State = offsets_pb.StatusReply
+
+
+class Sidecar:
+    """One adapter over one local store."""
+
+    def __init__(
+        self,
+        config: AdapterConfig,
+        meta: MetaClient,
+        broker_log: BrokerLog,
+        *,
+        opening: Opening = open_cache,
+        clocks: Clocks = REAL,
+        metrics: AdapterMetrics | None = None,
+    ) -> None:
+        self._config = config
+        self._meta = meta
+        self._broker_log = broker_log
+        self._access = Access.of(config)
+        self._opening = opening
+        self._clocks = clocks
+        self._metrics = metrics or AdapterMetrics()
+        self._journal = journal_of(config.broker, config.journal, clocks)
+        self._stop = anyio.Event()
+        self.situation = Situation(config, meta, self._metrics, self._journal)
+        self.store = OffsetStore(self.core, self._metrics)
+        self.ready = anyio.Event()
+        self.addresses: list[str] = []
+
+    def stop(self) -> None:
+        """Ask for the orderly end (invariant 8)."""
+        self._stop.set()
+
+    def core(self) -> Core:
+        """The core for a request that begins now. Raises NotReadyError while none may begin."""
+        core = self.situation.core
+        if core is None or self.situation.state not in {State.SERVING, State.DEGRADED}:
+            name = State.State.Name(self.situation.state).lower()
+            raise NotReadyError(f"the adapter is {name}: {self.situation.reason or 'try again soon'}")
+        return core
+
+    async def run(self) -> int:
+        """Serve until `stop`; returns how many keys stayed dirty, -1 when the store could not even be opened again.
+
+        Raises what listening raises, and what opening the store raises at the first attempt.
+        """
+        async with self._listening() as server, self._journal.running():
+            cache: OffsetCache | None = await self._opening(self._config, only=None)
+            while cache:
+                left = await self._serve(cache, server)
+                if left is not None:
+                    return left
+                cache = await self._reopen(cache)
+        return -1
+
+    async def _serve(self, cache: OffsetCache, server: GrpcServer) -> int | None:
+        """Serve until `stop` and return what stayed dirty; None when the store failed before."""
+        reason = ""
+        try:
+            parts = (self._config, cache, self._meta, self._metrics, self._broker_log, self._clocks, self._journal)
+            async with running_core(*parts) as core:
+                try:
+                    return await self._run_core(core, server)
+                finally:
+                    # Before the store is closed, which may take long on a bad disk: nobody may reach it from here on.
+                    await self._leave_core(core, server)
+        except* StorageFailedError as group:
+            reason = str(leaves(group)[0])
+        self.situation.enter(State.FAILED, reason)
+        self._metrics.reopened.inc()
+        log.error("cache.failed", reason=reason, help="nothing is acknowledged until the store is open again")
+        return None
+
+    async def _run_core(self, core: Core, server: GrpcServer) -> int:
+        self.situation.core = core
+        self.situation.enter(State.RECOVERING)
+        await self._unless_stopped(lambda: self._recover(core))
+        core.tasks.start_soon(core.flusher.run, name="flusher")
+        await self._unless_stopped(lambda: self._take_commits(server))
+        await self._stop_intake(server)
+        return await self._drain(core)
+
+    async def _leave_core(self, core: Core, server: GrpcServer) -> None:
+        self.situation.core = None
+        if not self._stop.is_set():
+            self.situation.enter(State.FAILED, core.cache.failure)
+        with anyio.CancelScope(shield=True):
+            await server.set_serving(serving=False)
+            if core.cache.missing:
+                await self._rescue(core)
+
+    async def _rescue(self, core: Core) -> None:
+        """Bring to the Meta Service what was acknowledged into files that are gone: nothing else has it.
+
+        Until it has, or the same files are back. A stop waits for it as long as for a drain.
+        """
+        log.error("cache.gone", reason=core.cache.failure, dirty=len(core.dirty), help="what is dirty goes to the Meta Service")
+        if not core.flusher.tracks_all:
+            # What a former process left is read from the files, which are still open here.
+            with suppress(AdapterError):
+                await core.recovery.mark_unflushed()
+
+        async def until_sent() -> None:
+            attempts = retrying("rescue", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, on=AdapterError)
+            await attempts(self._rescue_once, core)
+
+        async def until_stopped(scope: anyio.CancelScope) -> None:
+            await self._stop.wait()
+            await anyio.sleep(self._config.stop.drain_timeout_ms / 1000)
+            scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(until_stopped, tasks.cancel_scope)
+            await until_sent()
+            tasks.cancel_scope.cancel()
+        left = len(core.dirty)
+        log.log(logging.ERROR if left else logging.WARNING, "cache.rescued", left=left, reason=core.flusher.last_error)
+
+    async def _rescue_once(self, core: Core) -> None:
+        if core.dirty and await core.cache.look() and await core.flusher.rescue() > core.dirty.refused:
+            raise MetaUnavailableError(core.flusher.last_error or "a part of the Meta Service does not answer")
+
+    async def _recover(self, core: Core) -> None:
+        """Compare with the Meta Service, or after `recovery.timeout_ms` without it serve degraded (invariant 9)."""
+        limit_s = self._config.recovery.timeout_ms / 1000
+        try:
+            await self._recovering(limit_s)(core.meta_watch.recover)
+        except AdapterError as error:
+            await core.recovery.mark_unflushed()
+            self.situation.enter(State.DEGRADED, str(error))
+            log.error("sidecar.degraded", reason=str(error), help="commits are taken; reads of the store are refused")
+            core.tasks.start_soon(self._recover_later, core, name="recovery")
+        else:
+            self._recovered(core)
+
+    async def _recover_later(self, core: Core) -> None:
+        await self._recovering(None)(core.meta_watch.recover)
+        self._recovered(core)
+
+    def _recovered(self, core: Core) -> None:
+        core.reader.recovered = True
+        # Not before: until here, nobody knows all that is dirty.
+        core.tasks.start_soon(core.expiry.run, name="expiry")
+        core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
+        self._compared(core)
+        if not self._stop.is_set():
+            self.situation.enter(State.SERVING)
+
+    def _compared(self, core: Core) -> None:
+        report = core.recovery.report
+        for result in ("compared", "pushed", "adopted", "equal", "failed"):
+            self._metrics.recovered.labels(result).set(getattr(report, result))
+        self._metrics.recovery_seconds.set(report.seconds)
+
+    async def _take_commits(self, server: GrpcServer) -> None:
+        await server.set_serving(serving=True)
+        log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.situation.state))
+        self.ready.set()
+        await anyio.sleep_forever()
+
+    async def _stop_intake(self, server: GrpcServer) -> None:
+        self.situation.enter(State.STOPPING)
+        log.info("sidecar.stopping")
+        await server.set_serving(serving=False)
+        self.store.end_streams()
+        # Who commits in this moment gets UNAVAILABLE from us, and not CANCELLED from a server that is going away.
+        await anyio.sleep(LINGER_S)
+        await server.stop(self._config.stop.grace_ms / 1000)
+
+    async def _drain(self, core: Core) -> int:
+        if not core.recovery.report.done:
+            await core.recovery.mark_unflushed()
+        left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
+        if left:
+            log.error(
+                "sidecar.drained", left=left, reason=core.flusher.last_error, help="they are on disk; the next start pushes them"
+            )
+        else:
+            log.info("sidecar.drained", left=0)
+        return left
+
+    async def _reopen(self, failed: OffsetCache) -> OffsetCache | None:
+        """Open the failed store again, however long it takes, and no other one; None when stopped meanwhile."""
+        opened: list[OffsetCache] = []
+
+        async def attempt() -> None:
+            try:
+                cache = await self._opening(self._config, only=failed.store_id)
+            except AdapterError as error:
+                self.situation.enter(State.FAILED, f"{failed.failure}; {error}")
+                raise
+            opened[:] = [cache]
+            reached = failed.acknowledged_seq
+            if failed.missing and cache.seq < reached:
+                await cache.note_loss(reached - cache.seq, "an older copy was put in the place of the store", reached)
+
+        # In the place of files that are gone there may be anything for a while, such as half a copy: no reason to end.
+        on = AdapterError if failed.missing else TransientError
+        await self._unless_stopped(lambda: retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, on=on)(attempt))
+        return opened[0] if opened else None
+
+    async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` until it ends or `stop` is called. An error of `work` is raised as it is."""
+        failure: list[Exception] = []
+
+        async def guarded(scope: anyio.CancelScope) -> None:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - raised below, outside of the task group
+                failure.append(error)
+            scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(guarded, tasks.cancel_scope)
+            await self._stop.wait()
+            tasks.cancel_scope.cancel()
+        if failure:
+            raise failure[0]
+
+    @staticmethod
+    def _recovering(limit_s: float | None) -> Attempts:
+        return retrying("recovery", first_s=RECOVER_FIRST_S, max_s=RECOVER_MAX_S, limit_s=limit_s, on=AdapterError)
+
+    @asynccontextmanager
+    async def _listening(self) -> AsyncIterator[GrpcServer]:
+        def add(server: grpc.aio.Server) -> None:
+            offsets_grpc.add_OffsetStoreServicer_to_server(self.store, server)
+            offsets_grpc.add_OffsetAdminServicer_to_server(OffsetAdmin(self.situation, self.core, self._access), server)
+
+        self._metrics.registry.register(GaugesCollector("offset_adapter", self.situation.gauges))
+        self._metrics.registry.register(CountersCollector("offset_adapter", self.situation.counters))
+        options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
+        self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
+        with metrics_http.serving(self._config.metrics, self._metrics.registry, self.situation.ready):
+            section = self._config.server
+            together = {"/offsets.v1.OffsetStore/CommitOffsets": self.store.take}
+            listener = listening(
+                section,
+                SERVICES,
+                add,
+                front=section.front,
+                together=together,
+                options=options,
+                refused=self._metrics.refused_connections.inc,
+            )
+            async with listener as server:
+                self.addresses = list(server.addresses)
+                yield server
+
+
+async def run(config: AdapterConfig, until: Until) -> int:
+    """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code."""
+    async with (
+        GrpcMetaClient.open(config.meta, spread=True) as meta,
+        opened_broker_log(config.broker_log) as broker_log,
+        anyio.create_task_group() as tasks,
+    ):
+        sidecar = Sidecar(config, meta, broker_log)
+        tasks.start_soon(until, sidecar.stop, name="signals")
+        left = await sidecar.run()
+        tasks.cancel_scope.cancel()
+    return 0 if left == 0 else 1

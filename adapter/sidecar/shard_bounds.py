@@ -1,0 +1,28 @@
+"""The newest bounds of each shard that commits brought. Bounded; kept in memory only."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from adapter.model.bounds import Bounds, ShardKey
+
+MAX_SHARDS = 100_000  # about 40 MB; a broker with more should serve BrokerLog
+
+
+class ReportedBounds:
+    """The newest bounds of each shard, up to so many shards; the one that was told longest ago goes first."""
+
+    def __init__(self, max_shards: int = MAX_SHARDS) -> None:
+        self._max_shards = max_shards
+        self._bounds: OrderedDict[ShardKey, Bounds] = OrderedDict()
+
+    def note(self, told: Mapping[ShardKey, Bounds]) -> None:
+        """Commits told these bounds."""
+        for shard, bounds in told.items():
+            self._bounds[shard] = bounds
+            self._bounds.move_to_end(shard)
+        while len(self._bounds) > self._max_shards:
+            self._bounds.popitem(last=False)
+
+    def get(self, shard: ShardKey) -> Bounds | None:
+        """What was told last; None when nothing was."""
+        return self._bounds.get(shard)

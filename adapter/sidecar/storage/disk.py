@@ -1,0 +1,280 @@
+"""What the cache needs of a disk: a store of bytes, a watermark outside it, and the mark of who has it open.
+
+RocksDB does it here; the model test passes in a simulated one. Promises what `Disk` says of a kill and of a power cut; knows
+nothing of records.
+"""
+
+import contextlib
+import errno
+import gc
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, Self, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+from rocksdict import Rdict, WriteBatch
+
+from adapter.errors import StorageFailedError, StoreDamagedError
+from adapter.runtime import rocks
+from adapter.runtime.watermark import Watermark
+from adapter.sidecar.config import WalSync
+from adapter.sidecar.storage import boot_marker
+
+R = TypeVar("R")
+
+REOPEN_SPARE_BYTES = 2**20  # beyond the replay: manifest, options, a new WAL
+# Says nothing about a file that is looked for.
+_NO_ROOM_TO_LOOK = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+ADVICE = (
+    "Stop the adapter and run `offset-adapter repair --config FILE`, which keeps a copy; "
+    "with --start-from-meta it begins with what the Meta Service holds instead."
+)
+
+
+class Batch(Protocol):
+    """Changes that are written together."""
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        """Store a value."""
+
+    def delete(self, key: bytes, /) -> None:
+        """Remove a value, if it is there."""
+
+
+class Disk(Protocol):
+    """An open store. What was written survives a killed process; what was synced after it, a power cut.
+
+    The store's methods raise DiskFullError, StoreDamagedError or StorageFailedError; those of the watermark raise OSError.
+    """
+
+    name: str
+
+    @property
+    def watermark(self) -> int:
+        """The watermark's value."""
+
+    @property
+    def watermark_intact(self) -> bool:
+        """False when there was no watermark that could be read at the open; `begin` makes it anew."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """A value."""
+
+    def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
+        """Values, in the order of their keys."""
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values from `start` up to, not including, `end` (empty: to the last), in key order."""
+
+    def batch(self) -> Batch:
+        """An empty batch, for `write`."""
+
+    def write(self, batch: Batch) -> None:
+        """Write a batch: all or nothing, behind the batches before it."""
+
+    def sync_now(self) -> None:
+        """Sync what was written. Blocks."""
+
+    async def sync(self) -> None:
+        """Sync what was written, away from the event loop, one sync after the other."""
+
+    async def apart(self, work: Callable[[], R]) -> R:
+        """Do what takes long (a scan, a close) away from the event loop."""
+
+    def advance_watermark(self, value: int) -> None:
+        """Overwrite the watermark: a number that survives a kill, and as of its last sync a power cut."""
+
+    async def sync_watermark(self) -> None:
+        """Sync the watermark, away from the event loop."""
+
+    def machine_went_down(self) -> bool:
+        """True when the machine went down under an adapter that may have had unsynced writes. Raises OSError."""
+
+    def begin(self, wal_sync: WalSync) -> None:
+        """Mark the store as open, synced, for the next `machine_went_down`."""
+
+    def missing(self) -> str:
+        """Which of the open files are not where they were opened: what is written there is gone at the next open. Thread-safe.
+
+        Empty while all are in their place.
+        """
+
+    def finish(self) -> None:
+        """Sync store and watermark and take the mark of `begin` away. Blocks."""
+
+    def has_room(self) -> bool:
+        """True when an open would find the space that it takes."""
+
+    def properties(self) -> dict[str, int]:
+        """The store's own numbers, by our names. Thread-safe. Raises StorageFailedError once it is closed."""
+
+    def close(self) -> None:
+        """Close without a sync. Raises what closing the store raises."""
+
+
+class RocksDisk:
+    """A directory with a RocksDB, the watermark file and the `running` file.
+
+    Reads and writes are called on the event loop: they do not release the GIL, so that a thread would only add a hop.
+    """
+
+    def __init__(self, path: Path, db: Rdict, watermark: Watermark) -> None:
+        self.name = str(path)
+        self._path = path
+        self._db = db
+        self._watermark = watermark
+        self._limiter = anyio.CapacityLimiter(1)
+        self._lock = _file_id(path / "db" / "LOCK")
+        self._newest_log = _newest_log(_names(path / "db"))
+
+    @classmethod
+    def open(cls, path: Path, *, create: bool = True) -> Self:
+        """Open or create the store at `path`. Blocks.
+
+        Raises StoreLockedError, StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do. With `create`
+        False a store that is not there raises StorageFailedError as well: its disk may come back.
+        """
+        database = path / "db"
+        try:
+            if create:
+                path.mkdir(0o700, parents=True, exist_ok=True)
+            existed = database.exists() and any(database.iterdir())
+            if not existed and not create:
+                raise StorageFailedError(f"{path}: the store is gone; is its disk mounted?")
+            watermark = Watermark.open(path / "watermark")
+        except OSError as error:
+            where = error.filename or path
+            raise StorageFailedError(f"{where}: {error.strerror}: it must be writable by this user") from error
+        with contextlib.ExitStack() as undo:
+            undo.callback(watermark.close)
+            if not existed and watermark.value:
+                # Refused before RocksDB could make an empty database here, which the next start would take for the store.
+                raise StoreDamagedError(f"{path}: is empty, though {watermark.value} writes were acknowledged here. {ADVICE}")
+            if not create:
+                gc.collect()  # an iterator of the failed store that is still referenced would keep its lock
+            db = rocks.open_store(database, ("default",), ADVICE)
+            undo.pop_all()
+        return cls(path, db, watermark)
+
+    @property
+    def watermark(self) -> int:
+        """See `Disk`."""
+        return self._watermark.value
+
+    @property
+    def watermark_intact(self) -> bool:
+        """See `Disk`."""
+        return self._watermark.intact
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `Disk`."""
+        value: bytes | None = rocks.guarded(self._db.get, key)
+        return value
+
+    def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
+        """See `Disk`."""
+        return cast("list[bytes | None]", rocks.guarded(self._db.get, keys))
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `Disk`. Raises StoreDamagedError at a block that cannot be read."""
+        return rocks.scan(self._db, start, end)
+
+    def batch(self) -> WriteBatch:
+        """See `Disk`."""
+        return WriteBatch(raw_mode=True)
+
+    def write(self, batch: Batch) -> None:
+        """See `Disk`: a write to the kernel."""
+        try:  # not `rocks.guarded`: this is in the path of each commit
+            self._db.write(cast("WriteBatch", batch))
+        except Exception as error:
+            raise rocks.translate(error) from error
+
+    def sync_now(self) -> None:
+        """See `Disk`: fsync of the WAL."""
+        rocks.guarded(self._db.flush_wal, True)
+
+    async def sync(self) -> None:
+        """See `Disk`: in a worker thread."""
+        await anyio.to_thread.run_sync(self.sync_now, limiter=self._limiter)
+
+    async def apart(self, work: Callable[[], R]) -> R:
+        """See `Disk`: in a worker thread."""
+        return await anyio.to_thread.run_sync(work)
+
+    def advance_watermark(self, value: int) -> None:
+        """See `Disk`: an overwrite in place."""
+        self._watermark.advance(value)
+
+    async def sync_watermark(self) -> None:
+        """See `Disk`: in a worker thread."""
+        await anyio.to_thread.run_sync(self._watermark.sync, limiter=self._limiter)
+
+    def machine_went_down(self) -> bool:
+        """See `Disk`: the `running` file has another boot's id."""
+        return boot_marker.machine_went_down(self._path / "running")
+
+    def begin(self, wal_sync: WalSync) -> None:
+        """See `Disk`: writes the `running` file."""
+        try:
+            self._watermark.establish()
+            boot_marker.begin(self._path / "running", wal_sync)
+        except OSError as error:
+            raise rocks.translate(error) from error
+
+    def finish(self) -> None:
+        """See `Disk`."""
+        self.sync_now()
+        self._watermark.sync()
+        boot_marker.end(self._path / "running")
+
+    def missing(self) -> str:
+        """See `Disk`: the watermark, RocksDB's LOCK and CURRENT, and its newest WAL."""
+        database = self._path / "db"
+        try:
+            if not self._watermark.is_in_place():
+                return f"{self._path / 'watermark'}: the file that is open is not there any more"
+            if _file_id(database / "LOCK") != self._lock:
+                return f"{database}: is not the database that is open"
+            names = _names(database)
+        except OSError as error:
+            return "" if error.errno in _NO_ROOM_TO_LOOK else f"{error.filename or self._path}: {error.strerror}"
+        if "CURRENT" not in names:
+            return f"{database / 'CURRENT'}: is gone"
+        # RocksDB begins a new WAL before it deletes an old one.
+        newest = _newest_log(names)
+        if newest < self._newest_log:
+            return f"{database / f'{self._newest_log:06}.log'}: is gone"
+        self._newest_log = newest
+        return ""
+
+    def has_room(self) -> bool:
+        """See `Disk`: a replay writes the WAL's contents into a new file."""
+        replay = sum(file.stat().st_size for file in (self._path / "db").glob("*.log"))
+        return shutil.disk_usage(self._path).free > replay + REOPEN_SPARE_BYTES
+
+    def properties(self) -> dict[str, int]:
+        """See `Disk`."""
+        return {ours: rocks.guarded(self._db.property_int_value, theirs) or 0 for theirs, ours in rocks.PROPERTIES.items()}
+
+    def close(self) -> None:
+        """See `Disk`."""
+        self._watermark.close()
+        rocks.close(self._db)
+
+
+def _names(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir()}
+
+
+def _newest_log(names: Iterable[str]) -> int:
+    """The number of the newest WAL among a database's files; 0 when there is none."""
+    return max((int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal()), default=0)
+
+
+def _file_id(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino

@@ -1,0 +1,71 @@
+"""What can be done about a local store that does not open. Nothing is deleted: the damaged store stays beside the new one."""
+
+import fcntl
+import shutil
+import time
+from pathlib import Path
+
+import structlog
+from rocksdict import Rdict
+
+from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.runtime import rocks
+from adapter.runtime.wording import counted
+from adapter.sidecar.config import CacheSection
+from adapter.sidecar.storage.store import OffsetCache
+
+log = structlog.get_logger(__name__)
+
+
+def repair(section: CacheSection) -> str:
+    """Copy the store aside, let RocksDB rebuild it from the files that are intact, and open it; says what is left.
+
+    Raises StoreLockedError while an adapter runs, StoreDamagedError when nothing could be rebuilt.
+    """
+    database = section.path / "db"
+    _must_be_free(section.path)
+    aside = _aside(section.path)
+    shutil.copytree(section.path, aside, ignore=shutil.ignore_patterns("*.sock"))
+    log.info("repair.copied", to=str(aside))
+    database.mkdir(0o700, exist_ok=True)
+    rocks.guarded(Rdict.repair, str(database), rocks.options())
+    cache = OffsetCache.open(section.path, section.wal_sync)
+    try:
+        keys = sum(1 for _ in cache.scan())
+        loss = cache.loss
+    finally:
+        cache.close()
+    lost = (
+        f" Up to {counted(loss.writes, 'acknowledged write')} missing; the start asks the Meta Service for them." if loss else ""
+    )
+    return f"Repaired: {counted(keys, 'key')} readable.{lost} The damaged store is kept in {aside}."
+
+
+def start_from_meta(section: CacheSection) -> str:
+    """Set the store aside, so that the next start begins empty and reads from the Meta Service what it is asked for."""
+    _must_be_free(section.path)
+    aside = _aside(section.path)
+    try:
+        section.path.rename(aside)
+    except OSError as error:
+        raise StorageFailedError(f"{section.path}: cannot be renamed to {aside}: {error.strerror}") from error
+    return f"The store is set aside in {aside}. The next start begins empty; what the Meta Service never got is only in there."
+
+
+def _must_be_free(path: Path) -> None:
+    """Raise StoreDamagedError when there is no store, StoreLockedError while a process has it open."""
+    if not path.exists():
+        raise StoreDamagedError(f"{path}: does not exist; cache.path in the configuration names it")
+    lock = path / "db" / "LOCK"
+    if not lock.exists():
+        return
+    with lock.open("ab") as file:
+        try:
+            # RocksDB's own lock, which goes with its process.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StoreLockedError(f"{path}: another process has this store open; stop it first") from error
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")

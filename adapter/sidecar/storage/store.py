@@ -1,0 +1,417 @@
+"""The one owner of the local store: what is durable on this machine.
+
+Promises: a write that returned survives a killed process; one that was synced survives a power cut; a store that lost
+acknowledged writes says so at open. Never knows of the Meta Service.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Self, TypeVar
+
+import anyio
+import structlog
+
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError, StoreDamagedError
+from adapter.model.codec import decode_record, decode_seq, decode_stored, encode_key, encode_shards, prefix_end
+from adapter.model.records import STORE_ID_BYTES, Absent, GroupKey, Held, Member, OffsetKey, OffsetRecord
+from adapter.runtime.watermark import Loss
+from adapter.sidecar.config import WalSync
+from adapter.sidecar.storage.disk import ADVICE, Batch, Disk, RocksDisk
+from adapter.sidecar.storage.record_cache import HotRecords
+from adapter.sidecar.storage.snapshot import Snapshot, Snapshots
+from adapter.sidecar.storage.write_batch import LOSS, STATE, STORE_ID, Forward, State, Stored, Writing, decode_member, member_key
+
+log = structlog.get_logger(__name__)
+R = TypeVar("R")
+
+_FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here on
+WATCH_S = 0.5  # between two looks at the files, and for space on a full disk
+
+
+class OffsetCache:
+    """Offsets on a disk, with the bookkeeping that tells what is flushed and whether anything was lost."""
+
+    def __init__(self, disk: Disk, wal_sync: WalSync) -> None:
+        self._disk = disk
+        self._hot = HotRecords()
+        self.snapshots = Snapshots()
+        self.failure = ""
+        self._disk_full = False
+        self._batches = self._synced_batches = 0
+        state = State.decode(disk.get(STATE))
+        self._keys, self._digest = state.keys, state.digest
+        self.failed = anyio.Event()
+        self.wal_sync = wal_sync
+        self.seq = self.synced_seq = state.seq
+        self.flushed_seq = state.flushed_seq
+        loss = disk.get(LOSS)
+        self.loss = Loss.decode(loss) if loss else None
+        self.loss_at_open = False
+        # Made with the store, and never again.
+        self.store_id = disk.get(STORE_ID) or b""
+        # Which files are gone that are open here; empty while all are there.
+        self.missing = ""
+
+    @classmethod
+    def open(cls, path: Path, wal_sync: WalSync, *, only: bytes | None = None) -> Self:
+        """Open or create the store at `path`, and verify it; with `only` no other store than the one that has this `store_id`.
+
+        Blocks. Raises what `RocksDisk.open` and `over` raise.
+        """
+        return cls.over(RocksDisk.open(path, create=only is None), wal_sync, only=only)
+
+    @classmethod
+    def over(cls, disk: Disk, wal_sync: WalSync, *, only: bytes | None = None) -> Self:
+        """Verify the store on an open disk, which it closes when that fails: reads every record once. Blocks.
+
+        Raises StoreDamagedError, DiskFullError or StorageFailedError; the text says what to do.
+        """
+        with contextlib.ExitStack() as undo:
+            undo.callback(disk.close)
+            try:
+                cache = cls(disk, wal_sync)
+            except StoreDamagedError as error:
+                raise StoreDamagedError(f"{disk.name}: {error}. {ADVICE}") from error
+            if only is not None and cache.store_id != only:
+                raise StorageFailedError(
+                    f"{disk.name}: holds another store ({cache.store_id.hex() or 'a new one'}) than the one that was open "
+                    f"({only.hex()}); bring that one back, or restart the adapter to go on with this one"
+                )
+            cache._verify()
+            cache._identify()
+            disk.begin(wal_sync)
+            undo.pop_all()
+        log.info("cache.opened", path=disk.name, keys=cache.keys, seq=cache.seq, flushed_seq=cache.flushed_seq)
+        return cache
+
+    def get(self, key: OffsetKey) -> OffsetRecord | None:
+        """What stands locally. A tombstone is a record."""
+        return self.find(key)[0]
+
+    def seq_of(self, key: OffsetKey) -> int:
+        """The write counter of a stored key; 0 when it is absent."""
+        return self.find(key)[1]
+
+    def find(self, key: OffsetKey) -> tuple[OffsetRecord | None, int]:
+        """What `get` and `seq_of` say, in one read."""
+        held = self.hold(key)
+        return (OffsetRecord(*held[0]), held[1]) if held else (None, 0)
+
+    def hold(self, key: OffsetKey) -> Held | None:
+        """The same as it is held in memory, from where it may soon be gone again."""
+        held = self._hot.get(key)
+        if held is None:
+            encoded = encode_key(key)
+            value = self._disk.get(encoded)
+            if value is not None:
+                held = (decode_record(value), decode_seq(value), encoded)
+                self._hot.update(key.group_key, {key.shard: held})
+        return held
+
+    def held(self, group: tuple[str, str]) -> dict[str, Held]:
+        """Those shards of a group that are in memory; for `Forward.stage`."""
+        return self._hot.of(group)
+
+    def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held | Absent]:
+        """What stands under some shards of a group, and maybe under others; those that are not in memory are read together."""
+        held = self._hot.of(group)
+        missing = [shard for shard in shards if shard not in held]
+        if not missing:
+            return held
+        keys = encode_shards(group, missing)
+        found: dict[str, Held] = {}
+        answer: dict[str, Held | Absent] = {shard: held[shard] for shard in shards if shard in held}
+        for shard, key, value in zip(missing, keys, self._disk.get_many(keys), strict=True):
+            if value is None:
+                answer[shard] = (None, 0, key)
+            else:
+                answer[shard] = found[shard] = (decode_record(value), decode_seq(value), key)
+        if found:
+            self._hot.update(group, found)  # of a large group nothing may stay
+        return answer
+
+    def member(self, group: GroupKey) -> Member | None:
+        """The highest generation that committed for a group, and who first did so in it."""
+        value = self._disk.get(member_key(group))
+        return decode_member(value) if value else None
+
+    def write(
+        self,
+        changes: Mapping[OffsetKey, OffsetRecord | None],
+        members: Mapping[GroupKey, Member | None] | None = None,
+        forward: Mapping[GroupKey, Mapping[str, Held]] | None = None,
+    ) -> Writing:
+        """Store records and members, or forget them (None), as one WriteBatch. Returns the records with their write counters.
+
+        `forward` are plain records of keys that are not in `changes`: see `Writing.put_forward`. When this returns, a killed
+        process loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
+        """
+        self.check()
+        writing = Writing(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+        for group, records in (forward or {}).items():
+            writing.put_forward(group, records)
+        for key, record in changes.items():
+            if record is None:
+                writing.delete(key, self.seq_of(key))
+            else:
+                writing.put(key, record, self.seq_of(key))
+        for group, member in (members or {}).items():
+            writing.put_member(group, member)
+        state = writing.finish()
+        self._write(writing.batch)
+        self.seq, _, self._keys, self._digest = state
+        self._remember(changes, writing)
+        # After the batch, before the acknowledgement: a watermark above the store always means a loss. With `always` the batch
+        # is not acknowledged before its sync, and a power cut until then takes nothing that counts: `sync` advances it.
+        if self.wal_sync != "always":
+            self._advance_watermark(self.seq)
+        return writing
+
+    def forward(self) -> Forward:
+        """An empty batch for `write_forward`, which has to follow before anything else is written. Raises StorageFailedError."""
+        self.check()
+        return Forward(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+
+    def write_forward(self, forward: Forward) -> None:
+        """What `write` does, of such a batch. Raises what it does; then it is to be undone."""
+        state = forward.finish()
+        self._write(forward.batch)
+        self.seq, _, _, self._digest = state
+        if self.wal_sync != "always":
+            self._advance_watermark(state.seq)
+
+    def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: Writing) -> None:
+        """Bring what is in memory to what is stored now."""
+        for group, held in writing.forward.items():
+            self._hot.update(group, held)
+        for key, one in writing.held():
+            self._hot.update(key.group_key, {key.shard: one})
+        for key, record in changes.items():
+            if record is None:
+                self._hot.discard(key)
+
+    async def sync(self) -> None:
+        """Make every write so far survive a power cut.
+
+        Raises StorageFailedError, and so does every later write: a sync is never retried. DiskFullError while the disk is full:
+        RocksDB then refuses to sync for want of an intact WAL; the open that has to follow syncs what was written before.
+        """
+        self.check()
+        seq, batches = self.seq, self._batches
+        try:
+            await self._disk.sync()
+        except Exception as error:
+            if self._disk_full:
+                raise DiskFullError(f"{self._disk.name}: no space left: {error}") from error
+            raise self._fail(f"the sync of the local store failed: {error}") from error
+        self.check()  # one that succeeds behind one that failed proves nothing
+        self.synced_seq = max(self.synced_seq, seq)
+        self._synced_batches = max(self._synced_batches, batches)
+        if self.wal_sync == "always" and seq > self._disk.watermark:
+            self._advance_watermark(seq)
+
+    async def run_sync(self, interval_s: float) -> None:
+        """Sync WAL and watermark once per interval while something was written. For `never` it does nothing."""
+        marked = 0
+        while self.wal_sync != "never":
+            await anyio.sleep(interval_s)
+            if self._batches == marked or self._disk_full:
+                continue
+            marked = self._batches
+            try:
+                await self.sync()
+                await self._disk.sync_watermark()
+            except DiskFullError:
+                marked = -1
+            except OSError as error:
+                raise self._fail(f"the sync of the watermark failed: {error}") from error
+
+    async def watch(self) -> None:
+        """Raise StorageFailedError when the store has to be opened again: it failed, or its full disk has space again.
+
+        Or its files are gone from their place. Until that is seen, commits go into files that nobody can open again.
+        """
+        while True:
+            with anyio.move_on_after(WATCH_S):
+                await self.failed.wait()
+            self.check()
+            await self.look()
+            self.check()
+            if self._disk_full and self._has_space():
+                raise self._fail("the disk was full and has space again")
+
+    async def look(self) -> str:
+        """Which of the open files are gone from their place. Once some are, nothing is written any more."""
+        self.missing = await self._disk.apart(self._disk.missing)
+        if self.missing:
+            self._fail(f"the store is gone: {self.missing}; is its disk mounted? Bring the same directory back")
+        return self.missing
+
+    async def note_loss(self, writes: int, why: str, reached: int = 0) -> None:
+        """Remember for ever that acknowledged writes are missing here, before anything is done about it.
+
+        `reached`: the highest write counter that was in use: none comes again. Raises DiskFullError, StorageFailedError.
+        """
+        self._put_loss(writes, why, reached)
+        await self.sync()
+
+    def forget_flushed(self) -> None:
+        """From here on nothing counts as flushed: the Meta Service holds less than it acknowledged.
+
+        Killed now, the next start compares everything anyway; but a stop flushes all, and a start without the Meta Service too.
+        """
+        self.flushed_seq = 0
+        with contextlib.suppress(AdapterError):
+            self.write({})
+
+    def check(self) -> None:
+        """Raise StorageFailedError once a sync has failed."""
+        if self.failure:
+            raise StorageFailedError(self.failure)
+
+    def scan(self, prefix: bytes = b"", after: OffsetKey | None = None) -> Iterator[Stored]:
+        """The records below `prefix`, in key order, from behind `after`."""
+        start = encode_key(after) + b"\0" if after else prefix or _FIRST_KEY
+        for key, value in self._disk.scan(start, prefix_end(prefix)):
+            yield Stored(*decode_stored(key, value))
+
+    def first(self, count: int, *, prefix: bytes = b"", after: OffsetKey | None = None) -> list[Stored]:
+        """The first `count` records of such a scan; for a slice, on the event loop. Raises StorageFailedError as well."""
+        self.check()  # the store may have failed, and be closed, since the slice before
+        return list(islice(self.scan(prefix, after), count))
+
+    async def page(self, count: int, *, prefix: bytes = b"", after: OffsetKey | None = None) -> list[Stored]:
+        """The first `count` records of such a scan, read away from the event loop."""
+        return await self.apart(lambda: list(islice(self.scan(prefix, after), count)))
+
+    def snapshot(self) -> Snapshot:
+        """All records as they are now, to be read while commits go on. Raises StorageFailedError."""
+        self.check()
+        return self.snapshots.take(self._disk.scan(_FIRST_KEY, b""), self._keys, self.flushed_seq)
+
+    @property
+    def unsynced_writes(self) -> int:
+        """Acknowledged writes that a power cut could lose now."""
+        return self.seq - self.synced_seq
+
+    @property
+    def acknowledged_seq(self) -> int:
+        """The newest write that may have been acknowledged."""
+        return self.synced_seq if self.wal_sync == "always" else self.seq
+
+    @property
+    def must_sync(self) -> bool:
+        """True when an answer has to wait for a sync: with `always`, while there is a write that none has covered yet."""
+        return self.wal_sync == "always" and self._synced_batches < self._batches
+
+    @property
+    def keys(self) -> int:
+        """How many records there are, tombstones included."""
+        return self._keys
+
+    async def apart(self, work: Callable[[], R]) -> R:
+        """Do what takes long, as a scan does, away from the event loop."""
+        return await self._disk.apart(work)
+
+    def rocksdb_properties(self) -> dict[str, int]:
+        """RocksDB's own numbers, by our names. Thread-safe. Raises StorageFailedError once it is closed."""
+        return self._disk.properties()
+
+    def close(self) -> None:
+        """Store the bookkeeping, sync, close. Never raises: what goes wrong here is found at the next open."""
+        self.snapshots.close(self.failure or "the store was closed")
+        try:
+            if not self.failure:
+                self.write({})
+                self._disk.finish()
+        except (AdapterError, OSError) as error:
+            log.error("cache.close", error=str(error))
+        try:
+            self._disk.close()
+        except AdapterError as error:
+            log.error("cache.close", error=str(error))
+
+    def _verify(self) -> None:
+        """Compare the store with its watermark and its digest; raises StoreDamagedError when it cannot be read to the end."""
+        keys = digest = 0
+        try:
+            for _, value in self._disk.scan(_FIRST_KEY, b""):
+                keys += 1
+                digest += decode_seq(value)
+        except StoreDamagedError as error:
+            raise StoreDamagedError(f"{self._disk.name}: {error}. {ADVICE}") from error
+        missing = max(self._disk.watermark - self.seq, 0)
+        if (keys, digest % 2**64) != (self._keys, self._digest):
+            missing += max(self._keys - keys, 1)
+        self._keys, self._digest = keys, digest % 2**64
+        why = [f"{missing} acknowledged writes are not there: damaged files"] if missing else []
+        if not self._disk.watermark_intact and self.seq:
+            why.append("the watermark is missing or cannot be read, so nobody knows what was acknowledged")
+        if self._disk.machine_went_down():
+            why.append("the machine went down, and took acknowledged commits that were not synced yet")
+        if why:
+            self._put_loss(max(missing, 1), "; ".join(why), self._disk.watermark)
+            self._disk.sync_now()
+            self.synced_seq = self.seq
+
+    def _identify(self) -> None:
+        """Give a new store its identity, durably."""
+        if len(self.store_id) != STORE_ID_BYTES:
+            self.store_id = os.urandom(STORE_ID_BYTES)
+            batch = self._disk.batch()
+            batch.put(STORE_ID, self.store_id)
+            self._write(batch)
+            self._disk.sync_now()
+
+    def _put_loss(self, writes: int, why: str, reached: int) -> None:
+        """Store the loss and the new bookkeeping in one batch: found once, told in status for ever."""
+        self.loss = Loss(writes, time.time_ns() // 1_000_000, why)
+        self.loss_at_open = True
+        self.seq = max(self.seq, reached)
+        batch = self._disk.batch()
+        batch.put(LOSS, self.loss.encode())
+        batch.put(STATE, State(self.seq, self.flushed_seq, self._keys, self._digest).encode())
+        self._write(batch)
+        log.error(
+            "cache.acknowledged_writes_lost",
+            writes=writes,
+            path=self._disk.name,
+            why=why,
+            help="what is missing is looked up in the Meta Service",
+        )
+
+    def _write(self, batch: Batch) -> None:
+        try:
+            self._disk.write(batch)
+        except DiskFullError as error:
+            self._disk_full = True
+            raise DiskFullError(
+                f"{self._disk.name}: no space left; nothing was stored. Free some space there: {error}"
+            ) from error
+        except StorageFailedError as error:
+            raise self._fail(f"a write of the local store failed: {error}") from error
+        self._disk_full = False
+        self._batches += 1  # not `seq`: a batch may hold no record, but a member
+
+    def _has_space(self) -> bool:
+        """True when an open could replay the WAL into a new file, after RocksDB did not resume by itself."""
+        try:
+            self.write({})
+        except DiskFullError:
+            return self._disk.has_room()
+        return False
+
+    def _advance_watermark(self, seq: int) -> None:
+        try:
+            self._disk.advance_watermark(seq)
+        except OSError as error:
+            raise self._fail(f"the watermark could not be written: {error}") from error
+
+    def _fail(self, reason: str) -> StorageFailedError:
+        self.failure = self.failure or reason
+        self.failed.set()
+        return StorageFailedError(self.failure)

@@ -1,0 +1,122 @@
+"""A Meta Service in memory, inside the process of a test, with the faults that a test asks for."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from adapter.errors import AdapterError
+from adapter.meta.client import GroupsPage, Page
+from adapter.meta.store_marks import Told
+from adapter.metaservice.engine import keep, settle
+from adapter.model.codec import encode_key
+from adapter.model.records import (
+    GroupKey,
+    KnownStore,
+    LocalStore,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    SaveOutcome,
+    deleted,
+    expired,
+    is_deleted,
+)
+
+
+class FakeMeta:
+    """A Meta Service in memory, with the rules of the real one.
+
+    Faults are queued per save: an exception to raise before it is applied, or a function of the entries, which may await,
+    raise, or return the outcomes itself. `apply` is what an untroubled save does.
+    """
+
+    def __init__(self, records: Mapping[OffsetKey, OffsetRecord] | None = None) -> None:
+        self.records: dict[OffsetKey, OffsetRecord] = dict(records or {})
+        self.saves: list[list[SaveEntry]] = []
+        self.faults: deque[AdapterError | Callable[[Sequence[SaveEntry]], Any]] = deque()
+        self.down: AdapterError | None = None
+        self.available = True
+        self.knows_epochs = True
+        self.endpoint = "memory"
+        self.page_rows = 10_000  # of groups
+        self.told = Told()
+        self.stores: dict[tuple[str, str], KnownStore] = {}
+
+    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+        """See `MetaClient.report_store`."""
+        self._check()
+        at = store.broker, store.path
+        known = self.stores.get(at)
+        if kept := keep(store, known, replaces, 0):
+            self.stores[at] = kept
+        return known
+
+    async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """See `MetaClient.save`."""
+        self.saves.append(list(entries))
+        self._check()
+        if self.faults:
+            fault = self.faults.popleft()
+            if isinstance(fault, AdapterError):
+                raise fault
+            outcomes: list[SaveOutcome] = await fault(entries)
+            return outcomes
+        return self.apply(entries)
+
+    def apply(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
+        """Merge entries as the real service does."""
+        outcomes = []
+        for entry in entries:
+            outcome = settle(entry, self.records.get(entry.key))
+            if outcome.status.acknowledged and outcome.standing:
+                self.records[entry.key] = outcome.standing
+            outcomes.append(outcome)
+        return outcomes
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """See `MetaClient.get`."""
+        self._check()
+        return {key: self.records[key] for key in keys if key in self.records}
+
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """See `MetaClient.groups_page`; of `page_rows` at most."""
+        self._check()
+        entries: list[tuple[OffsetKey, OffsetRecord]] = []
+        for at, group in enumerate(groups):
+            behind = encode_key(OffsetKey(*group, after.decode())) if after and not at else b""
+            keys = [key for key in self.records if key.group_key == group and encode_key(key) > behind]
+            for key in sorted(keys, key=encode_key):
+                entries.append((key, self.records[key]))
+                if len(entries) == self.page_rows:  # as the real one, it does not know then whether that was the last
+                    return GroupsPage(entries, groups[at:], key.shard.encode())
+        return GroupsPage(entries, (), b"")
+
+    async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
+        """See `MetaClient.list_page`; always one page."""
+        self._check()
+        names = tuple(name for name in (namespace, group) if name)
+        return sorted((key, record) for key, record in self.records.items() if key[: len(names)] == names), b""
+
+    async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
+        """See `MetaClient.expire`."""
+        self._check()
+        live = {key: record for key, record in self.records.items() if key.group_key == group and record.live}
+        newest_ms = max((record.committed_at_ms for record in live.values()), default=0)
+        if newest_ms >= before_ms:
+            return newest_ms
+        self.records.update((key, expired(record, now_ms)) for key, record in live.items())
+        return 0
+
+    async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
+        """See `MetaClient.delete`."""
+        self._check()
+        now_ms = time.time_ns() // 1_000_000
+        for key, record in self.records.items():
+            if key.group_key == group and (not shards or key.shard in shards) and not is_deleted(record):
+                self.records[key] = deleted(record, now_ms)
+
+    def _check(self) -> None:
+        self.available = self.down is None
+        if self.down:
+            raise self.down

@@ -1,0 +1,157 @@
+"""What tests, demos and benchmarks share: an in-memory Meta Service, real processes, waiting. Histories are in `history`."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from adapter.testing.sidecars import _front
+from adapter.testing.waiting import READY_TIMEOUT_S
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@dataclass
+class ServiceProcess:
+    """A real `offset-adapter` process with its configuration file, its log, and its signals."""
+
+    command: str
+    directory: Path
+    settings: str
+    port: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prefix: Sequence[str] = ()
+    socket: Path | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where all of its gRPC is open: an adapter's Unix socket, a Meta Service's port."""
+        return f"unix:{self.socket}" if self.socket else self.tcp_address
+
+    @property
+    def tcp_address(self) -> str:
+        """Its port, where brokers commit. OffsetAdmin is off there."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """All that it has logged."""
+        return (self.directory / f"{self.command}.log").read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self.process is not None
+        return self.process.pid
+
+    def launch(self) -> None:
+        """Start it without waiting."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / f"{self.command}.toml"
+        config.write_text(self.settings)
+        with (self.directory / f"{self.command}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.prefix, sys.executable, "-m", "adapter", self.command, "--config", str(config)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+
+    def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Start it and wait until its health is SERVING. Raises RuntimeError with the log when it ends before."""
+        self.launch()
+        self.wait_ready(timeout_s)
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until its health is SERVING."""
+        deadline = time.monotonic() + timeout_s
+        while not self.healthy():
+            if self.process is None or self.process.poll() is not None:
+                raise RuntimeError(f"{self.command} ended:\n{self.log}")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.command} is not ready after {timeout_s:g} s:\n{self.log}")
+            time.sleep(0.02)
+
+    def healthy(self, service: str = "") -> bool:
+        """True when its health service answers SERVING at this moment."""
+        with grpc.insecure_channel(self.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            try:
+                reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=1.0)
+            except grpc.RpcError:
+                return False
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it with SIGKILL and reap it."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(timeout_s)
+
+
+def meta_process(directory: Path, port: int | None = None, extra: str = "") -> ServiceProcess:
+    """A Meta Service over a store in `directory`."""
+    port = port or free_port()
+    settings = f"[server]\nlisten = '127.0.0.1:{port}'\n[metrics]\nlisten = ''\n[store]\npath = '{directory / 'meta'}'\n{extra}"
+    return ServiceProcess("meta", directory, settings, port)
+
+
+def adapter_process(
+    directory: Path, meta: str, *, wal_sync: str = "interval", top: str = "", extra: str = "", cache: Path | None = None
+) -> ServiceProcess:
+    """An adapter over a store in `directory`. `top` goes before all sections, `extra` behind them."""
+    port, socket_path = free_port(), directory / "a.sock"
+    front = "".join(f"{name} = '{value}'" for name, value in _front.items())
+    settings = f"""{top}
+[server]
+listen = '127.0.0.1:{port}'
+unix_socket = '{socket_path}'
+{front}
+[metrics]
+listen = ''
+[cache]
+path = '{cache or directory / "adapter"}'
+wal_sync = '{wal_sync}'
+[meta]
+endpoints = ['{meta}']
+{extra}"""
+    return ServiceProcess("serve", directory, settings, port, socket=socket_path)
+
+
+@contextlib.contextmanager
+def ended(*services: ServiceProcess) -> Any:  # noqa: ANN401 - a context manager
+    """Kill these services at the end, paused or not."""
+    try:
+        yield
+    finally:
+        for service in services:
+            service.kill()

@@ -1,0 +1,55 @@
+"""Sidecars inside the process of a test."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+from adapter.client.broker_log import BrokerLog, NoBrokerLog
+from adapter.meta.client import MetaClient
+from adapter.runtime.config import Front, parse
+from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.process import Sidecar
+from adapter.testing.waiting import READY_TIMEOUT_S
+
+FRONTS: tuple[Front, ...] = get_args(Front)
+
+_front: dict[str, str] = {}  # what `served_by` adds to [server]
+
+
+@contextlib.contextmanager
+def served_by(front: Front) -> Iterator[None]:
+    """Adapters that are configured inside have this front; outside, that of the settings' default."""
+    _front["front"] = front
+    try:
+        yield
+    finally:
+        del _front["front"]
+
+
+def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: ANN401 - TOML values
+    """A configuration for a test: everything in `directory`, also the socket; a free port, no metrics unless asked for."""
+    values: dict[str, Any] = {"metrics": {"listen": ""}, **sections}
+    server = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **_front}
+    values["server"] = {**server, **sections.get("server", {})}
+    values["cache"] = {"path": str(directory / "adapter"), **sections.get("cache", {})}
+    return parse(values, AdapterConfig, source="test")
+
+
+@asynccontextmanager
+async def running_sidecar(config: AdapterConfig, meta: MetaClient, broker_log: BrokerLog | None = None) -> AsyncIterator[Sidecar]:
+    """A sidecar in this process, ready to serve; stopped and drained at the end."""
+    sidecar = Sidecar(config, meta, broker_log or NoBrokerLog())
+    task = asyncio.create_task(sidecar.run(), name="sidecar")
+    ready = asyncio.create_task(sidecar.ready.wait(), name="ready")
+    try:
+        await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED, timeout=READY_TIMEOUT_S)
+        if task.done():
+            task.result()
+        yield sidecar
+    finally:
+        ready.cancel()
+        sidecar.stop()
+        await task
