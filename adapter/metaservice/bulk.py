@@ -1,6 +1,7 @@
 """The bulk calls' rules on packed bytes: what becomes of a merged record, and where to cut a listing in parts. Pure.
 
-What comparing bytes can decide is decided so; whatever else, `settle` decides. Both give the same: tests/unit/test_bulk.py.
+What comparing bytes can decide is decided so; whatever else, `settle` decides. Both give the same:
+tests/unit/metaservice/test_bulk.py.
 """
 
 from collections.abc import Sequence

@@ -2,14 +2,14 @@
 
 from tests.mutants.mutant import Mutant
 
-RUNS = "unit/test_lone_runs.py"
-TURN = "unit/test_turn.py"
-ANSWERS = "unit/test_turn_answers.py"
+RUNS = "unit/sidecar/engine/test_fast_path_runs.py"
+TURN = "unit/sidecar/engine/test_group_commit.py"
+ANSWERS = "unit/sidecar/engine/test_group_commit_answers.py"
 
 FRONT_MUTANTS = (
     Mutant(
         "turn-is-acknowledged-before-its-write",
-        "cache.py",
+        "sidecar/storage/store.py",
         "        self._write(forward.batch)\n",
         "        __import__('asyncio').get_event_loop().call_soon(self._write, forward.batch)\n",
         "a kill in this moment loses acknowledged commits",
@@ -17,7 +17,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "answered-with-the-count-of-another",
-        "turn.py",
+        "sidecar/engine/group_commit.py",
         "zip(runs, counts, strict=True)",
         "zip(runs, reversed(counts), strict=True)",
         "a commit that nobody looked at is acknowledged, because another one in its turn was stored",
@@ -25,7 +25,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "refused-turn-is-acknowledged",
-        "turn.py",
+        "sidecar/engine/group_commit.py",
         "            failure = error\n",
         "            counts = [len(run) for run, _ in runs]\n",
         "on a full disk every commit is acknowledged and none is stored",
@@ -33,7 +33,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "refused-turn-stays-in-memory",
-        "lone.py",
+        "sidecar/engine/fast_path.py",
         "            forward.undo()\n",
         "",
         "what a full disk refused is read, and supersedes what is committed next",
@@ -41,7 +41,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "undone-in-the-wrong-order",
-        "writing.py",
+        "sidecar/storage/write_batch.py",
         "in reversed(self._before):",
         "in self._before:",
         "of a shard that went on twice in a refused turn, the first value stays in memory and is on no disk",
@@ -49,7 +49,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "run-counts-one-more",
-        "lone.py",
+        "sidecar/engine/fast_path.py",
         "                return count\n",
         "                return count + 1\n",
         "the commit that ends a run is acknowledged and not stored",
@@ -57,7 +57,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "stream-answers-the-whole-run",
-        "server.py",
+        "sidecar/api/offset_store.py",
         "self._add(Reply(id=run[count - 1].id, covers=count))",
         "self._add(Reply(id=run[-1].id, covers=len(run)))",
         "a rewind, or a bad commit, is acknowledged with the plain ones before it, and then answered again",
@@ -65,15 +65,15 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "lone-in-any-epoch",
-        "lone.py",
+        "sidecar/engine/fast_path.py",
         " or (knows and knows != epoch)",
         "",
         "a commit in flight undoes a reset, on the shortest way",
-        ("unit/test_lone.py::test_a_lone_commit_does_what_an_entry_does",),
+        ("unit/sidecar/engine/test_fast_path.py::test_a_lone_commit_does_what_an_entry_does",),
     ),
     Mutant(
         "turn-is-not-in-the-digest",
-        "writing.py",
+        "sidecar/storage/write_batch.py",
         "        self._digest += seq - replaced\n        self.batch.put(encoded",
         "        self.batch.put(encoded",
         "a store that lost nothing raises the alarm at its next open",
@@ -81,7 +81,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "turn-without-a-watermark",
-        "cache.py",
+        "sidecar/storage/store.py",
         "            self._advance_watermark(state.seq)\n",
         "            pass\n",
         "a store that went back says nothing: acknowledged commits are missing and nobody knows",
@@ -89,7 +89,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "turn-uses-its-counters-again",
-        "cache.py",
+        "sidecar/storage/store.py",
         "        self.seq, _, _, self._digest = state\n",
         "        self._digest = state.digest\n",
         "the flushed watermark covers commits that were never sent: a kill leaves them here for ever",
@@ -97,7 +97,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "answer-is-not-sent",
-        "front/calls.py",
+        "runtime/http2/call.py",
         "            self._peer.flush_soon()  # mostly it is due already; it may have been before this\n",
         "",
         "now and then a commit is stored and its consumer waits for ever",
@@ -105,7 +105,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "refused-call-is-done",
-        "front/calls.py",
+        "runtime/http2/call.py",
         "        self._stream.call = self._requests = self._task = None\n",
         "        self._task = None\n",
         "a call that is refused for its form is done all the same",
@@ -113,7 +113,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "one-answer-breaks-the-others",
-        "turn.py",
+        "sidecar/engine/group_commit.py",
         '        except Exception:\n            log.exception("turn.answer_failed")\n',
         "        finally:\n            pass\n",
         "commits of other connections are stored and never answered",

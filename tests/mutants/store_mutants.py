@@ -2,22 +2,33 @@
 
 from tests.mutants.mutant import Mutant
 
-_WATCH = "unit/test_meta_watch.py::"
-_TOLD = "unit/test_meta_told.py::"
+_WATCH = "unit/sidecar/engine/test_meta_watch.py::"
+_TOLD = "unit/meta/test_store_marks.py::"
 _GONE = "durability/test_store_gone.py::"
 
 STORE_MUTANTS = (
     Mutant(
         "a-lower-revision-is-not-seen",
-        "meta_told.py",
+        "meta/store_marks.py",
         "mark.revision < before.revision\n",
         "mark.revision < 0\n",
         "a Meta Service that was restored from a backup stays behind until every adapter is restarted",
         (_TOLD + "test_a_store_that_came_back_with_less_is_told_once",),
     ),
     Mutant(
+        "starts-are-not-compared",
+        "meta/store_marks.py",
+        "        if forked and (why := _forked(seen, mark)):\n",
+        "        if False and (why := _forked(seen, mark)):\n",
+        "a copy that was put back and written to since is taken for the store that was there",
+        (
+            _TOLD + "test_a_copy_that_was_put_back_is_found_by_its_starts",
+            "durability/test_meta_restored.py::test_a_copy_that_others_have_written_to_since_is_noticed",
+        ),
+    ),
+    Mutant(
         "another-store-is-not-seen",
-        "meta_told.py",
+        "meta/store_marks.py",
         "        if seen[:3] != mark[:3]:\n",
         "        if seen[:1] != mark[:1]:\n",
         "an emptied or repaired Meta Service is taken for the one before",
@@ -25,7 +36,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-late-reply-is-a-loss",
-        "meta_told.py",
+        "meta/store_marks.py",
         "        before = noted.get(mark.name)\n",
         "        before = seen\n",
         "concurrent calls whose answers overtake each other start comparisons of everything",
@@ -33,7 +44,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "marks-of-replies-are-not-read",
-        "endpoints.py",
+        "meta/endpoints.py",
         "        self.told.take(noted, marks, name)\n",
         "",
         "nobody notices that the Meta Service lost what adapters take for clean",
@@ -41,7 +52,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-restored-meta-service-hears-before-it-is-asked",
-        "meta_client.py",
+        "meta/client.py",
         "        if self.told.store and self._reported_at == self._endpoints.unanswered:\n",
         "        if self.told.store:\n",
         "a save hides from the report after it what the Meta Service has forgotten of this store",
@@ -49,7 +60,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "what-was-lost-still-counts-as-flushed",
-        "recovery.py",
+        "sidecar/engine/recovery.py",
         "        self._cache.forget_flushed()\n",
         "",
         "a stop in the middle of the comparison leaves keys behind and says that nothing is left",
@@ -57,7 +68,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-second-loss-is-forgotten",
-        "meta_watch.py",
+        "sidecar/engine/meta_watch.py",
         "                self._handled = told.less\n                await self._compare_again()\n",
         "                await self._compare_again()\n                self._handled = told.less\n",
         "what was compared before the second loss is gone for good",
@@ -65,7 +76,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-comparison-goes-on-in-the-middle",
-        "recovery.py",
+        "sidecar/engine/recovery.py",
         "        self._source = None\n        self._push_from = 0.0\n        self.report",
         "        self._push_from = 0.0\n        self.report",
         "nothing is compared again: the last comparison ended behind the last key",
@@ -73,7 +84,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-report-hides-what-was-forgotten",
-        "meta_watch.py",
+        "sidecar/engine/meta_watch.py",
         "            known = await self._report(store._replace(flushed_seq=0))\n",
         "            known = await self._report(store)\n",
         "a report whose answer got lost takes away the trace of what the Meta Service lost",
@@ -81,7 +92,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-fresh-store-is-no-loss",
-        "meta_watch.py",
+        "sidecar/engine/meta_watch.py",
         "        if known and known.store_id != store.store_id:\n",
         "        if known and known.store_id == store.store_id and known.flushed_seq > 2**63:\n",
         "a cache on a disk that was not mounted starts empty without an alarm",
@@ -89,7 +100,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "an-older-copy-is-no-loss",
-        "meta_watch.py",
+        "sidecar/engine/meta_watch.py",
         "        elif known and known.flushed_seq > self._cache.seq:\n",
         "        elif known and known.flushed_seq > 2**63:\n",
         "a directory that was put back from a backup is not told, and write counters come again",
@@ -97,7 +108,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "counters-come-again-after-a-loss",
-        "cache.py",
+        "sidecar/storage/store.py",
         "        self.seq = max(self.seq, reached)\n",
         "",
         "what is written next is taken for flushed",
@@ -105,7 +116,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "the-old-store-is-forgotten-before-the-loss-is-durable",
-        "meta_watch.py",
+        "sidecar/engine/meta_watch.py",
         "        known = await self._report(store)\n        if known and",
         "        known = await self._report(store, (await self._report(store) or store).store_id)\n        if known and",
         "killed in between, the next start knows nothing of the loss",
@@ -113,7 +124,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "what-is-dirty-is-told-as-flushed",
-        "flusher.py",
+        "sidecar/engine/flusher.py",
         "        if self.tracks_all and not self._dirty:\n            return self._cache.seq\n",
         "        if self.tracks_all:\n            return self._cache.seq\n",
         "a Meta Service that was behind by a flush counts as one that lost it",
@@ -121,7 +132,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "files-that-are-gone-are-written-to",
-        "cache.py",
+        "sidecar/storage/store.py",
         "        self.missing = await self._disk.apart(self._disk.missing)\n",
         '        self.missing = ""\n',
         "commits are acknowledged into unlinked files",
@@ -129,15 +140,15 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-watermark-that-is-gone-is-written-to",
-        "disk.py",
+        "sidecar/storage/disk.py",
         "            if not self._watermark.is_in_place():\n",
         "            if self._watermark.value > 2**63:\n",
         "what is acknowledged from then on leaves no trace outside the WAL",
-        ("unit/test_missing_files.py::test_a_file_that_is_not_in_its_place_is_seen",),
+        ("unit/sidecar/storage/test_missing_files.py::test_a_file_that_is_not_in_its_place_is_seen",),
     ),
     Mutant(
         "a-log-that-is-gone-is-written-to",
-        "disk.py",
+        "sidecar/storage/disk.py",
         "        if newest < self._newest_log:\n",
         "        if newest < 0:\n",
         "commits are acknowledged into an unlinked WAL",
@@ -145,7 +156,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "nothing-is-rescued",
-        "sidecar.py",
+        "sidecar/process.py",
         "            if core.cache.missing:\n                await self._rescue(core)\n",
         "",
         "what was acknowledged into files that are gone goes with the process",
@@ -153,7 +164,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-rescue-is-tried-once",
-        "sidecar.py",
+        "sidecar/process.py",
         '            attempts = retrying("rescue", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, on=AdapterError)\n',
         '            attempts = retrying("rescue", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, limit_s=0, on=AdapterError)\n',
         "the only copy is dropped because the Meta Service does not answer at once",
@@ -161,7 +172,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "any-store-is-opened-again",
-        "cache.py",
+        "sidecar/storage/store.py",
         "            if only is not None and cache.store_id != only:\n",
         "            if only is not None and not cache.store_id:\n",
         "another broker's store is served after a mount",
@@ -169,7 +180,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-missing-watermark-is-accepted",
-        "cache.py",
+        "sidecar/storage/store.py",
         "        if not self._disk.watermark_intact and self.seq:\n",
         "        if not self._disk.watermark_intact and self.seq > 2**63:\n",
         "a lost tail is not seen when the watermark is lost with it",
@@ -177,23 +188,23 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "the-watermark-is-made-anew-before-the-alarm",
-        "watermark.py",
+        "runtime/watermark.py",
         "        return cls(fd, (0, 0), path, intact=False)\n",
         "        _beside(path).rename(path)\n        return cls(fd, (0, 0), path)\n",
         "killed before the loss is noted, the next start finds nothing",
-        ("unit/test_watermark.py::test_a_file_that_says_nothing_stays_until_a_new_one_is_put_in_its_place",),
+        ("unit/runtime/test_watermark.py::test_a_file_that_says_nothing_stays_until_a_new_one_is_put_in_its_place",),
     ),
     Mutant(
         "times-of-a-slow-clock-are-stored",
-        "metaservice/skewed.py",
+        "metaservice/clock_skew.py",
         "    return max(1, min(at_ms + shift_ms, now_ms))\n",
         "    return max(1, min(at_ms, now_ms))\n",
         "groups of an adapter whose clock is days slow are swept while they are in use",
-        ("unit/test_skewed.py::test_a_time_is_moved_by_as_much_and_never_beyond_now",),
+        ("unit/metaservice/test_clock_skew.py::test_a_time_is_moved_by_as_much_and_never_beyond_now",),
     ),
     Mutant(
         "a-wrong-clock-sweeps",
-        "expiry.py",
+        "sidecar/engine/expiry.py",
         "        if skew.off:\n",
         "        if skew.off and skew.ms > 2**63:\n",
         "an adapter whose clock is days ahead takes away what is in use",
@@ -201,7 +212,7 @@ STORE_MUTANTS = (
     ),
     Mutant(
         "a-sweep-during-the-comparison",
-        "expiry.py",
+        "sidecar/engine/expiry.py",
         "        if not self._flusher.tracks_all:\n            return ",
         "        if self._cache.seq > 2**63:\n            return ",
         "a group whose commits the Meta Service lost goes, here too",

@@ -1,0 +1,71 @@
+"""What is decided about a Meta Service that knows only offsets, without one: `as_seen`, and who counts as not compared."""
+
+from pathlib import Path
+
+import pytest
+
+from adapter.errors import MetaUnavailableError
+from adapter.meta.epochless import save
+from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
+from adapter.testing.fake_meta import FakeMeta
+from tests.unit.helpers import commit, core_over, during, key, record
+from tests.unit.sidecar.engine.test_recovery import counts, left_behind
+
+A, B = key("a"), key("b")
+DEAD = OffsetRecord(2**32, 0, live=False, committed_at_ms=9)
+
+
+@pytest.mark.parametrize(
+    ("local", "remote", "seen"),
+    [
+        (record(5, 0, metadata="m"), record(5, 0), record(5, 1, metadata="m")),
+        (record(5, 0), record(6, 0), record(6, 1)),
+        (record(5, 0), record(4, 0), record(4, 1)),
+        (record(5, 2, committed_at_ms=9), record(6, 0), record(6, 2)),
+        (DEAD, record(0, 0), record(0, 2**32)),
+        (DEAD._replace(offset=50), record(7, 0), record(7, 2**32 + 1)),
+    ],
+    ids=["equal", "larger", "smaller", "rewound here", "deleted here", "expired here, smaller there"],
+)
+def test_an_offset_without_an_epoch_gets_one_from_what_is_here(
+    local: OffsetRecord, remote: OffsetRecord, seen: OffsetRecord
+) -> None:
+    """A local epoch of 0 becomes the first one: there is no other to wait for. Over a tombstone whatever is there is alive."""
+    assert as_seen(remote, local) == seen
+    assert meet(seen, local).epoch > 0
+
+
+async def test_a_server_with_epochs_is_sent_what_it_is_given() -> None:
+    """Tombstones, unknown epochs and all: it merges."""
+    meta = FakeMeta({A: record(9, 4)})
+    entries = [SaveEntry(A, record(7, 0)), SaveEntry(B, DEAD)]
+    outcomes = await save(meta, entries, uncompared=lambda _: True)
+    assert outcomes == [SaveOutcome(Status.SUPERSEDED, record(9, 4)), SaveOutcome(Status.APPLIED, DEAD)]
+    assert meta.saves == [entries]
+
+
+async def test_what_is_dirty_at_the_end_of_a_recovery_stays_uncompared_until_it_is_acknowledged(tmp_path: Path) -> None:
+    """Only these: what is committed later to other keys has been compared."""
+    left_behind(tmp_path, {A: record(5), B: record(5)})
+    meta = FakeMeta({B: record(5)})
+    meta.faults.append(MetaUnavailableError("down by the test"))
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        await core.recovery.run()
+        assert core.flusher.uncompared == {A}
+        await commit(core, 6, "b")
+        await core.flusher.flush_once()
+        assert core.flusher.uncompared == set()
+
+
+async def test_a_push_that_meets_something_larger_counts_as_adopted(tmp_path: Path) -> None:
+    """It came in between the comparison and the push."""
+    left_behind(tmp_path, {A: record(5), B: record(5)})
+    meta = FakeMeta()
+
+    async def overtake() -> None:
+        meta.records[A] = record(9)
+
+    meta.faults.append(during(meta, overtake))
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        assert counts(await core.recovery.run()) == (2, 1, 1, 0, 0)
+        assert core.cache.get(A) == record(9)

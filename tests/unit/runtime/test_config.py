@@ -1,0 +1,261 @@
+"""The settings: the files in config/ are the documentation, and a bad value is refused by its name."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from annotated_types import Ge, Le
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from adapter.errors import ConfigError
+from adapter.metaservice.config import MetaConfig
+from adapter.runtime.addresses import is_loopback, split_address
+from adapter.runtime.config import Section, load, parse
+from adapter.sidecar.config import AdapterConfig
+
+FILES = Path(__file__).parents[3] / "config"
+KINDS: dict[str, type[Section]] = {"adapter.toml": AdapterConfig, "meta.toml": MetaConfig}
+BOTH = pytest.mark.parametrize("name", KINDS)
+
+
+def with_examples(name: str) -> str:
+    """A file with the settings that it only shows in comments."""
+    text = (FILES / name).read_text()
+    return re.sub(r"(?m)^# (?=\[[a-z\[.\]]+$|[a-z_]+ = )", "", text)
+
+
+def settings(kind: type[BaseModel], path: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting below a section, by its dotted name."""
+    for name, field in kind.model_fields.items():
+        section = next(iter(models_in(field.annotation)), None)
+        if section:
+            yield from settings(section, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", field
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The sections in an annotation: itself, optional, or many."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from models_in(part)
+
+
+def names_in(values: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Every setting of a parsed file, by its dotted name."""
+    for name, value in values.items():
+        inner = value[0] if isinstance(value, list) and isinstance(value[0], dict) else value
+        if isinstance(inner, dict):
+            yield from names_in(inner, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def comment_above(text: str, name: str) -> str:
+    """The comment lines directly above a setting."""
+    section, _, field = name.rpartition(".")
+    below = text[text.index(f"[{section}]") :]
+    found = re.search(rf"((?:^#.*\n)+)(?:^[a-z_]+ = .*\n)*?^{field} = ", below, re.MULTILINE)
+    assert found, f"{name} has no comment"
+    return found[1]
+
+
+def adapter(text: str) -> AdapterConfig:
+    """The settings in this text."""
+    return parse(tomllib.loads(text), AdapterConfig, source="file.toml")
+
+
+@BOTH
+def test_the_file_in_config_equals_the_defaults(name: str) -> None:
+    """What the file says is what holds without a file."""
+    assert load(FILES / name, KINDS[name]) == KINDS[name]()
+
+
+@BOTH
+def test_the_file_in_config_mentions_every_setting_and_nothing_else(name: str) -> None:
+    """Optional ones as examples in comments, which are valid as well."""
+    values = tomllib.loads(with_examples(name))
+    assert set(names_in(values)) == {found for found, _ in settings(KINDS[name])}
+    parse(values, KINDS[name], source=name)
+
+
+@BOTH
+def test_the_file_in_config_gives_each_number_its_bounds(name: str) -> None:
+    """They are in the comment above it, and they are the ones that are enforced."""
+    text = (FILES / name).read_text()
+    for setting, field in settings(KINDS[name]):
+        lowest = next((found.ge for found in field.metadata if isinstance(found, Ge)), None)
+        highest = next((found.le for found in field.metadata if isinstance(found, Le)), None)
+        if lowest is not None:
+            assert f"{lowest:,} to {highest:,}." in comment_above(text, setting), setting
+
+
+@BOTH
+def test_an_empty_file_is_a_configuration(tmp_path: Path, name: str) -> None:
+    """Every setting has a default."""
+    (tmp_path / name).write_text("")
+    assert load(tmp_path / name, KINDS[name]) == KINDS[name]()
+
+
+def test_settings_are_frozen() -> None:
+    """Nobody changes them at run time."""
+    with pytest.raises(ValueError, match="frozen"):
+        AdapterConfig().flush.interval_ms = 5
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("modes = 'cached'", "file.toml: modes: is not a setting; see the commented file in config/"),
+        ("[flush]\ninterval = 5", "file.toml: flush.interval: is not a setting; see the commented file in config/"),
+        ("[server.tls]\ncert = 'c'\nkey = 'k'\nca = 'x'", "file.toml: server.tls.ca: is not a setting"),
+        ("[flush]\ninterval_ms = '100'", "file.toml: flush.interval_ms: Input should be a valid integer (got '100')"),
+        ("[flush]\ninterval_ms = 100.0", "file.toml: flush.interval_ms: Input should be a valid integer (got 100.0)"),
+        ("[flush]\ninterval_ms = true", "file.toml: flush.interval_ms: Input should be a valid integer (got True)"),
+        ("[flush]\ninterval_ms = 0", "file.toml: flush.interval_ms: Input should be greater than or equal to 1 (got 0)"),
+        ("[flush]\nmax_batch_bytes = 16383", "flush.max_batch_bytes: Input should be greater than or equal to 16384"),
+        ("[recovery]\nbatch_keys = 20001", "recovery.batch_keys: Input should be less than or equal to 20000"),
+        ("[cache]\npath = 5", "file.toml: cache.path: "),
+        ("[cache]\nwal_sync = 'sometimes'", "file.toml: cache.wal_sync: Input should be 'always', 'interval' or 'never'"),
+        ("mode = 'Cached'", "file.toml: mode: Input should be 'cached' or 'write_through' (got 'Cached')"),
+        ("flush = 5", "file.toml: flush: "),
+        ("[server]\nallow_plaintext_beyond_loopback = 1", "server.allow_plaintext_beyond_loopback: Input should be a valid bool"),
+        ("[meta]\nendpoints = []", "file.toml: meta.endpoints: "),
+        ("[meta]\nendpoints = ['127.0.0.1:1', 'nowhere']", "file.toml: meta.endpoints.1: 'nowhere' is not host:port"),
+        ("[meta]\nendpoints = '127.0.0.1:9530'", "file.toml: meta.endpoints: "),
+        ("[meta]\ncluster = ''", "file.toml: meta.cluster: the name is empty"),
+        ('[meta]\ncluster = "a\\tb"', "meta.cluster: the name has the control character U+0009 at position 1"),
+        ("[log]\nlevel = 'trace'", "file.toml: log.level: "),
+        ("[[policy]]\nmode = 'cached'", "file.toml: policy.0.groups: Field required"),
+        ("[[policy]]\ngroups = ''\nmode = 'cached'", "file.toml: policy.0.groups: "),
+        ("[[policy]]\ngroups = 'a'\nmode = 'through'", "file.toml: policy.0.mode: "),
+        ("[server.tls]\ncert = 'c.crt'", "file.toml: server.tls.key: Field required"),
+        ("[meta.tls]\nca = 'ca'\ncert = 'c.crt'", "file.toml: meta.tls: cert and key belong together: give both or none"),
+        ("[meta.tls]\nca = 'ca'\nkey = 'c.key'", "file.toml: meta.tls: cert and key belong together: give both or none"),
+        ("[meta.tls]\ncert = 'c'\nkey = 'k'", "file.toml: meta.tls.ca: Field required"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_its_name(text: str, problem: str) -> None:
+    """File, section, key, what is wrong, and what was given; nothing is corrected (10)."""
+    with pytest.raises(ConfigError) as caught:
+        adapter(text)
+    assert problem in str(caught.value)
+
+
+def test_every_bad_setting_is_told_at_once() -> None:
+    """One line each."""
+    with pytest.raises(ConfigError) as caught:
+        adapter("mode = 'x'\nnew = 1\n[flush]\ninterval_ms = -1")
+    assert len(str(caught.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "address", ["", "9520", ":9520", "127.0.0.1", "127.0.0.1:", "h:65536", "h:-1", "h:1.5", "h:\u00b2", "h:a"]
+)
+def test_a_bad_address_is_refused(address: str) -> None:
+    """With the address in the text."""
+    with pytest.raises(ConfigError, match=r"^file.toml: server.listen: .* is not host:port with a port from 0 to 65535"):
+        adapter(f"[server]\nlisten = '{address}'")
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [("127.0.0.1:0", "127.0.0.1", 0), ("[::1]:65535", "::1", 65535), ("localhost:9520", "localhost", 9520)],
+)
+def test_an_address_is_split_into_host_and_port(address: str, host: str, port: int) -> None:
+    """IPv6 in brackets."""
+    assert split_address(address) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.9.9.9:1", True),
+        ("[::1]:1", True),
+        ("localhost:1", True),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("10.0.0.1:1", False),
+        ("localhost.example.com:1", False),
+        ("broker-1:1", False),
+    ],
+)
+def test_loopback_is_what_only_this_machine_reaches(address: str, loopback: bool) -> None:
+    """A name other than localhost may be anything."""
+    assert is_loopback(address) is loopback
+
+
+@BOTH
+def test_plaintext_beyond_loopback_is_refused_until_the_file_says_so_in_plain_words(name: str) -> None:
+    """TLS or the switch; the text names both."""
+    server: dict[str, Any] = {"listen": "0.0.0.0:9520"}
+    with pytest.raises(
+        ConfigError, match=r"server: listen = '0.0.0.0:9520' is reachable from other machines, without TLS"
+    ) as caught:
+        parse({"server": server}, KINDS[name], source="f")
+    assert "allow_plaintext_beyond_loopback = true" in str(caught.value)
+    parse({"server": {**server, "allow_plaintext_beyond_loopback": True}}, KINDS[name], source="f")
+    parse({"server": {**server, "tls": {"cert": "c", "key": "k"}}}, KINDS[name], source="f")
+
+
+@BOTH
+def test_metrics_beyond_loopback_need_a_switch_of_their_own(name: str) -> None:
+    """They tell the names of topics and groups to whoever asks."""
+    with pytest.raises(ConfigError, match=r"metrics: listen = '\[::\]:9521' is reachable from other machines"):
+        parse({"metrics": {"listen": "[::]:9521"}}, KINDS[name], source="f")
+    parse({"metrics": {"listen": "[::]:9521", "allow_beyond_loopback": True}}, KINDS[name], source="f")
+    parse({"metrics": {"listen": ""}}, KINDS[name], source="f")
+
+
+def test_the_first_matching_policy_decides() -> None:
+    """Case-sensitive shell patterns over group and namespace; what matches none has the general mode."""
+    config = adapter("""
+        [[policy]]
+        groups = "payments-test"
+        mode = "cached"
+        [[policy]]
+        groups = "payments-*"
+        mode = "write_through"
+        [[policy]]
+        groups = "*"
+        namespaces = "bank[12]"
+        mode = "write_through"
+    """)
+    assert config.mode_of("default", "payments-test") == "cached"
+    assert config.mode_of("default", "payments-1") == "write_through"
+    assert config.mode_of("default", "payments") == "cached"
+    assert config.mode_of("default", "Payments-1") == "cached"
+    assert config.mode_of("bank1", "any") == "write_through"
+    assert config.mode_of("bank1", "payments-test") == "cached"
+    assert config.mode_of("bank3", "any") == "cached"
+
+
+def test_a_policy_may_take_groups_out_of_write_through() -> None:
+    """The general mode is the fallback, whichever it is."""
+    config = adapter("mode = 'write_through'\n[[policy]]\ngroups = 'logs-?'\nmode = 'cached'")
+    assert config.mode_of("default", "logs-1") == "cached"
+    assert config.mode_of("default", "logs-12") == "write_through"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"mode = ", "is not valid TOML"),
+        (b"mode = 'cached'\nmode = 'cached'", "is not valid TOML"),
+        (b"\xff\xfe", "is not valid TOML"),
+        (None, "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    """With what is wrong with it."""
+    path = tmp_path / "a.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: {problem}")):
+        load(path, AdapterConfig)

@@ -1,0 +1,149 @@
+"""The short way of a lone commit: it takes only what it should, and does with it what the general way does."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapter.errors import AdapterError, DiskFullError
+from adapter.model.records import CommitMode, OffsetKey, OffsetRecord
+from adapter.rpc import offsets_pb
+from adapter.sidecar.api.commit_requests import parse_commit
+from adapter.sidecar.engine.changes import Standing
+from adapter.sidecar.engine.core import Core
+from adapter.testing.fake_meta import FakeMeta
+from tests.unit.helpers import core_over, key, record, watched
+from tests.unit.sidecar.engine.test_columns import NOW_MS, STANDING
+
+Request = offsets_pb.CommitOffsetsRequest
+
+
+def request(shard: str = "s", mode: int = 0, group: dict[str, Any] | None = None, **fields: Any) -> Request:
+    """A commit of one shard."""
+    item = offsets_pb.ShardCommit(shard=shard, **fields)
+    made = Request(groups=[offsets_pb.GroupCommits(**{"group": "g", "shards": [item], **(group or {})})])
+    made.mode = mode  # type: ignore[assignment]  # also one that there is not
+    return made
+
+
+def takes(core: Core, sent: Request) -> bool:
+    """Commit it the short way; False when it has to go the general one."""
+    (count,) = core.lone.commit([(sent,)], NOW_MS)
+    return bool(count)
+
+
+@pytest.mark.parametrize("mode", list(CommitMode))
+async def test_a_lone_commit_does_what_an_entry_does(tmp_path: Path, mode: CommitMode) -> None:
+    """Whatever stands, in either mode: the same record, counter, dirty keys, and answer or error."""
+    offered = list(product(range(5), (0, 1, 2)))
+    async with (
+        core_over(tmp_path / "a", FakeMeta(), knows="g") as general,
+        core_over(tmp_path / "b", FakeMeta(), knows="g") as lone,
+    ):
+        cases = [(key(str(at)), *case) for at, case in enumerate(product(STANDING, offered))]
+        for core in (general, lone):
+            core.cache.write({where: standing for where, standing, _ in cases if standing})
+        taken = 0
+        for where, standing, (offset, epoch) in cases:
+            sent = request(where.shard, mode.value, offset=offset, epoch=epoch)
+            wanted = await outcome(general, sent, where)
+            if takes(lone, sent):
+                taken += 1
+                after = lone.cache.get(where)
+                assert standing
+                assert after in {standing, OffsetRecord(standing.epoch, offset, committed_at_ms=NOW_MS)}
+                assert ([Standing(where, after)], lone.cache.find(where), where in lone.dirty) == wanted
+            else:
+                assert await outcome(lone, sent, where) == wanted
+        assert taken > len(cases) / 8
+        assert list(lone.cache.scan()) == list(general.cache.scan())
+        assert lone.dirty.take() == general.dirty.take()
+    again = [watched(tmp_path / name) for name in "ab"]
+    assert [cache.loss for cache in again] == [None, None]
+    for cache in again:
+        cache.close()
+
+
+async def outcome(core: Core, sent: Request, where: OffsetKey) -> object:
+    """What is answered the general way, and what stands then."""
+    commit = parse_commit(sent, NOW_MS).commit
+    try:
+        answer = await core.committer.submit(commit._replace(entries=commit.offered(), columns=()))
+    except AdapterError as error:
+        return type(error), str(error)
+    return answer, core.cache.find(where), where in core.dirty
+
+
+OTHERS: list[Request] = [
+    request(),
+    request(offset=9, metadata="m"),
+    request(offset=9, topic="t"),
+    request(offset=9, partition=1),
+    request(offset=9, committed_at_ms=5),
+    request(offset=9, high_watermark=10),
+    request(offset=9, low_watermark=10),
+    request(offset=9, epoch=2**63),
+    request(offset=9, mode=2),
+    request(offset=9, group={"member_id": "m"}),
+    request(offset=9, group={"generation": 0}),
+    request(offset=9, group={"shard_names": ["t"], "offsets": [1]}),
+    request(offset=9, group={"offsets": [1]}),
+    request(offset=9, group={"epochs": [1]}),
+    request(offset=9, group={"group": "other"}),
+    request(offset=9, group={"namespace": "other"}),
+    request(offset=9, group={"shards": []}),
+    request("t", offset=9),
+    request("", offset=9),
+    Request(),
+    Request(groups=[*request(offset=9).groups, *request("t", offset=9).groups]),
+]
+
+
+@pytest.mark.parametrize("sent", OTHERS, ids=lambda sent: str(sent).replace("\n", " "))
+async def test_whatever_is_more_or_less_goes_the_general_way(tmp_path: Path, sent: Request) -> None:
+    """And nothing of it is stored (10)."""
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        core.cache.write({key(): record(0)})
+        assert not takes(core, sent)
+        assert (core.cache.get(key()), len(core.dirty)) == (record(0), 0)
+        assert takes(core, request(offset=9, group={"namespace": "default"}))
+
+
+async def test_what_is_not_in_memory_goes_the_general_way(tmp_path: Path) -> None:
+    """It may be in the store; the next one is short."""
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        core.cache.write({key(): record(1)})
+        core.cache._hot.discard(key())
+        assert not takes(core, request(offset=9))
+        core.cache.get(key())
+        assert takes(core, request(offset=9))
+
+
+async def test_with_always_every_commit_goes_the_general_way(tmp_path: Path) -> None:
+    """It has to wait for the sync (1); so has one that is written through to wait for the Meta Service."""
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=watched(tmp_path, "always")) as core:
+        core.cache.write({key(): record(1)})
+        assert not takes(core, request(offset=9))
+    async with core_over(tmp_path, FakeMeta(), knows="g", policy=[{"groups": "x", "mode": "write_through"}]) as core:
+        assert not takes(core, request(offset=9))
+
+
+async def test_a_lone_commit_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what is in memory nor what is dirty, nor a counter (1)."""
+    cache = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        cache.write({key(): record(1)})
+
+        def full(_: object) -> None:
+            raise DiskFullError("full by the test")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(cache._disk, "write", full)
+            with pytest.raises(DiskFullError):
+                takes(core, request(offset=9))
+        assert (cache.find(key()), cache.seq, len(core.dirty)) == ((record(1), 1), 1, 0)
+        assert takes(core, request(offset=9))
+    again = watched(tmp_path)
+    assert (again.loss, again.find(key())) == (None, (record(9, committed_at_ms=NOW_MS), 2))
+    again.close()

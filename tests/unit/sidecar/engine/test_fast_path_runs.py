@@ -1,0 +1,227 @@
+"""Runs of lone commits over a simulated disk: one write of all, or nothing of any of them; memory is what the disk has."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter.errors import AdapterError, DiskFullError, StorageFailedError
+from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.fast_path import LoneCommits
+from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.write_batch import Stored
+from tests.model.disk import Platter, SimBatch, SimDisk
+from tests.unit.helpers import key, record
+from tests.unit.sidecar.engine.test_columns import NOW_MS
+from tests.unit.sidecar.engine.test_fast_path import Request, request
+
+SHARDS = "abc"
+State = tuple[dict[OffsetKey, Stored], int, set[OffsetKey]]
+
+
+class Disk(SimDisk):
+    """One that refuses what a test says, once."""
+
+    refuses: AdapterError | None = None
+    watermark_fails = False
+
+    def write(self, batch: object) -> None:
+        """See `Disk`."""
+        if self.refuses:
+            error, self.refuses = self.refuses, None
+            raise error
+        assert isinstance(batch, SimBatch)
+        super().write(batch)
+
+    def advance_watermark(self, value: int) -> None:
+        """See `Disk`."""
+        if self.watermark_fails:
+            raise OSError("failed by the test")
+        super().advance_watermark(value)
+
+
+class Store:
+    """A cache with what works on it, over a platter that outlives it."""
+
+    def __init__(self, platter: Platter | None = None) -> None:
+        self.platter = platter or Platter()
+        self.disk = Disk(self.platter, lambda: None)
+        self.cache = OffsetCache.over(self.disk, "interval")
+        self.dirty = DirtyKeys()
+        self.lone = LoneCommits(self.cache, self.dirty, possible=True, clock=lambda: 0.0)
+
+    def holds(self, **offsets: int) -> "Store":
+        """Put records in, and so in memory, that are clean."""
+        self.cache.write({key(shard): record(offset) for shard, offset in offsets.items()})
+        return self
+
+    def commit(self, *runs: Sequence[Request], now_ms: int = NOW_MS) -> list[int]:
+        """Runs that come in one turn."""
+        return self.lone.commit(runs, now_ms)
+
+    def state(self) -> State:
+        """What is in memory has to be what is on the disk; and what is dirty."""
+        stored = {found.key: found for found in self.cache.scan()}
+        for where, found in stored.items():
+            assert self.cache.find(where) == found[1:]
+        return stored, self.cache.seq, self.dirty.keys()
+
+    def offsets(self) -> dict[str, int]:
+        """What stands, by shard."""
+        return {where.shard: found.record.offset for where, found in self.state()[0].items()}
+
+    def again(self) -> "Store":
+        """As a process after this one opens it. It must not miss anything."""
+        opened = Store(self.platter)
+        assert opened.cache.loss is None
+        assert opened.state()[:2] == self.state()[:2]
+        return opened
+
+
+def test_all_runs_of_a_turn_are_one_write() -> None:
+    """Whoever sent them; each new value has a counter of its own and is dirty."""
+    store = Store().holds(a=1, b=1, c=1)
+    before = store.platter.unsynced
+    assert store.commit([request("a", offset=5)], [request("b", offset=6), request("c", offset=7)]) == [1, 2]
+    assert store.platter.unsynced == before + 1
+    assert store.offsets() == {"a": 5, "b": 6, "c": 7}
+    assert store.dirty.keys() == {key("a"), key("b"), key("c")}
+    assert store.cache.seq == store.disk.watermark == 6
+    store.again()
+
+
+def test_a_shard_may_go_on_several_times_in_a_turn() -> None:
+    """The last one stands, in the store, in memory, and for the flusher; the bookkeeping counts each."""
+    store = Store().holds(a=1)
+    assert store.commit([request("a", offset=5), request("a", offset=6)], [request("a", offset=6)], [request("a", offset=9)]) == [
+        2,
+        1,
+        1,
+    ]
+    assert store.cache.find(key("a")) == (record(9, committed_at_ms=NOW_MS), 4)
+    ((shards, held),) = [(list(found), found["a"]) for found in store.dirty.take().values()]
+    assert (shards, held[:2]) == (["a"], ((1, 9, True, NOW_MS, "", "", 0), 4))
+    store.again()
+
+
+def test_a_run_counts_up_to_what_is_no_lone_commit() -> None:
+    """What is behind that waits for it, unless it is in another run."""
+    store = Store().holds(a=5, b=5)
+    back, bad = request("a", offset=4), Request()
+    runs = [request("a", offset=6), back, request("a", offset=7)], [bad, request("b", offset=9)], [request("b", offset=6)]
+    assert store.commit(*runs) == [1, 0, 1]
+    assert store.offsets() == {"a": 6, "b": 6}
+    store.again()
+
+
+def test_nothing_but_confirmations_writes_nothing() -> None:
+    """They stand already; what is clean stays clean."""
+    store = Store().holds(a=5)
+    assert store.commit([request("a", offset=6)]) == [1]
+    store.dirty.take()
+    store.dirty.acknowledge(key("a"))
+    before = store.platter.unsynced
+    assert store.commit([request("a", offset=6)], [request("a", offset=6), request("a", offset=6)], now_ms=NOW_MS - 5) == [1, 2]
+    assert (store.platter.unsynced, len(store.dirty)) == (before, 0)
+    assert store.commit() == []
+
+
+@pytest.mark.parametrize("error", [DiskFullError("full"), StorageFailedError("broken")], ids=lambda error: type(error).__name__)
+def test_a_turn_that_cannot_be_written_leaves_all_as_it_was(error: AdapterError) -> None:
+    """Memory, counters, digest and dirty keys; also of a shard that went on twice, and of one that was only confirmed."""
+    store = Store().holds(a=1, b=2)
+    store.commit([request("b", offset=3)])
+    before, platter = store.state(), store.platter.version
+    store.disk.refuses = error
+    with pytest.raises(type(error)):
+        store.commit([request("a", offset=5), request("a", offset=6)], [request("a", offset=6)], [request("b", offset=4)])
+    assert (store.state(), store.platter.version) == (before, platter)
+    if isinstance(error, DiskFullError):
+        assert store.commit([request("a", offset=5)]) == [1]
+        assert store.offsets() == {"a": 5, "b": 3}
+    else:
+        with pytest.raises(StorageFailedError):  # until it is opened again, also for what stands already
+            store.commit([request("b", offset=3)])
+    again = store.again()
+    assert again.cache.get(key("b"))
+    assert again.commit([request("b", offset=8)]) == [1]
+
+
+def test_what_stands_on_the_disk_without_its_watermark_is_not_acknowledged() -> None:
+    """And is no loss for the next process, which finds it."""
+    store = Store().holds(a=1)
+    assert store.cache.get(key("a"))
+    store.disk.watermark_fails = True
+    with pytest.raises(StorageFailedError):
+        store.commit([request("a", offset=5)])
+    with pytest.raises(StorageFailedError):
+        store.commit([request("a", offset=1)])
+    again = Store(store.platter)
+    assert (again.cache.loss, again.offsets()) == (None, {"a": 5})
+
+
+def test_a_process_that_dies_in_the_write_has_stored_all_or_nothing() -> None:
+    """Before the batch nothing; between the batch and the watermark all, acknowledged to nobody."""
+    for operations, expected in ((0, {"a": 1, "b": 1}), (1, {"a": 5, "b": 6})):
+        store = Store().holds(a=1, b=1)
+        store.disk.fuse = operations
+        with pytest.raises(StorageFailedError):
+            store.commit([request("a", offset=5)], [request("b", offset=6)])
+        again = Store(store.platter)
+        assert (again.cache.loss, again.offsets()) == (None, expected)
+
+
+def test_whatever_is_raised_halfway_nothing_of_the_turn_is_left() -> None:
+    """In the second run, when the first one is staged."""
+    store = Store().holds(a=1, b=1)
+    before = store.state()
+    strange = cast("Request", SimpleNamespace())
+    with pytest.raises(AttributeError):
+        store.commit([request("a", offset=5), request("a", offset=6)], [request("b", offset=7), strange])
+    assert store.state() == before
+    assert store.commit([request("a", offset=2)]) == [1]
+    store.again()
+
+
+COMMITS = st.tuples(st.sampled_from(SHARDS), st.integers(0, 6), st.sampled_from([0, 0, 1, 2]))
+RUNS = st.lists(st.lists(COMMITS, max_size=4), min_size=1, max_size=3)
+TURNS = st.lists(st.tuples(RUNS, st.booleans(), st.integers(-1, 1)), max_size=8)
+
+
+@settings(max_examples=60, deadline=None)
+@given(TURNS)
+def test_turns_do_what_their_commits_do_one_by_one(
+    turns: list[tuple[list[list[tuple[str, int, int]]], bool, int]],
+) -> None:
+    """Those that are not refused: the same store, memory, counters and dirty keys, after any history, and no loss."""
+    together, apart = Store().holds(a=0, b=3), Store().holds(a=0, b=3)
+    now_ms = NOW_MS
+    for runs, refused, passes in turns:
+        now_ms += passes
+        requests = [[request(shard, offset=offset, epoch=epoch) for shard, offset, epoch in run] for run in runs]
+        together.disk.refuses = DiskFullError("full") if refused else None
+        version, before = together.platter.version, together.state()
+        try:
+            counts = together.commit(*requests, now_ms=now_ms)
+        except DiskFullError:
+            assert (together.platter.version, together.state()) == (version, before)
+            continue
+        together.disk.refuses = None
+        for run, count in zip(requests, counts, strict=True):
+            taken = [apart.commit([one], now_ms=now_ms) for one in run[: count + 1]]
+            assert taken == [[1]] * count + [[0]] * (len(run) > count)
+    assert together.state() == apart.state()
+    assert together.dirty.take() == apart.dirty.take()
+    together.again()
+
+
+def test_a_record_is_what_a_commit_makes_of_it() -> None:
+    """Its epoch stays; labels of the one before are gone, as in the general way."""
+    store = Store()
+    store.cache.write({key("a"): OffsetRecord(4, 1, metadata="m", topic="t", partition=3)})
+    assert store.commit([request("a", offset=2, epoch=4)], [request("a", offset=3, epoch=3)]) == [1, 0]
+    assert store.cache.get(key("a")) == OffsetRecord(4, 2, committed_at_ms=NOW_MS)

@@ -1,0 +1,231 @@
+"""Group commit as a client of the lean front sees it: what its calls and streams are told, and what is stored then."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import grpc
+import pytest
+
+from adapter.errors import DiskFullError
+from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime.http2.server import LeanServer
+from adapter.sidecar.api.offset_store import ENDED, MAX_PIPELINED, OffsetStore
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.metrics import AdapterMetrics
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
+from tests.model.front import COMMIT, GONE, STREAM, Client, Ended
+from tests.unit.helpers import core_over, key, record, watched
+from tests.unit.sidecar.engine.test_fast_path import Request, request
+
+OK, UNAVAILABLE, UNIMPLEMENTED = (grpc.StatusCode[name].value[0] for name in ("OK", "UNAVAILABLE", "UNIMPLEMENTED"))
+FULL, INVALID = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], grpc.StatusCode.INVALID_ARGUMENT.value[0]
+REMOVE = "/offsets.v1.OffsetStore/RemoveOffsets"
+
+
+class Front:
+    """A client of the lean front, with the store behind it."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.store = OffsetStore(lambda: core, AdapterMetrics())
+        self.server = LeanServer()
+        offsets_grpc.add_OffsetStoreServicer_to_server(self.store, cast("grpc.Server", self.server))
+        self.server.take_together({COMMIT: self.store.take})
+        self.client = Client(self.server)
+        self.told: dict[str, list[bytes | Ended]] = {}
+
+    def call(self, name: str, *messages: bytes, path: str = COMMIT, client: Client | None = None, ends: bool = True) -> int:
+        """Begin a call."""
+        return (client or self.client).call(path, messages, self.told.setdefault(name, []).append, ends=ends)
+
+    async def answers(self) -> dict[str, int]:
+        """Send all, and return the statuses of the calls that have ended when nothing happens any more."""
+        self.client.send()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return self.ended()
+
+    def ended(self) -> dict[str, int]:
+        """The statuses of the calls that have ended."""
+        return {name: told[-1].status for name, told in self.told.items() if told and isinstance(told[-1], Ended)}
+
+    def replies(self, name: str) -> list[tuple[int, int, int]]:
+        """The replies of a stream, as (id, covers, code)."""
+        found = [offsets_pb.StreamCommitsReply.FromString(each) for each in self.told[name] if isinstance(each, bytes)]
+        return [(reply.id, reply.covers, reply.code) for reply in found]
+
+
+@asynccontextmanager
+async def front_over(directory: Path) -> AsyncIterator[Front]:
+    """With a shard that is in memory, and clean."""
+    cache = watched(directory)
+    async with core_over(directory, FakeMeta(), knows="g", cache=cache) as core:
+        cache.write({key("a"): record(1), key("b"): record(1)})
+        front = Front(core)
+        await front.answers()
+        yield front
+
+
+def stream_requests(*offsets: int, shard: str = "a") -> list[bytes]:
+    """Messages of a stream, numbered from 0."""
+    commits = [request(shard, offset=offset) for offset in offsets]
+    return [offsets_pb.StreamCommitsRequest(id=number, commit=each).SerializeToString() for number, each in enumerate(commits)]
+
+
+async def test_an_answer_is_sent_when_a_flush_was_due_before_it(tmp_path: Path) -> None:
+    """A connection that was about to send something else does not forget it."""
+    async with front_over(tmp_path) as front:
+        front.call("lone", request("a", offset=5).SerializeToString())
+        front.client.peer.flush_soon()
+        assert await front.answers() == {"lone": OK}
+
+
+async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_path: Path) -> None:
+    """One of bad input, one that is no request, one that begins a shard, one of two messages, and lone ones between (10)."""
+    async with front_over(tmp_path) as front:
+        other = Client(front.server)
+        front.call("lone", request("a", offset=5).SerializeToString())
+        front.call("bad", request("", offset=5).SerializeToString())
+        front.call("none", b"\xff")
+        front.call("new", request("new", offset=3).SerializeToString())
+        front.call("two", request("b", offset=8).SerializeToString(), request("b", offset=9).SerializeToString())
+        front.call("empty")
+        front.call("back", request("a", offset=4).SerializeToString())
+        front.call("elsewhere", request("b", offset=2).SerializeToString(), client=other)
+        other.send()
+        assert await front.answers() == {
+            "lone": OK,
+            "bad": INVALID,
+            "none": grpc.StatusCode.UNKNOWN.value[0],
+            "new": OK,
+            "two": UNIMPLEMENTED,
+            "empty": UNIMPLEMENTED,
+            "back": OK,
+            "elsewhere": OK,
+        }
+        assert front.told["lone"][0] == b""
+        (row,) = offsets_pb.CommitOffsetsReply.FromString(cast("bytes", front.told["back"][0])).superseded
+        assert (row.shard, row.offset) == ("a", 5)
+        found = {stored.key.shard: stored.record.offset for stored in front.core.cache.scan()}
+        assert found == {"a": 5, "b": 2, "new": 3}
+
+
+async def test_a_call_of_two_messages_is_not_done(tmp_path: Path) -> None:
+    """Its caller was told that it is not."""
+    async with front_over(tmp_path) as front:
+        group = offsets_pb.GroupShards(group="g")
+        message = offsets_pb.RemoveOffsetsRequest(groups=[group]).SerializeToString()
+        front.call("remove", message, message, path=REMOVE)
+        front.call("commit", *[request("a", offset=5).SerializeToString()] * 2)
+        assert await front.answers() == {"remove": UNIMPLEMENTED, "commit": UNIMPLEMENTED}
+        assert front.core.cache.get(key("a")) == record(1)
+
+
+async def test_a_call_that_is_cancelled_in_its_read_is_answered_to_nobody(tmp_path: Path) -> None:
+    """Those around it are."""
+    async with front_over(tmp_path) as front:
+        front.call("before", request("a", offset=5).SerializeToString())
+        stream = front.call("cancelled", request("a", offset=6).SerializeToString())
+        front.call("new", request("new", offset=6).SerializeToString())
+        front.client.cancel(stream)
+        front.call("after", request("b", offset=7).SerializeToString())
+        assert await front.answers() == {"before": OK, "new": OK, "after": OK}
+        assert front.told["cancelled"] == []
+
+
+async def test_a_connection_that_is_lost_within_the_turn_is_told_nothing(tmp_path: Path) -> None:
+    """What it sent may be stored; others are answered."""
+    async with front_over(tmp_path) as front:
+        other = Client(front.server)
+        front.call("gone", request("a", offset=5).SerializeToString(), client=other)
+        other.send()
+        front.call("here", request("b", offset=7).SerializeToString())
+        other.wire.close()
+        assert await front.answers() == {"gone": GONE, "here": OK}
+        assert front.told["gone"] == [Ended(GONE)]
+
+
+async def test_what_the_disk_refuses_is_refused_to_every_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of two connections and a stream; afterwards all of it is taken."""
+    async with front_over(tmp_path) as front:
+        other = Client(front.server)
+
+        def full(_: object) -> None:
+            raise DiskFullError("full by the test")
+
+        def send() -> None:
+            front.call("one", request("a", offset=5).SerializeToString())
+            front.call("two", request("b", offset=6).SerializeToString(), client=other)
+            front.call("stream", *stream_requests(7, 8), path=STREAM)
+            other.send()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(front.core.cache._disk, "write", full)
+            send()
+            assert await front.answers() == {"one": FULL, "two": FULL, "stream": OK}
+        assert front.replies("stream") == [(0, 1, FULL), (1, 1, FULL)]
+        assert (front.core.cache.get(key("a")), len(front.core.dirty)) == (record(1), 0)
+        front.told.clear()
+        send()
+        assert await front.answers() == {"one": OK, "two": OK, "stream": OK}
+        assert front.replies("stream") == [(1, 2, 0)]
+
+
+async def test_a_stream_keeps_its_order_whatever_is_between(tmp_path: Path) -> None:
+    """Lone commits, one that goes back, a bad one, and the beginning of a shard: each answer in its place."""
+    async with front_over(tmp_path) as front:
+        messages = stream_requests(5, 6, 2, 7)
+        messages[3:] = [
+            offsets_pb.StreamCommitsRequest(id=3, commit=Request()).SerializeToString(),
+            *(
+                offsets_pb.StreamCommitsRequest(id=4 + at, commit=request("new", offset=at)).SerializeToString()
+                for at in range(3)
+            ),
+        ]
+        front.call("stream", *messages, path=STREAM)
+        assert await front.answers() == {"stream": OK}
+        assert front.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, INVALID), (4, 1, 0), (6, 2, 0)]
+        assert {stored.key.shard: stored.record.offset for stored in front.core.cache.scan()} == {"a": 6, "b": 1, "new": 2}
+
+
+async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) -> None:
+    """Also what was in the turn when the reader was ended (8); the stream then says what to do with the rest."""
+    async with front_over(tmp_path) as front:
+        front.call("stream", *stream_requests(5, 6, 7), path=STREAM, ends=False)
+        front.client.send()
+        while not front.store.turn._runs:  # noqa: ASYNC110 - the instant between a turn's first run and its end
+            await asyncio.sleep(0)
+        front.store.end_streams()
+        assert await front.answers() == {"stream": UNAVAILABLE}
+        assert front.replies("stream") == [(2, 3, 0)]
+        assert cast("Ended", front.told["stream"][-1]).text == ENDED
+        assert (front.core.cache.get(key("a")) or record(0)).offset == 7
+
+
+async def test_a_long_run_of_a_stream_is_cut_to_what_may_be_unanswered(tmp_path: Path) -> None:
+    """The rest follows when there is room."""
+    async with front_over(tmp_path) as front:
+        front.call("stream", *stream_requests(*range(1, MAX_PIPELINED * 2)), path=STREAM)
+        assert await front.answers() == {"stream": OK}
+        assert sum(covers for _, covers, _ in front.replies("stream")) == MAX_PIPELINED * 2 - 1
+        assert max(covers for _, covers, _ in front.replies("stream")) <= MAX_PIPELINED
+
+
+async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> None:
+    """It goes the general way, whatever is in memory (1)."""
+    cache = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+        cache.write({key("a"): record(1)})
+        await cache.sync()
+        cache.gate = asyncio.Event()
+        front = Front(core)
+        front.call("synced", request("a", offset=5).SerializeToString())
+        front.call("stream", *stream_requests(6), path=STREAM)
+        assert await front.answers() == {}
+        assert (core.cache.get(key("a")) or record(0)).offset == 6
+        cache.gate.set()
+        await eventually(lambda: front.ended() == {"synced": OK, "stream": OK})

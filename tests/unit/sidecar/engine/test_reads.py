@@ -1,0 +1,429 @@
+"""Reads: where each mode looks, what absent means, and what a commit learns from the load of its group."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from adapter.errors import MetaUnavailableError, NotReadyError, TimedOutError
+from adapter.meta.client import GroupsPage
+from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, ReadMode
+from adapter.runtime.watermark import Watermark
+from adapter.sidecar.engine import group_loader
+from adapter.sidecar.engine.changes import Columns, Commit, Reconcile
+from adapter.sidecar.engine.commit_rules import MAX_ABSENT, LoadedGroups
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import LOAD_GROUPS, GroupLoader, Wanted
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import eventually
+from tests.unit.helpers import commit, commit_of, core_over, crash, key, record, send, tombstone, watched
+
+A, B, C = key("a"), key("b"), key("c")
+GROUP = A.group_key
+FIRST, MEMORY, STORE = ReadMode.MEMORY_FIRST_THEN_STORE, ReadMode.MEMORY, ReadMode.STORE
+DOWN = MetaUnavailableError("down by the test")
+
+
+class AskedMeta(FakeMeta):
+    """A FakeMeta that notes which groups and keys it was asked for, call by call, and may time out."""
+
+    def __init__(self, records: dict[OffsetKey, OffsetRecord] | None = None) -> None:
+        super().__init__(records)
+        self.asked: list[list[GroupKey] | list[OffsetKey]] = []
+        self.slow: list[bool] = []  # whether the next calls time out
+        self.gate: asyncio.Event | None = None
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """See `MetaClient.get`."""
+        if keys:
+            self.asked.append(list(keys))
+        return await super().get(keys, patient=patient)
+
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """See `MetaClient.groups_page`."""
+        self.asked.append(list(groups))
+        if self.slow and self.slow.pop(0):
+            raise TimedOutError("slow by the test")
+        found = await super().groups_page(groups, after, patient=patient)
+        if self.gate:
+            await self.gate.wait()
+        return found
+
+
+async def read(core: Core, mode: ReadMode, *shards: str, group: GroupKey = GROUP) -> dict[str, int]:
+    """The offsets that a read gives, by shard."""
+    return {found.shard: standing.offset for found, standing in await core.reader.read([Wanted(group, shards)], mode)}
+
+
+def loader_of(core: Core) -> GroupLoader:
+    """The loader behind the reader."""
+    return core.reader._loader
+
+
+async def recovered(core: Core) -> Core:
+    """A core whose recovery is done."""
+    await core.recovery.run()
+    core.reader.recovered = True
+    return core
+
+
+async def test_memory_looks_only_here(tmp_path: Path) -> None:
+    """Absent here is left out, whatever the Meta Service holds."""
+    meta = AskedMeta({A: record(9), B: record(9)})
+    async with core_over(tmp_path, meta, knows="g") as core:
+        await core.committer.submit(commit_of({A: 5}))
+        assert await read(core, MEMORY, "a", "b") == {"a": 5}
+        assert await read(core, MEMORY) == {"a": 5}
+        assert meta.asked == []
+
+
+async def test_store_asks_the_meta_service_and_gives_the_larger_value(tmp_path: Path) -> None:
+    """What is larger there is taken over; what is larger here is not hidden by what is there (2)."""
+    meta = AskedMeta({A: record(9), B: record(9), C: record(1, 2)})
+    async with core_over(tmp_path, meta, knows="g") as core:
+        await recovered(core)
+        await core.committer.submit(commit_of({A: 5, B: 11, C: 5}))
+        assert await read(core, STORE, "a", "b", "c") == {"a": 9, "b": 11, "c": 1}
+        assert [core.cache.get(found) for found in (A, B, C)] == [record(9), record(11), record(1, 2)]
+        assert [found in core.dirty for found in (A, B, C)] == [False, True, False]
+        meta.records[A] = record(10)
+        assert await read(core, STORE) == {"a": 10, "b": 11, "c": 1}
+        assert meta.asked == [[A, B, C], [GROUP]]
+
+
+async def test_memory_first_asks_only_for_what_is_not_here(tmp_path: Path) -> None:
+    """What is all here is given without a question; else the shards that are named are asked for, and no others."""
+    meta = AskedMeta({A: record(9), B: record(9)})
+    async with core_over(tmp_path, meta, knows="g") as core:
+        await recovered(core)
+        await core.committer.submit(commit_of({A: 5}))
+        core.committer.loaded.groups.clear()
+        assert await read(core, FIRST, "a") == {"a": 5}
+        assert meta.asked == []
+        assert await read(core, FIRST, "a", "b") == {"a": 9, "b": 9}
+        assert meta.asked == [[A, B]]
+
+
+async def test_memory_first_of_a_whole_group_asks_once(tmp_path: Path) -> None:
+    """Shards that are not here can only be known from there."""
+    meta = AskedMeta({A: record(9), B: record(9)})
+    async with core_over(tmp_path, meta) as core:
+        await recovered(core)
+        assert await read(core, FIRST) == {"a": 9, "b": 9}
+        assert await read(core, FIRST) == {"a": 9, "b": 9}
+        assert meta.asked == [[GROUP]]
+
+
+@pytest.mark.parametrize("mode", ReadMode)
+async def test_absent_is_absent_and_never_0(tmp_path: Path, mode: ReadMode) -> None:
+    """A consumer that reads 0 would start all over again; an offset that is 0 is there."""
+    async with core_over(tmp_path, AskedMeta({B: record(0)})) as core:
+        await recovered(core)
+        await commit(core, 0, "a")
+        assert await read(core, mode, "a", "b", "nowhere") == {"a": 0, "b": 0}
+        assert await read(core, mode, group=GroupKey("default", "nobody")) == {}
+
+
+@pytest.mark.parametrize("mode", ReadMode)
+async def test_a_tombstone_is_absent(tmp_path: Path, mode: ReadMode) -> None:
+    """It stands, but there is no offset."""
+    async with core_over(tmp_path, AskedMeta({A: tombstone(2)})) as core:
+        await recovered(core)
+        await core.committer.submit(Reconcile([(B, tombstone(4))]))
+        assert await read(core, mode, "a", "b") == {}
+        assert await read(core, mode) == {}
+
+
+async def test_offsets_come_in_the_order_asked_for(tmp_path: Path) -> None:
+    """Group by group, shard by shard."""
+    async with core_over(tmp_path, FakeMeta(), knows="gh") as core:
+        await core.committer.submit(commit_of({A: 1, B: 2, key("x", "h"): 3}))
+        wanted = [Wanted(GroupKey("default", "h"), ()), Wanted(GROUP, ["b", "a"])]
+        assert [found.shard for found, _ in await core.reader.read(wanted, MEMORY)] == ["x", "b", "a"]
+
+
+@pytest.mark.parametrize("mode", [STORE, FIRST])
+async def test_with_the_meta_service_down_unknown_is_an_error(tmp_path: Path, mode: ReadMode) -> None:
+    """Not absent, and not an old value."""
+    meta = AskedMeta()
+    async with core_over(tmp_path, meta) as core:
+        await recovered(core)
+        meta.down = DOWN
+        with pytest.raises(MetaUnavailableError):
+            await read(core, mode, "a")
+        with pytest.raises(MetaUnavailableError):
+            await read(core, mode)
+        meta.down = None
+        assert await read(core, mode, "a") == {}
+
+
+async def test_before_the_recovery_reads_of_the_store_are_refused(tmp_path: Path) -> None:
+    """Degraded: what is here is served, what would have to be asked for is not (9)."""
+    meta = AskedMeta({A: record(9)})
+    async with core_over(tmp_path, meta, knows="g") as core:
+        await core.committer.submit(commit_of({B: 5}))
+        core.committer.loaded.groups.clear()
+        for mode, shards in ((STORE, ["b"]), (FIRST, ["a"]), (FIRST, [])):
+            with pytest.raises(NotReadyError, match="until the recovery is done"):
+                await read(core, mode, *shards)
+        assert await read(core, FIRST, "b") == {"b": 5}
+        assert await read(core, MEMORY, "a", "b") == {"b": 5}
+        assert meta.asked == []
+
+
+async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path) -> None:
+    """It may be absent because it was lost (1)."""
+    cache = watched(tmp_path)
+    cache.write({A: record(5)})
+    crash(cache)
+    mark = Watermark.open(tmp_path / "adapter" / "watermark")
+    mark.advance(3)
+    mark.close()
+    meta = AskedMeta({A: record(5), B: record(7)})
+    async with core_over(tmp_path, meta) as core:
+        assert core.cache.loss is not None
+        with pytest.raises(NotReadyError):
+            await read(core, MEMORY, "b")
+        await recovered(core)
+        meta.asked.clear()
+        assert await read(core, MEMORY, "a") == {"a": 5}
+        assert meta.asked == []
+        assert await read(core, MEMORY, "b", "c") == {"b": 7}
+        assert await read(core, MEMORY) == {"a": 5, "b": 7}
+
+
+async def test_the_first_commit_of_a_key_learns_its_epoch(tmp_path: Path) -> None:
+    """The group is loaded once: what stands higher there wins, what is absent there begins in the first epoch."""
+    meta = AskedMeta({A: record(5, 4), B: record(9, 4)})
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({A: 6, B: 6, C: 6}))
+        await commit(core, 6, "d")
+        assert [core.cache.get(found) for found in (A, B, C, key("d"))] == [record(6, 4), record(9, 4), record(6), record(6)]
+        assert meta.asked == [[GROUP]]
+        assert [found in core.dirty for found in (A, B, C)] == [True, False, True]
+
+
+async def test_a_commit_of_a_local_key_asks_nobody(tmp_path: Path) -> None:
+    """Its epoch is known."""
+    meta = AskedMeta()
+    async with core_over(tmp_path, meta) as core:
+        await core.committer.submit(Reconcile([(A, record(5, 4))]))
+        await commit(core, 6, "a")
+        assert core.cache.get(A) == record(6, 4)
+        assert meta.asked == []
+
+
+async def test_with_the_meta_service_down_a_new_key_goes_in_with_epoch_0_at_once(tmp_path: Path) -> None:
+    """The first failure is noticed by one call; after it nobody waits until something succeeds again (4)."""
+    meta = AskedMeta({B: record(3, 7)})
+    meta.down = DOWN
+    async with core_over(tmp_path, meta) as core:
+        for at in range(10):
+            await send(core, commit_of({key("s", f"g{at}"): 5, key("t", f"h{at}"): 5}))
+        assert len(meta.asked) == 1
+        assert core.cache.get(key("s", "g3")) == record(5, 0)
+        meta.down = None
+        await core.flusher.flush_once()
+        assert core.cache.get(key("s", "g3")) == record(5, 1)
+        await commit(core, 5, "b")
+        assert core.cache.get(B) == record(5, 7)
+
+
+async def test_concurrent_loads_share_calls(tmp_path: Path) -> None:
+    """Many brokers' first commits after a restart are a few calls; a group that is wanted twice is asked for once."""
+    meta = AskedMeta({key("s", f"g{at}"): record(at, 2) for at in range(100)})
+    async with core_over(tmp_path, meta) as core:
+        loader = loader_of(core)
+        groups = [GroupKey("default", f"g{at % 100}") for at in range(200)]
+        await asyncio.gather(*(loader.load(group) for group in groups))
+        assert [len(call) for call in meta.asked] == [100]
+        assert LOAD_GROUPS >= 200
+        assert core.cache.get(key("s", "g7")) == record(7, 2)
+        assert all(loader.is_loaded(group) for group in groups)
+
+
+async def test_a_load_that_fails_does_not_count(tmp_path: Path) -> None:
+    """What is absent then is unknown, and the next commit asks again."""
+    meta = AskedMeta({A: record(5, 4)})
+    async with core_over(tmp_path, meta) as core:
+        meta.down = DOWN
+        with pytest.raises(MetaUnavailableError):
+            await loader_of(core).load(GROUP)
+        assert not loader_of(core).is_loaded(GROUP)
+        meta.down, meta.available = None, True
+        await commit(core, 6, "a")
+        assert core.cache.get(A) == record(6, 4)
+
+
+async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None:
+    """What was fetched before the removal is older than what was flushed and removed: it must not come back (2)."""
+    meta = AskedMeta({A: record(5, 4)})
+    async with core_over(tmp_path, meta) as core:
+        await core.committer.submit(Reconcile([(A, record(5, 4))]))
+        meta.gate = asyncio.Event()
+        load = asyncio.create_task(loader_of(core).load(GROUP))
+        await eventually(lambda: len(meta.asked) == 1)
+        await commit(core, 8, "a")
+        assert await core.ownership.remove([Wanted(GROUP, ["a"])]) == 1
+        meta.gate.set()
+        await load
+        assert len(meta.asked) == 2
+        assert core.cache.get(A) == record(8, 4)
+
+
+def of_large(count: int = 7) -> dict[OffsetKey, OffsetRecord]:
+    """A group in epoch 4."""
+    return {key(f"s{at}"): record(5, 4) for at in range(count)}
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of more than three shards are large."""
+    monkeypatch.setattr(group_loader, "LOAD_ROWS", 3)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_of_a_large_group_a_commit_loads_only_its_keys(tmp_path: Path) -> None:
+    """So that their epochs are known, also of those that are not there; the group does not count as loaded."""
+    meta = AskedMeta(of_large())
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        await send(core, commit_of({key("s6"): 6, key("new"): 1}))
+        assert (core.cache.get(key("s6")), core.cache.get(key("new"))) == (record(6, 4), record(1, 1))
+        assert meta.asked == [[GROUP], [key("s6"), key("new")]]
+        assert not loader_of(core).is_loaded(GROUP)
+        meta.asked.clear()
+        await send(core, commit_of({key("s5"): 6, key("newer"): 1}))
+        assert (core.cache.get(key("s5")), core.cache.get(key("newer"))) == (record(6, 4), record(1, 1))
+        assert meta.asked == [[key("s5"), key("newer")]]
+        await send(core, commit_of({key("newer"): 0}, overwrite=True))
+        assert core.cache.get(key("newer")) == record(0, 2)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """It was asked for and not there, then committed, flushed and handed over: now it may stand in any epoch (1)."""
+    meta = AskedMeta(of_large())
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        for _ in range(2):
+            await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
+            await commit(core, 1, "new")
+            assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
+            meta.records[key("new")] = record(9, 7)
+            await commit(core, 1, "new")
+            assert core.cache.get(key("new")) == record(9, 7)
+
+
+async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """The same, where it was committed among the columns of a group that had been loaded since (1)."""
+    meta = AskedMeta(of_large())
+    async with core_over(tmp_path, meta) as core:
+        await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
+        await loader_of(core).load(GROUP)
+        await send(core, Commit((), CommitMode.INCREASE_ONLY, columns=[Columns(GROUP, ["new"], [1], [], 1)]))
+        assert core.cache.get(key("new")) == record(1, committed_at_ms=1)
+        assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
+        meta.records[key("new")] = record(9, 7)
+        await commit(core, 1, "new")
+        assert core.cache.get(key("new")) == record(9, 7)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_whole_large_group_is_read_in_pages_and_is_loaded_behind_the_last(tmp_path: Path) -> None:
+    """Then it is known what is absent in it."""
+    meta = AskedMeta(of_large(10))
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        await recovered(core)
+        meta.gate = asyncio.Event()
+        meta.gate.set()
+        assert await read(core, STORE) == {f"s{at}": 5 for at in range(10)}
+        assert loader_of(core).is_loaded(GROUP)
+        meta.asked.clear()
+        await commit(core, 1, "new")
+        assert core.cache.get(key("new")) == record(1, 1)
+        assert meta.asked == []
+
+
+async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> None:
+    """A commit of a key that is on a page which is still to come must not begin in the first epoch (1)."""
+    meta = AskedMeta(of_large(9))
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        meta.slow = [False, False, True, True, True, True]
+        with pytest.raises(TimedOutError):
+            await loader_of(core).load_patiently(Wanted(GROUP, ()))
+        assert not loader_of(core).is_loaded(GROUP)
+        meta.slow = [True]
+        await commit(core, 1, "s8")
+        assert core.cache.get(key("s8")) == record(1, 0)
+        meta.asked.clear()
+        # What took too long as a whole is asked for by its keys from now on.
+        await commit(core, 6, "s7")
+        assert core.cache.get(key("s7")) == record(6, 4)
+        assert meta.asked == [[key("s7")]]
+
+
+async def test_a_page_in_the_middle_that_takes_too_long_is_asked_for_again(tmp_path: Path) -> None:
+    """What was read before it is not read again; the first page may take too long for another reason: nobody is there."""
+    meta = AskedMeta(of_large(8))
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta) as core:
+        meta.slow = [False, True, True, False, False, False]
+        await loader_of(core).load_patiently(Wanted(GROUP, ()))
+        assert loader_of(core).is_loaded(GROUP)
+        assert len(meta.asked) == 5
+        meta.slow = [True]
+        with pytest.raises(TimedOutError):
+            await loader_of(core).load_patiently(Wanted(GROUP, ()))
+
+
+async def test_a_removal_between_two_pages_lets_the_group_be_loaded_again(tmp_path: Path) -> None:
+    """With the whole group, so that nothing of it is missing; a removal in another group disturbs nobody."""
+    meta = AskedMeta(of_large(5))
+    meta.page_rows = 3
+    async with core_over(tmp_path, meta, knows="h") as core:
+        await core.committer.submit(Reconcile([(key("s0"), record(5, 4)), (key("x", "h"), record(1))]))
+        meta.records[key("x", "h")] = record(1)
+        for wanted, calls in ((Wanted(GROUP, ["s0"]), 3), (Wanted(GroupKey("default", "h"), ["x"]), 2)):
+            meta.asked.clear()
+            meta.gate = asyncio.Event()
+            load = asyncio.create_task(loader_of(core).load_patiently(Wanted(GROUP, ())))
+            await eventually(lambda: len(meta.asked) == 1)
+            await core.ownership.remove([wanted])
+            meta.gate.set()
+            await load
+            assert len(meta.asked) == calls
+            assert loader_of(core).is_loaded(GROUP)
+            assert len(await read(core, MEMORY)) == 5
+
+
+async def test_reads_of_many_named_shards_share_a_call(tmp_path: Path) -> None:
+    """Consumers that start at the same time, each with its own shards."""
+    meta = AskedMeta(of_large(30))
+    async with core_over(tmp_path, meta) as core:
+        await recovered(core)
+        found = await asyncio.gather(*(read(core, STORE, f"s{at}", f"none{at}") for at in range(30)))
+        assert found == [{f"s{at}": 5} for at in range(30)]
+        assert len(meta.asked) <= 2
+        assert sorted(name.shard for call in meta.asked for name in call if isinstance(name, OffsetKey)) == sorted(
+            [f"s{at}" for at in range(30)] + [f"none{at}" for at in range(30)]
+        )
+
+
+def test_what_is_remembered_of_absent_keys_and_removals_is_bounded() -> None:
+    """And says at most too often that there was a removal."""
+    loaded = LoadedGroups()
+    for at in range(3 * MAX_ABSENT):
+        loaded.note_absent([key(f"s{at}")])
+        loaded.forget([GroupKey("default", f"g{at}")] if at % 2 else [])
+        assert len(loaded.absent) <= MAX_ABSENT + 1
+        assert len(loaded._forgotten) <= MAX_ABSENT + 1
+    newest = loaded.forgets
+    assert loaded.forgotten_since([GroupKey("default", "g1")], 0)
+    assert not loaded.forgotten_since([GroupKey("default", "g1")], newest)
+    loaded.forget([GroupKey("default", "g")])
+    assert loaded.forgotten_since([GroupKey("default", "g")], newest)
+    assert not loaded.forgotten_since([GroupKey("default", "other")], newest)
