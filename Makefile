@@ -48,9 +48,10 @@ test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lin
 tools: ## Install the Debian packages that the fault tests use
 	@sh tests/install-tools.sh
 
-lint: $(STAMP) ## Check format and lint
+lint: $(STAMP) ## Check format, lint, and which package may import which
 	$(BIN)/ruff format --check --quiet . || { $(BIN)/ruff format --diff --quiet .; exit 1; }
 	$(BIN)/ruff check --quiet .
+	$(BIN)/lint-imports --no-cache > $(VENV)/contracts || { cat $(VENV)/contracts; exit 1; }
 
 format: $(STAMP) ## Format the code and apply safe fixes
 	$(BIN)/ruff format --quiet .

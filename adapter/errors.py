@@ -1,7 +1,7 @@
 """Everything that the adapter raises on purpose.
 
 Transient errors may go away when the same thing is tried again; permanent ones will not.
-Foreign exceptions are translated into these once, where they enter (gRPC: `meta_client`, RocksDB: `cache`, `rocksdb_engine`).
+Foreign exceptions are translated into these once, where they enter (gRPC: `meta_client`, RocksDB: `store`, `rocksdb_engine`).
 """
 
 from collections.abc import Sequence

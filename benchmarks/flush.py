@@ -22,7 +22,7 @@ from adapter.model.records import CommitMode, SaveEntry, SaveOutcome
 from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ended, meta_process
 from adapter.testing.sidecars import adapter_config
@@ -126,21 +126,21 @@ async def _core(directory: Path, endpoint: str) -> AsyncIterator[tuple[Core, Met
 async def _core_over(directory: Path, meta: MetaClient) -> AsyncIterator[Core]:
     """A core without its flush loop: every flush is one that is timed."""
     config = adapter_config(directory)
-    cache = OffsetCache.open(config.cache.path, config.cache.wal_sync)
-    async with running_core(config, cache, meta, AdapterMetrics(), NoBrokerLog()) as core:
+    store = LocalStore.open(config.store.path, config.store.wal_sync)
+    async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog()) as core:
         yield core
 
 
 async def _load(keys: int, core: Core, client: MetaClient, progress: Progress) -> None:
     task = progress.add_task(f"flush: load {keys:,} keys into both stores", total=2 * keys)
-    fill_local(pairs(keys), core.cache, lambda done: progress.advance(task, done))
+    fill_local(pairs(keys), core.store, lambda done: progress.advance(task, done))
     await fill_meta(pairs(keys), client, lambda done: progress.advance(task, done))
 
 
 def _quiet(core: Core, meta_metrics: int) -> bool:
     """True when neither RocksDB has work left over from the load."""
     there = scrape(meta_metrics)
-    here = core.cache.rocksdb_properties()
+    here = core.store.rocksdb_properties()
     return not any(here[name] or there[f"offset_meta_rocksdb_{name}"] for name in BUSY)
 
 

@@ -64,7 +64,7 @@ async def table(directory: Path, spent_us: float, reads: int) -> Table:
         connection = Connection(0.0)
         connection.receive(opening(), 0.0)
         for at in range(0, len(ready), IN_FLIGHT):
-            await _pass(b"".join(ready[at : at + IN_FLIGHT]), connection, sidecar.store, stages)
+            await _pass(b"".join(ready[at : at + IN_FLIGHT]), connection, sidecar.offsets, stages)
     _write(directory / "bare", reads, stages)
     each = {name: seconds / len(ready) * 1e6 for name, seconds in stages.spent_s.items()}
     rest = spent_us - sum(us for name, us in each.items() if name not in PARTS)

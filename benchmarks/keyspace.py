@@ -7,7 +7,7 @@ from itertools import islice
 
 from adapter.meta.client import MetaClient
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 SHARDS = 10  # of each group
 CHUNK = 5_000  # keys of one write or save of a bulk load
@@ -48,10 +48,10 @@ async def _save(chunk: Sequence[Pair], meta: MetaClient) -> None:
     assert all(outcome.status.acknowledged for outcome in outcomes)
 
 
-def fill_local(entries: Iterable[Pair], cache: OffsetCache, advance: Callable[[int], None]) -> None:
+def fill_local(entries: Iterable[Pair], store: LocalStore, advance: Callable[[int], None]) -> None:
     """Write entries to a local store."""
     for chunk in _chunks(entries):
-        cache.write(dict(chunk))
+        store.write(dict(chunk))
         advance(len(chunk))
 
 

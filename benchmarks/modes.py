@@ -1,4 +1,4 @@
-"""What the cache buys: cached against write-through on the same load, and what each wal_sync costs."""
+"""What the store buys: cached against write-through on the same load, and what each wal_sync costs."""
 
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
@@ -35,9 +35,9 @@ class Mode:
 
 
 MODES = (
-    Mode("cached, wal_sync = interval", "cached", "interval"),
-    Mode("cached, wal_sync = always", "cached", "always"),
-    Mode("cached, wal_sync = never", "cached", "never"),
+    Mode("cached, wal_sync = interval", "write_back", "interval"),
+    Mode("cached, wal_sync = always", "write_back", "always"),
+    Mode("cached, wal_sync = never", "write_back", "never"),
     Mode("write_through", "write_through", "interval"),
 )
 

@@ -19,7 +19,7 @@ import grpc.aio
 from adapter.meta.client import CHANNEL_OPTIONS
 from adapter.model.records import OffsetKey
 from adapter.rpc import meta_grpc, meta_pb
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 TIMEOUT_S = 30.0
 
@@ -37,8 +37,8 @@ class Plain:
 async def measure(path: Path, endpoint: str, batch_keys: int) -> Plain:
     """Scan a batch, read it, and so on, one after the other."""
     plain = Plain()
-    cache = OffsetCache.open(path, "never")
-    scan = cache.scan()
+    store = LocalStore.open(path, "never")
+    scan = store.scan()
     async with grpc.aio.insecure_channel(endpoint, CHANNEL_OPTIONS) as channel:
         stub = meta_grpc.MetaServiceServiceStub(channel)
         await channel.channel_ready()
@@ -54,7 +54,7 @@ async def measure(path: Path, endpoint: str, batch_keys: int) -> Plain:
             plain.keys += len(keys)
             plain.found += sum(len(group.offsets) for group in reply.groups)
             print(plain.keys, flush=True)
-    cache.close()
+    store.close()
     return plain
 
 

@@ -22,7 +22,7 @@ from adapter.meta.config import MetaSection
 from adapter.rpc import offsets_pb
 from adapter.runtime import rocks
 from adapter.sidecar.config import RecoverySection
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.keyspace import Pair, fill_local, fill_meta, key_of, pairs, record_of
 from benchmarks.plain import Plain
@@ -111,9 +111,9 @@ def _remote(scale: Scale) -> Iterator[Pair]:
 def _fill(keys: int, entries: Iterator[Pair], path: Path, progress: Progress) -> None:
     """Make a local store, compacted: else a compaction would take its share of the recovery's time and memory, or not."""
     task = progress.add_task(f"recovery: write {keys:,} local keys", total=keys)
-    cache = OffsetCache.open(path, "never")
-    fill_local(entries, cache, lambda done: progress.advance(task, done))
-    cache.close()
+    store = LocalStore.open(path, "never")
+    fill_local(entries, store, lambda done: progress.advance(task, done))
+    store.close()
     database = Rdict(str(path / "db"), options=rocks.options())
     database.compact_range(None, None)
     database.close()
@@ -146,7 +146,7 @@ async def _plain(path: Path, endpoint: str, keys: int, progress: Progress) -> Pl
 async def _recover(directory: Path, path: Path, endpoint: str, keys: int, progress: Progress) -> Recovered:
     """Start an adapter over the store, follow its recovery, read its peak of memory, stop it."""
     task = progress.add_task(f"recovery: {keys:,} keys", total=keys)
-    adapter = adapter_process(directory, endpoint, cache=path)
+    adapter = adapter_process(directory, endpoint, store=path)
     metrics = with_metrics(adapter)
     with ended(adapter):
         launched = time.monotonic()

@@ -19,7 +19,7 @@ from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
 from adapter.runtime.watermark import Watermark
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from benchmarks.keyspace import Pair, fill_local, fill_meta, record_of
 from benchmarks.machine import cpu_s
@@ -82,9 +82,9 @@ def _rows(name: str, groups: int, shards: int) -> Iterator[Pair]:
 
 
 def _fill(local: list[Pair], path: Path, *, is_lost: bool) -> None:
-    cache = OffsetCache.open(path, "never")
-    fill_local(local, cache, lambda _: None)
-    cache.close()
+    store = LocalStore.open(path, "never")
+    fill_local(local, store, lambda _: None)
+    store.close()
     if is_lost:
         mark = Watermark.open(path / "watermark")
         mark.advance(mark.value + 1)

@@ -17,7 +17,7 @@ from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.processes import ServiceProcess
 from benchmarks.machine import ROOT
 from benchmarks.processes import running_stack
@@ -117,13 +117,13 @@ def stored(keys: int) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
 
 async def fill(directory: Path, keys: int) -> None:
     """Write the same keys into the stores of an adapter and its Meta Service, before they are started."""
-    cache = OffsetCache.open(directory / "adapter", "never")
+    store = LocalStore.open(directory / "adapter", "never")
     engine = RocksDbEngine.open(directory / "meta")
     syncs = asyncio.create_task(engine.run())
     chunk: dict[OffsetKey, OffsetRecord] = {}
 
     async def write() -> None:
-        cache.write(chunk)
+        store.write(chunk)
         await engine.merge("default", list(map(encode_key, chunk)), list(map(encode_record, chunk.values())))
         chunk.clear()
 
@@ -132,8 +132,8 @@ async def fill(directory: Path, keys: int) -> None:
         if len(chunk) == CHUNK:
             await write()
     await write()
-    cache.flushed_seq = cache.seq
-    cache.close()
+    store.flushed_seq = store.seq
+    store.close()
     syncs.cancel()
     await asyncio.gather(syncs, return_exceptions=True)
     engine.close()

@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 
 import grpc.aio
 
-from adapter.client.client import OffsetClient
+from adapter.client import OffsetClient
 from adapter.meta.client import CHANNEL_OPTIONS, GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.paging import DEFAULT_PAGE
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.broker_log import MemoryLog, serving
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 
@@ -77,8 +77,8 @@ async def listed(meta: str) -> dict[OffsetKey, OffsetRecord]:
 
 def stored_positions(store: Path) -> dict[OffsetKey, tuple[int, int]]:
     """All that is in an adapter's store, read from its directory. The adapter must have ended. Blocks."""
-    cache = OffsetCache.open(store, "interval")
+    opened = LocalStore.open(store, "interval")
     try:
-        return {stored.key: stored.record.position for stored in cache.scan()}
+        return {stored.key: stored.record.position for stored in opened.scan()}
     finally:
-        cache.close()
+        opened.close()

@@ -13,7 +13,7 @@ import anyio.abc
 import grpc
 import grpc.aio
 
-from adapter.client.client import OffsetClient
+from adapter.client import OffsetClient
 from adapter.model.bounds import ShardKey
 from adapter.model.records import FIRST_EPOCH
 from adapter.rpc import offsets_pb

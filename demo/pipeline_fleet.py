@@ -19,7 +19,7 @@ import anyio.to_thread
 import pyarrow.parquet as pq
 from anyio.streams.text import TextReceiveStream
 
-from adapter.client.client import OffsetClient
+from adapter.client import OffsetClient
 from adapter.model.records import OffsetKey
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from demo.cluster import DemoError, listed

@@ -12,7 +12,7 @@ import anyio
 import grpc
 import grpc.aio
 
-from adapter.client.client import OffsetClient
+from adapter.client import OffsetClient
 from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey
 from adapter.rpc import offsets_pb
 from demo.table import QueueOffset

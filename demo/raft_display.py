@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from adapter.metaservice.etcd.leader_placement import Member, RaftGroup, Situation, problems
+from adapter.metaservice.etcd.leader_placement import ClusterState, RaftGroup, RaftMember, problems
 from demo.raft_fleet import NODES
 from demo.raft_state import Outcome, ProcessState, RaftState
 from demo.show import Show
@@ -129,7 +129,7 @@ def _table(*columns: str, right: int = 0) -> Table:
     return table
 
 
-def _role(group: RaftGroup, member: Member) -> str:
+def _role(group: RaftGroup, member: RaftMember) -> str:
     if not member.reachable:
         return "down"
     return "LEADER" if group.leader == member else "follower"
@@ -139,7 +139,7 @@ def _state(text: str) -> Text:
     return Text(text, style="green" if text == "serving" else "yellow")
 
 
-def _led(situation: Situation | None) -> str:
+def _led(situation: ClusterState | None) -> str:
     if situation is None:
         return "no Raft groups yet"
     groups = (situation.metadata, *situation.offsets)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from adapter.client.client import OffsetClient
+from adapter.client import OffsetClient
 from adapter.metaservice.config import EtcdSection, MetaConfig
 from adapter.metaservice.etcd.leader_balancer import Leaders, opened
 from adapter.metaservice.etcd.leader_placement import METADATA
@@ -154,7 +154,7 @@ listen = '127.0.0.1:{port}'
 unix_socket = '{socket}'
 [metrics]
 listen = ''
-[cache]
+[store]
 path = '{store}'
 [meta]
 endpoints = {[front.process.address for front in fronts]}

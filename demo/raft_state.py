@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from adapter.metaservice.etcd.leader_placement import Situation
+from adapter.metaservice.etcd.leader_placement import ClusterState
 from demo.comparison import Comparison
 from demo.raft_load import Ledger
 from demo.timeline import Timeline
@@ -67,7 +67,7 @@ class RaftState(Timeline):
     """One demo. Counters are since the start."""
 
     ledger: Ledger = field(default_factory=Ledger)
-    situation: Situation | None = None
+    situation: ClusterState | None = None
     looked_at: float = 0.0  # when the look began that showed it
     fronts: dict[str, FrontState] = field(default_factory=dict)
     brokers: dict[str, BrokerState] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class RaftState(Timeline):
         """Of leaders, by the fronts."""
         return sum(front.moves for front in self.fronts.values())
 
-    def looked(self, situation: Situation, at: float) -> None:
+    def looked(self, situation: ClusterState, at: float) -> None:
         """All members were asked, from this time on."""
         self.situation, self.looked_at = situation, at
         for group in (situation.metadata, *situation.offsets):

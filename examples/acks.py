@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from adapter.model.queues import MessageQueue
+from adapter.client import MessageQueue
 from examples.consumer import WORKERS, Handle, fetched, subject_of
 
 ANSWER_S = 5.0  # at most, for the server's answer to an acknowledgement

@@ -13,8 +13,8 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
+from adapter.client import MessageQueue
 from adapter.errors import AdapterError
-from adapter.model.queues import MessageQueue
 from adapter.testing.processes import free_port
 from benchmarks.peers.server import Server
 from examples.acks import durable_of

@@ -11,10 +11,8 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
-from adapter.client.ack_window import AckWindow
-from adapter.client.client import OffsetClient
+from adapter.client import AckWindow, OffsetClient, ReadMode
 from adapter.model.queues import MessageQueue, shard_of
-from adapter.model.records import ReadMode
 
 FIRST = 1  # JetStream numbers the messages of a stream from 1
 WORKERS = 8  # for each shard

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from adapter.model.queues import MessageQueue
+from adapter.client import MessageQueue
 
 FILE = Path(__file__).parent / "data" / "flights-2013-01.csv.gz"
 FLIGHTS = 27_004

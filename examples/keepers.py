@@ -7,9 +7,8 @@ from typing import Protocol
 import anyio.to_thread
 import grpc.aio
 
-from adapter.client.client import OffsetClient
+from adapter.client import OffsetClient, ReadMode
 from adapter.model.queues import shard_of
-from adapter.model.records import ReadMode
 from adapter.testing.processes import ServiceProcess
 from examples.broker import Broker
 from examples.flights import QUEUES

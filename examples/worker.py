@@ -15,7 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from adapter.client.client import OffsetClient
+from adapter.client import OffsetClient
 from examples import acks, consumer
 from examples.flights import QUEUES, flight_of
 from examples.ledger import Ledger

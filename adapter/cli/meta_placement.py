@@ -25,8 +25,8 @@ from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
 from adapter.errors import AdapterError, TransientError
 from adapter.metaservice.config import EtcdSection, MetaConfig
 from adapter.metaservice.etcd.leader_balancer import Balancer, opened
-from adapter.metaservice.etcd.leader_placement import Member, Move, RaftGroup, Situation, apart, plan, problems
-from adapter.metaservice.etcd.lease import OthersTurnError
+from adapter.metaservice.etcd.leader_placement import ClusterState, Move, RaftGroup, RaftMember, apart, plan, problems
+from adapter.metaservice.etcd.lease import LeaseTakenError
 from adapter.runtime import logs
 from adapter.runtime.config import LogSection, load
 from adapter.runtime.process import on_signals
@@ -83,7 +83,7 @@ def _section(config: Path) -> EtcdSection:
     return load(config, MetaConfig).etcd
 
 
-async def _look(section: EtcdSection) -> Situation:
+async def _look(section: EtcdSection) -> ClusterState:
     async with opened(section) as leaders:
         return await leaders.look()
 
@@ -95,7 +95,7 @@ async def _once(section: EtcdSection) -> bool:
         try:
             situation = await Balancer(leaders, section, [lines]).once()
         except TransientError as error:
-            warn(f"{error} balances now; nothing was done here" if isinstance(error, OthersTurnError) else str(error))
+            warn(f"{error} balances now; nothing was done here" if isinstance(error, LeaseTakenError) else str(error))
             situation = await leaders.look()
     _tell_problems(situation)
     for line in _held(lines.held):
@@ -121,7 +121,7 @@ class _Lines:
         self.held: Mapping[str, int] = {}
         self._turn = ""
 
-    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
+    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
         """See `Watcher`."""
         self.held = held
 
@@ -147,10 +147,10 @@ class _LiveTable(_Lines):
     def __init__(self, live: Live) -> None:
         super().__init__()
         self._live = live
-        self._situation: Situation | None = None
+        self._situation: ClusterState | None = None
         self._happened: deque[str] = deque(maxlen=HAPPENED_SHOWN)
 
-    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:
+    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:
         """See `Watcher`."""
         super().looked(situation, held)
         self._situation = situation
@@ -167,7 +167,7 @@ class _LiveTable(_Lines):
             self._live.update(Group(table(self._situation), *map(Text, lines)), refresh=True)
 
 
-def table(situation: Situation) -> Table:
+def table(situation: ClusterState) -> Table:
     """A row for each Raft group."""
     found = Table(box=SIMPLE_HEAD, show_edge=False)
     for name, side in COLUMNS.items():
@@ -177,7 +177,7 @@ def table(situation: Situation) -> Table:
     return found
 
 
-def _rows(situation: Situation) -> Iterator[list[str]]:
+def _rows(situation: ClusterState) -> Iterator[list[str]]:
     moves = {move.group for move in plan(situation)}
     for group in (situation.metadata, *situation.offsets):
         leader = group.leader
@@ -192,7 +192,7 @@ def _rows(situation: Situation) -> Iterator[list[str]]:
         ]
 
 
-def as_dict(situation: Situation) -> dict[str, Any]:
+def as_dict(situation: ClusterState) -> dict[str, Any]:
     """The same for a script, with every member."""
     wrong = problems(situation)
     groups = (situation.metadata, *situation.offsets)
@@ -224,7 +224,7 @@ def _group_dict(group: RaftGroup) -> dict[str, Any]:
     }
 
 
-def _state(group: RaftGroup, member: Member) -> str:
+def _state(group: RaftGroup, member: RaftMember) -> str:
     if not member.reachable:
         return "unreachable"
     if member.learner:
@@ -242,11 +242,11 @@ def _members(group: RaftGroup) -> str:
     return ", ".join([f"{well}/{len(states)}", *others, *alarms])
 
 
-def _behind(group: RaftGroup, member: Member, state: str) -> str:
+def _behind(group: RaftGroup, member: RaftMember, state: str) -> str:
     return f"behind by {group.behind(member):,}" if state == "behind" else state
 
 
-def _verdict(situation: Situation, group: RaftGroup, moves: Collection[str]) -> str:
+def _verdict(situation: ClusterState, group: RaftGroup, moves: Collection[str]) -> str:
     metadata, leader = situation.metadata.leader, group.leader
     if leader is None:
         return "no leader"
@@ -263,7 +263,7 @@ def _text_of(move: Move, problem: str) -> str:
 
 
 def _turn_text(error: AdapterError | None) -> str:
-    if isinstance(error, OthersTurnError):
+    if isinstance(error, LeaseTakenError):
         return f"{error} balances now; this one stands by"
     return f"not balancing: {error}" if error else "balancing"
 
@@ -275,6 +275,6 @@ def _held(held: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _tell_problems(situation: Situation) -> None:
+def _tell_problems(situation: ClusterState) -> None:
     for problem in problems(situation) or ["the leaders are where they should be"]:
         tell(problem)

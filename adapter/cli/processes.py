@@ -68,8 +68,8 @@ def repair(config: Path | None, *, start_from_meta: bool, yes: bool) -> None:
     logs.setup(settings.log)
     what = "be set aside; only what the Meta Service holds remains" if start_from_meta else "be copied, then repaired in place"
     if not yes:
-        click.confirm(f"The store {settings.cache.path} will {what}. Go on?", abort=True)
-    tell(set_aside(settings.cache) if start_from_meta else repair_store(settings.cache))
+        click.confirm(f"The store {settings.store.path} will {what}. Go on?", abort=True)
+    tell(set_aside(settings.store) if start_from_meta else repair_store(settings.store))
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -38,7 +38,7 @@ class Spool:
         self.repeated = 0  # of those that were read so far: how many had a key that was there already
         with _translated():
             self._database = sqlite3.connect("")  # SQLite's name for a temporary file of its own
-            for setting in (f"cache_size = -{CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
+            for setting in (f"store_size = -{CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
                 self._database.execute(f"PRAGMA {setting}")
             self._database.execute(_TABLE)
 

@@ -11,12 +11,14 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from adapter.client.client import DEFAULT_TIMEOUT_S, OffsetClient
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_pb
-from adapter.runtime.config import ClientTls
+
+if TYPE_CHECKING:  # a client without TLS does without what checks settings
+    from adapter.runtime.config import ClientTls
 
 R = TypeVar("R")
 Call: TypeAlias = Callable[[], Coroutine[Any, Any, R]]
@@ -34,7 +36,7 @@ class BlockingOffsetClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         *,
         token: str = "",
-        tls: ClientTls | None = None,
+        tls: "ClientTls | None" = None,
         resend: bool = True,
     ) -> None:
         self._thread = _LoopThread()

@@ -23,12 +23,12 @@ from adapter.meta.wire import record_of, save_outcome, save_request
 from adapter.model.records import (
     GroupKey,
     KnownStore,
-    LocalStore,
     OffsetKey,
     OffsetRecord,
     SaveEntry,
     SaveOutcome,
     Status,
+    StoreReport,
     as_seen,
 )
 from adapter.rpc import meta_grpc, meta_pb
@@ -96,7 +96,7 @@ class MetaClient(Protocol):
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
         """Merge entries; one outcome each, in their order. A Chunk may be merged in parts: see docs/discussion.md."""
 
-    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+    async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
         """Tell which local store is open here, in place of the one with the `store_id` `replaces`; what was known before."""
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
@@ -210,7 +210,7 @@ class GrpcMetaClient:
         except MetaUnavailableError as error:
             raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
 
-    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+    async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
         """Tell which local store is open here, in place of the one with the `store_id` `replaces`; what was known before.
 
         Raises MetaUnavailableError, RefusedError; UnknownCallError, one of these, where stores are not remembered (RobustMQ).
@@ -224,7 +224,7 @@ class GrpcMetaClient:
         if not reply.HasField("known"):
             return None
         known = reply.known
-        return KnownStore(LocalStore(known.broker, known.path, known.store_id, known.flushed_seq), reply.known_at_ms)
+        return KnownStore(StoreReport(known.broker, known.path, known.store_id, known.flushed_seq), reply.known_at_ms)
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
         """The records of these keys, tombstones included; `keys` come sorted or at least grouped. Without keys it only looks.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 import structlog
 
-from adapter.model.records import LocalStore, StoreMark
+from adapter.model.records import StoreMark, StoreReport
 from adapter.runtime.clocks import CLOCK_LIMIT_MS, wall_ms
 
 log = structlog.get_logger(__name__)
@@ -89,7 +89,7 @@ class Told:
     `less`: how often the Meta Service held less than it had acknowledged; `why` and `at_ms` (Unix ms) are of the last time.
     """
 
-    store: Callable[[], LocalStore] | None = None
+    store: Callable[[], StoreReport] | None = None
     marks: SeenMarks = field(default_factory=SeenMarks)
     skew: Skew = field(default_factory=Skew)
     less: int = 0

@@ -9,13 +9,13 @@ from adapter.model.records import (
     EPOCH_LIMIT,
     EXHAUSTED,
     KnownStore,
-    LocalStore,
     OffsetKey,
     OffsetRecord,
     SaveEntry,
     SaveOutcome,
     Status,
     StoreMark,
+    StoreReport,
     as_first,
     deleted,
     epoch_problem,
@@ -93,7 +93,7 @@ class Engine(Protocol):
 
     kind: str  # as `engine` in the configuration names it
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
         """Merge entries by (epoch, offset), in their order; one outcome each.
 
         With them `reported`, as `report_store` does it: the local store that they come from.
@@ -127,16 +127,16 @@ class Engine(Protocol):
         """Where to cut what is below `names` in so many parts of about the same number of records."""
 
     async def merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> MergeCounts:
         """As `save`, of checked entries in packed form, without the cluster. What it did before it failed stays."""
 
     async def save_packed(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
         """As `merge`, of distinct keys; tells what does not stand as it was offered, in the order of their places."""
 
-    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+    async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
         """Remember a broker's local store, at its highest `flushed_seq`; returns what was remembered before.
 
         Where another store is remembered for this broker and path nothing changes, unless `replaces` is its `store_id`.
@@ -197,7 +197,7 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
 
 
-def keep(told: LocalStore, known: KnownStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
+def keep(told: StoreReport, known: KnownStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
     """What is remembered of a broker's local store from now on; None: what was. The rule that every engine applies. Pure.
 
     The first store that is told stays until it is replaced: what comes in its place without a word is what is to be found.

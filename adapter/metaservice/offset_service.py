@@ -31,7 +31,7 @@ from adapter.model.paging import (
     parse_page_token,
     parse_parts,
 )
-from adapter.model.records import EPOCH_MAX, STORE_ID_BYTES, GroupKey, LocalStore, OffsetKey, SaveEntry, SaveOutcome, Status
+from adapter.model.records import EPOCH_MAX, STORE_ID_BYTES, GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status, StoreReport
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.clocks import CLOCK_LIMIT_MS, wall_ms
 from adapter.runtime.large_calls import MAX_BYTES, MAX_NAMED
@@ -66,7 +66,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             return await self._saved(cluster, request, reported)
 
     async def _saved(
-        self, cluster: str, request: meta_pb.SaveOffsetDataRequest, reported: LocalStore | None
+        self, cluster: str, request: meta_pb.SaveOffsetDataRequest, reported: StoreReport | None
     ) -> meta_pb.SaveOffsetDataReply:
         entries: list[SaveEntry] = []
         now_ms = wall_ms()
@@ -238,7 +238,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             for mark in self._engine.marks()
         ]
 
-    async def _save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None) -> list[SaveOutcome]:
+    async def _save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None) -> list[SaveOutcome]:
         problems: list[str] = []
         async for some in in_slices(entries):
             problems += _problems(some, len(problems))
@@ -300,17 +300,17 @@ def _cluster(name: str) -> str:
     return check_name(name or DEFAULT_CLUSTER, "cluster_name")
 
 
-def _reported(request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> LocalStore | None:
+def _reported(request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> StoreReport | None:
     """The local store that the entries come from, where the request names it."""
     return _local_store(request.store) if request.HasField("store") else None
 
 
-def _local_store(store: meta_pb.LocalStore) -> LocalStore:
+def _local_store(store: meta_pb.LocalStore) -> StoreReport:
     check_name(store.broker, "store.broker")
     if not 0 < len(store.path.encode()) <= PATH_MAX_BYTES:
         raise InvalidInputError(f"store.path is {len(store.path.encode())} bytes long; it must be 1 to {PATH_MAX_BYTES}")
     _check_store_id(store.store_id, "store.store_id")
-    return LocalStore(store.broker, store.path, store.store_id, store.flushed_seq)
+    return StoreReport(store.broker, store.path, store.store_id, store.flushed_seq)
 
 
 def _check_store_id(store_id: bytes, field: str) -> None:

@@ -1,4 +1,4 @@
-"""The binary form of keys and records, the same in the cache and in the Meta Service's RocksDB.
+"""The binary form of keys and records, the same in the store and in the Meta Service's RocksDB.
 
 A key is its fields, each behind its length in one byte: no separator that a name could contain, and the prefix of a group
 matches that group alone. No key starts with a zero byte, so a store may keep its own entries there.
@@ -88,7 +88,7 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def encode_record(record: OffsetRecord, seq: int = 0) -> bytes:
-    """The value of a key. `seq` is the cache's write counter; the Meta Service leaves it 0."""
+    """The value of a key. `seq` is the store's write counter; the Meta Service leaves it 0."""
     topic = record.topic.encode()
     metadata = record.metadata.encode()
     head = _HEAD.pack(

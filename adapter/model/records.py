@@ -69,7 +69,7 @@ class OffsetRecord(NamedTuple):
         return self.epoch, self.offset
 
 
-class LocalStore(NamedTuple):
+class StoreReport(NamedTuple):
     """An adapter's local store, as the Meta Service knows it: where it is, which one, and its newest write that got there."""
 
     broker: str
@@ -81,7 +81,7 @@ class LocalStore(NamedTuple):
 class KnownStore(NamedTuple):
     """What the Meta Service remembers of a broker's local store, and when it was told (Unix ms, by the Meta Service's clock)."""
 
-    store: LocalStore
+    store: StoreReport
     told_at_ms: int
 
 

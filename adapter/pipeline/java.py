@@ -27,7 +27,7 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 def java_home(environment: Mapping[str, str], cache: Path | None = None) -> Path:
-    """A JAVA_HOME for Spark: JAVA_HOME, the `java` in PATH, or one made in `cache` (default: the user's cache directory).
+    """A JAVA_HOME for Spark: JAVA_HOME, the `java` in PATH, or one made in `store` (default: the user's store directory).
 
     Raises ConfigError when JAVA_HOME names something that is not a Java of at least 17.
     """

@@ -993,7 +993,7 @@ class DescribeGroupReply(_message.Message):
     bounds_error: _builtins.str
     """Not empty: why BrokerLog's bounds are not there."""
     mode: _builtins.str
-    """"cached" or "write_through"."""
+    """"write_back" or "write_through"."""
     generation: _builtins.int
     """The highest generation seen, and who committed with it."""
     member_id: _builtins.str
@@ -1642,7 +1642,7 @@ class StatusReply(_message.Message):
     version: _builtins.str
     uptime_seconds: _builtins.float
     mode: _builtins.str
-    """"cached" or "write_through", and the group patterns that differ."""
+    """"write_back" or "write_through", and the group patterns that differ."""
     cache_path: _builtins.str
     stored_keys: _builtins.int
     dirty_keys: _builtins.int

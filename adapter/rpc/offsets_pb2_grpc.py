@@ -76,7 +76,7 @@ class OffsetStoreServicer:
 
     def CommitOffsets(self, request, context):
         """Commits a batch. Answers when all of it is durable as the group's policy
-        says (cached: the local store; write-through: the Meta Service).
+        says (write_back: the local store; write-through: the Meta Service).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

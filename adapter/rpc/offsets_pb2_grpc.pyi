@@ -35,7 +35,7 @@ class OffsetStoreStub:
     def __new__(cls, channel: _aio.Channel) -> OffsetStoreAsyncStub: ...
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.CommitOffsetsRequest, _offsets_pb2.CommitOffsetsReply]
     """Commits a batch. Answers when all of it is durable as the group's policy
-    says (cached: the local store; write-through: the Meta Service).
+    says (write_back: the local store; write-through: the Meta Service).
     """
     StreamCommits: _grpc.StreamStreamMultiCallable[_offsets_pb2.StreamCommitsRequest, _offsets_pb2.StreamCommitsReply]
     """The same, pipelined: requests are answered in the order they came, and one
@@ -66,7 +66,7 @@ class OffsetStoreAsyncStub(OffsetStoreStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.CommitOffsetsRequest, _offsets_pb2.CommitOffsetsReply]  # type: ignore[assignment]
     """Commits a batch. Answers when all of it is durable as the group's policy
-    says (cached: the local store; write-through: the Meta Service).
+    says (write_back: the local store; write-through: the Meta Service).
     """
     StreamCommits: _aio.StreamStreamMultiCallable[_offsets_pb2.StreamCommitsRequest, _offsets_pb2.StreamCommitsReply]  # type: ignore[assignment]
     """The same, pipelined: requests are answered in the order they came, and one
@@ -100,7 +100,7 @@ class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offsets_pb2.CommitOffsetsReply, _abc.Awaitable[_offsets_pb2.CommitOffsetsReply]]:
         """Commits a batch. Answers when all of it is durable as the group's policy
-        says (cached: the local store; write-through: the Meta Service).
+        says (write_back: the local store; write-through: the Meta Service).
         """
 
     @_abc_1.abstractmethod

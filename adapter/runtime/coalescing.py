@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Combiner(Generic[T, R]):
+class Coalescer(Generic[T, R]):
     """Serializes calls of `perform`, which answers a list of items with as many results, or an error for an item alone.
 
     An AdapterError raised by `perform` goes to every caller of that call. Any other exception ends `run`, and so the process.

@@ -26,7 +26,7 @@ from adapter.runtime import descriptors
 from adapter.runtime.addresses import split_address
 from adapter.runtime.config import Front, ServerSection, ServerTls
 from adapter.runtime.http2.call import Take
-from adapter.runtime.http2.server import BACKLOG, LeanServer
+from adapter.runtime.http2.server import BACKLOG, Http2Server
 from adapter.runtime.statuses import Context
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
-Server = grpc.aio.Server | LeanServer
+Server = grpc.aio.Server | Http2Server
 
 SERVICE_NAME_MAX = 255
 UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
@@ -120,7 +120,7 @@ async def listening(
     """
     health = _Health()
     unix_path = Path(section.unix_socket) if section.unix_socket else None
-    lean = LeanServer(refused) if front == "lean" else None
+    lean = Http2Server(refused) if front == "lean" else None
     general = _general(section, options) if section.tls or not lean else None
     servers: list[Server] = [server for server in (general, lean) if server]
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
@@ -170,7 +170,7 @@ def _connections_of_each(section: ServerSection) -> int:
     return max(descriptors.connections() // 2, 1)
 
 
-async def _serve_tcp(server: LeanServer, section: ServerSection) -> str:
+async def _serve_tcp(server: Http2Server, section: ServerSection) -> str:
     """Listen on all addresses that the name has; returns the one that was asked for, with its port."""
     host, port = split_address(section.listen)
     try:
@@ -224,7 +224,7 @@ def _made_unix(path: Path) -> Iterator[None]:
     path.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
-async def _serve_unix(server: LeanServer, path: Path) -> None:
+async def _serve_unix(server: Http2Server, path: Path) -> None:
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(str(path))

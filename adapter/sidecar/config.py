@@ -23,7 +23,7 @@ from adapter.runtime.config import (
     StopSection,
 )
 
-Mode = Literal["cached", "write_through"]
+Mode = Literal["write_back", "write_through"]
 
 WalSync = Literal["always", "interval", "never"]
 
@@ -42,7 +42,7 @@ class AdapterMetricsSection(MetricsSection):
     listen: OptionalAddress = "127.0.0.1:9521"
 
 
-class CacheSection(Section):
+class StoreSection(Section):
     """The local store."""
 
     path: FilePath = Path("data/adapter")
@@ -116,11 +116,11 @@ class AdapterConfig(Section):
     """config/adapter.toml."""
 
     broker: Annotated[str, AfterValidator(name_of_part)] = Field(default_factory=socket.gethostname)
-    mode: Mode = "cached"
+    mode: Mode = "write_back"
     policy: Annotated[tuple[PolicyRule, ...], Strict(strict=False)] = ()
     server: AdapterServerSection = AdapterServerSection()
     metrics: AdapterMetricsSection = AdapterMetricsSection()
-    cache: CacheSection = CacheSection()
+    store: StoreSection = StoreSection()
     flush: FlushSection = FlushSection()
     meta: MetaSection = MetaSection()
     recovery: RecoverySection = RecoverySection()

@@ -35,7 +35,7 @@ class AdapterMetrics:
         self._flush_failures = self._counter("flush_failures", "Flushes that could not be sent whole.")
         self.recovered = self._gauge("recovery_keys", "Keys of the last recovery, by what became of them.", ["result"])
         self.recovery_seconds = self._gauge("recovery_seconds", "Duration of the last recovery.")
-        self.reopened = self._counter("cache_reopened", "Times that the local store failed and was opened again.")
+        self.reopened = self._counter("store_reopened", "Times that the local store failed and was opened again.")
         self.expired_groups = self._counter("expired_groups", "Groups that were taken away: nobody committed to them any more.")
         self.expired_keys = self._counter("expired_keys", "Offsets that these groups had.")
         self.refused_connections = self._counter("refused_connections", "Connections refused: the files left are the store's.")

@@ -25,12 +25,12 @@ from adapter.runtime.retry import Attempts, retrying
 from adapter.sidecar.api.access import Access
 from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_store import OffsetStore
-from adapter.sidecar.api.status import Situation
+from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
-from adapter.sidecar.engine.core import Core, Opening, open_cache, running_core
+from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
 from adapter.sidecar.journal.opening import journal_of
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class Sidecar:
         meta: MetaClient,
         broker_log: BrokerLog,
         *,
-        opening: Opening = open_cache,
+        opening: Opening = open_store,
         clocks: Clocks = REAL,
         metrics: AdapterMetrics | None = None,
     ) -> None:
@@ -65,8 +65,8 @@ class Sidecar:
         self._metrics = metrics or AdapterMetrics()
         self._journal = journal_of(config.broker, config.journal, clocks)
         self._stop = anyio.Event()
-        self.situation = Situation(config, meta, self._metrics, self._journal)
-        self.store = OffsetStore(self.core, self._metrics)
+        self.sidecar_status = SidecarStatus(config, meta, self._metrics, self._journal)
+        self.offsets = OffsetStore(self.core, self._metrics)
         self.ready = anyio.Event()
         self.addresses: list[str] = []
 
@@ -76,10 +76,10 @@ class Sidecar:
 
     def core(self) -> Core:
         """The core for a request that begins now. Raises NotReadyError while none may begin."""
-        core = self.situation.core
-        if core is None or self.situation.state not in {State.SERVING, State.DEGRADED}:
-            name = State.State.Name(self.situation.state).lower()
-            raise NotReadyError(f"the adapter is {name}: {self.situation.reason or 'try again soon'}")
+        core = self.sidecar_status.core
+        if core is None or self.sidecar_status.state not in {State.SERVING, State.DEGRADED}:
+            name = State.State.Name(self.sidecar_status.state).lower()
+            raise NotReadyError(f"the adapter is {name}: {self.sidecar_status.reason or 'try again soon'}")
         return core
 
     async def run(self) -> int:
@@ -88,19 +88,19 @@ class Sidecar:
         Raises what listening raises, and what opening the store raises at the first attempt.
         """
         async with self._listening() as server, self._journal.running():
-            cache: OffsetCache | None = await self._opening(self._config, only=None)
-            while cache:
-                left = await self._serve(cache, server)
+            store: LocalStore | None = await self._opening(self._config, only=None)
+            while store:
+                left = await self._serve(store, server)
                 if left is not None:
                     return left
-                cache = await self._reopen(cache)
+                store = await self._reopen(store)
         return -1
 
-    async def _serve(self, cache: OffsetCache, server: GrpcServer) -> int | None:
+    async def _serve(self, store: LocalStore, server: GrpcServer) -> int | None:
         """Serve until `stop` and return what stayed dirty; None when the store failed before."""
         reason = ""
         try:
-            parts = (self._config, cache, self._meta, self._metrics, self._broker_log, self._clocks, self._journal)
+            parts = (self._config, store, self._meta, self._metrics, self._broker_log, self._clocks, self._journal)
             async with running_core(*parts) as core:
                 try:
                     return await self._run_core(core, server)
@@ -109,14 +109,14 @@ class Sidecar:
                     await self._leave_core(core, server)
         except* StorageFailedError as group:
             reason = str(leaves(group)[0])
-        self.situation.enter(State.FAILED, reason)
+        self.sidecar_status.enter(State.FAILED, reason)
         self._metrics.reopened.inc()
-        log.error("cache.failed", reason=reason, help="nothing is acknowledged until the store is open again")
+        log.error("store.failed", reason=reason, help="nothing is acknowledged until the store is open again")
         return None
 
     async def _run_core(self, core: Core, server: GrpcServer) -> int:
-        self.situation.core = core
-        self.situation.enter(State.RECOVERING)
+        self.sidecar_status.core = core
+        self.sidecar_status.enter(State.RECOVERING)
         await self._unless_stopped(lambda: self._recover(core))
         core.tasks.start_soon(core.flusher.run, name="flusher")
         await self._unless_stopped(lambda: self._take_commits(server))
@@ -124,12 +124,12 @@ class Sidecar:
         return await self._drain(core)
 
     async def _leave_core(self, core: Core, server: GrpcServer) -> None:
-        self.situation.core = None
+        self.sidecar_status.core = None
         if not self._stop.is_set():
-            self.situation.enter(State.FAILED, core.cache.failure)
+            self.sidecar_status.enter(State.FAILED, core.store.failure)
         with anyio.CancelScope(shield=True):
             await server.set_serving(serving=False)
-            if core.cache.missing:
+            if core.store.missing:
                 await self._rescue(core)
 
     async def _rescue(self, core: Core) -> None:
@@ -137,7 +137,7 @@ class Sidecar:
 
         Until it has, or the same files are back. A stop waits for it as long as for a drain.
         """
-        log.error("cache.gone", reason=core.cache.failure, dirty=len(core.dirty), help="what is dirty goes to the Meta Service")
+        log.error("store.gone", reason=core.store.failure, dirty=len(core.dirty), help="what is dirty goes to the Meta Service")
         if not core.flusher.tracks_all:
             # What a former process left is read from the files, which are still open here.
             with suppress(AdapterError):
@@ -157,10 +157,10 @@ class Sidecar:
             await until_sent()
             tasks.cancel_scope.cancel()
         left = len(core.dirty)
-        log.log(logging.ERROR if left else logging.WARNING, "cache.rescued", left=left, reason=core.flusher.last_error)
+        log.log(logging.ERROR if left else logging.WARNING, "store.rescued", left=left, reason=core.flusher.last_error)
 
     async def _rescue_once(self, core: Core) -> None:
-        if core.dirty and await core.cache.look() and await core.flusher.rescue() > core.dirty.refused:
+        if core.dirty and await core.store.look() and await core.flusher.rescue() > core.dirty.refused:
             raise MetaUnavailableError(core.flusher.last_error or "a part of the Meta Service does not answer")
 
     async def _recover(self, core: Core) -> None:
@@ -170,7 +170,7 @@ class Sidecar:
             await self._recovering(limit_s)(core.meta_watch.recover)
         except AdapterError as error:
             await core.recovery.mark_unflushed()
-            self.situation.enter(State.DEGRADED, str(error))
+            self.sidecar_status.enter(State.DEGRADED, str(error))
             log.error("sidecar.degraded", reason=str(error), help="commits are taken; reads of the store are refused")
             core.tasks.start_soon(self._recover_later, core, name="recovery")
         else:
@@ -187,7 +187,7 @@ class Sidecar:
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
         self._compared(core)
         if not self._stop.is_set():
-            self.situation.enter(State.SERVING)
+            self.sidecar_status.enter(State.SERVING)
 
     def _compared(self, core: Core) -> None:
         report = core.recovery.report
@@ -197,15 +197,15 @@ class Sidecar:
 
     async def _take_commits(self, server: GrpcServer) -> None:
         await server.set_serving(serving=True)
-        log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.situation.state))
+        log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.sidecar_status.state))
         self.ready.set()
         await anyio.sleep_forever()
 
     async def _stop_intake(self, server: GrpcServer) -> None:
-        self.situation.enter(State.STOPPING)
+        self.sidecar_status.enter(State.STOPPING)
         log.info("sidecar.stopping")
         await server.set_serving(serving=False)
-        self.store.end_streams()
+        self.offsets.end_streams()
         # Who commits in this moment gets UNAVAILABLE from us, and not CANCELLED from a server that is going away.
         await anyio.sleep(LINGER_S)
         await server.stop(self._config.stop.grace_ms / 1000)
@@ -222,20 +222,20 @@ class Sidecar:
             log.info("sidecar.drained", left=0)
         return left
 
-    async def _reopen(self, failed: OffsetCache) -> OffsetCache | None:
+    async def _reopen(self, failed: LocalStore) -> LocalStore | None:
         """Open the failed store again, however long it takes, and no other one; None when stopped meanwhile."""
-        opened: list[OffsetCache] = []
+        opened: list[LocalStore] = []
 
         async def attempt() -> None:
             try:
-                cache = await self._opening(self._config, only=failed.store_id)
+                store = await self._opening(self._config, only=failed.store_id)
             except AdapterError as error:
-                self.situation.enter(State.FAILED, f"{failed.failure}; {error}")
+                self.sidecar_status.enter(State.FAILED, f"{failed.failure}; {error}")
                 raise
-            opened[:] = [cache]
+            opened[:] = [store]
             reached = failed.acknowledged_seq
-            if failed.missing and cache.seq < reached:
-                await cache.note_loss(reached - cache.seq, "an older copy was put in the place of the store", reached)
+            if failed.missing and store.seq < reached:
+                await store.note_loss(reached - store.seq, "an older copy was put in the place of the store", reached)
 
         # In the place of files that are gone there may be anything for a while, such as half a copy: no reason to end.
         on = AdapterError if failed.missing else TransientError
@@ -267,16 +267,16 @@ class Sidecar:
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[GrpcServer]:
         def add(server: grpc.aio.Server) -> None:
-            offsets_grpc.add_OffsetStoreServicer_to_server(self.store, server)
-            offsets_grpc.add_OffsetAdminServicer_to_server(OffsetAdmin(self.situation, self.core, self._access), server)
+            offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, server)
+            offsets_grpc.add_OffsetAdminServicer_to_server(OffsetAdmin(self.sidecar_status, self.core, self._access), server)
 
-        self._metrics.registry.register(GaugesCollector("offset_adapter", self.situation.gauges))
-        self._metrics.registry.register(CountersCollector("offset_adapter", self.situation.counters))
+        self._metrics.registry.register(GaugesCollector("offset_adapter", self.sidecar_status.gauges))
+        self._metrics.registry.register(CountersCollector("offset_adapter", self.sidecar_status.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
-        with metrics_http.serving(self._config.metrics, self._metrics.registry, self.situation.ready):
+        with metrics_http.serving(self._config.metrics, self._metrics.registry, self.sidecar_status.ready):
             section = self._config.server
-            together = {"/offsets.v1.OffsetStore/CommitOffsets": self.store.take}
+            together = {"/offsets.v1.OffsetStore/CommitOffsets": self.offsets.take}
             listener = listening(
                 section,
                 SERVICES,

@@ -13,11 +13,11 @@ from adapter.model.codec import encode_key
 from adapter.model.records import (
     GroupKey,
     KnownStore,
-    LocalStore,
     OffsetKey,
     OffsetRecord,
     SaveEntry,
     SaveOutcome,
+    StoreReport,
     deleted,
     expired,
     is_deleted,
@@ -43,7 +43,7 @@ class FakeMeta:
         self.told = Told()
         self.stores: dict[tuple[str, str], KnownStore] = {}
 
-    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+    async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
         """See `MetaClient.report_store`."""
         self._check()
         at = store.broker, store.path

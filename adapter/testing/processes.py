@@ -126,7 +126,7 @@ def meta_process(directory: Path, port: int | None = None, extra: str = "") -> S
 
 
 def adapter_process(
-    directory: Path, meta: str, *, wal_sync: str = "interval", top: str = "", extra: str = "", cache: Path | None = None
+    directory: Path, meta: str, *, wal_sync: str = "interval", top: str = "", extra: str = "", store: Path | None = None
 ) -> ServiceProcess:
     """An adapter over a store in `directory`. `top` goes before all sections, `extra` behind them."""
     port, socket_path = free_port(), directory / "a.sock"
@@ -138,8 +138,8 @@ unix_socket = '{socket_path}'
 {front}
 [metrics]
 listen = ''
-[cache]
-path = '{cache or directory / "adapter"}'
+[store]
+path = '{store or directory / "adapter"}'
 wal_sync = '{wal_sync}'
 [meta]
 endpoints = ['{meta}']

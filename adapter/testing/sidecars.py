@@ -34,7 +34,7 @@ def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: 
     values: dict[str, Any] = {"metrics": {"listen": ""}, **sections}
     server = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **_front}
     values["server"] = {**server, **sections.get("server", {})}
-    values["cache"] = {"path": str(directory / "adapter"), **sections.get("cache", {})}
+    values["store"] = {"path": str(directory / "adapter"), **sections.get("store", {})}
     return parse(values, AdapterConfig, source="test")
 
 

@@ -165,7 +165,15 @@ def test_status_for_a_person_and_for_a_script(pair: Pair) -> None:
     pair("flush")
     shown = pair("status")
     assert shown.code == OK
-    for text in ("state serving", __version__, "mode cached", "interval:", "power cut", pair.meta.address, "recovery done in"):
+    for text in (
+        "state serving",
+        __version__,
+        "mode write_back",
+        "interval:",
+        "power cut",
+        pair.meta.address,
+        "recovery done in",
+    ):
         assert text in shown.words
     status = pair("status", "--json").json
     assert (status["state"], status["commits"], status["dirty_keys"]) == ("SERVING", 1, 0)

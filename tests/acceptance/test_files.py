@@ -39,11 +39,11 @@ def test_every_setting_is_in_the_shipped_files() -> None:
 def test_check_config_names_every_bad_setting(tmp_path: Path) -> None:
     """Exit 2, one line each, nothing shown."""
     path = tmp_path / "a.toml"
-    path.write_text("[flush]\ninterval_ms = 'x'\nnonsense = 1\n[cache]\nwal_sync = 'sometimes'\n")
+    path.write_text("[flush]\ninterval_ms = 'x'\nnonsense = 1\n[store]\nwal_sync = 'sometimes'\n")
     ran = run("check-config", path)
     assert (ran.code, ran.out) == (ERROR, "")
     assert ran.err.splitlines() == [
-        f"error: {path}: cache.wal_sync: Input should be 'always', 'interval' or 'never' (got 'sometimes')",
+        f"error: {path}: store.wal_sync: Input should be 'always', 'interval' or 'never' (got 'sometimes')",
         f"error: {path}: flush.interval_ms: Input should be a valid integer (got 'x')",
         f"error: {path}: flush.nonsense: is not a setting; see the commented file in config/",
     ]
@@ -56,7 +56,7 @@ def test_check_config_knows_the_kinds_apart(pair: Pair) -> None:
     assert run("check-config", pair.config).code == OK
     ran = run("check-config", "--kind", "meta", pair.config)
     assert ran.code == ERROR
-    assert "cache: is not a setting" in ran.err
+    assert "store.wal_sync: is not a setting" in ran.err
 
 
 def test_repair_keeps_everything_and_leaves_a_copy(pair: Pair) -> None:
@@ -119,7 +119,7 @@ def test_repair_leaves_a_running_adapter_alone(pair: Pair, how: list[str]) -> No
 def test_repair_of_nothing_is_an_error(tmp_path: Path, how: list[str]) -> None:
     """Most likely the path is wrong: it is named, and not created."""
     config = tmp_path / "a.toml"
-    config.write_text(f"[cache]\npath = '{tmp_path}/no'")
+    config.write_text(f"[store]\npath = '{tmp_path}/no'")
     ran = run("repair", "--config", config, "--yes", *how)
     assert ran.code == ERROR
     assert f"{tmp_path}/no" in ran.err

@@ -9,12 +9,12 @@ from rich.live import Live
 
 from adapter.cli.meta_placement import _Lines, _LiveTable, as_dict, table
 from adapter.errors import MetaUnavailableError
-from adapter.metaservice.etcd.leader_placement import Move, RaftGroup, Situation
-from adapter.metaservice.etcd.lease import OthersTurnError
+from adapter.metaservice.etcd.leader_placement import ClusterState, Move, RaftGroup
+from adapter.metaservice.etcd.lease import LeaseTakenError
 from tests.unit.metaservice.etcd.test_leader_placement import COMMITTED, member, raft_group, situation
 
 
-def text_of(what: Situation) -> list[str]:
+def text_of(what: ClusterState) -> list[str]:
     """The rows of the table, each as its cells."""
     console = Console(file=StringIO(), width=200)
     console.print(table(what))
@@ -23,7 +23,7 @@ def text_of(what: Situation) -> list[str]:
     return ["|".join(cell.strip() for cell in line.split("   ") if cell.strip()) for line in lines[2:] if line]
 
 
-def mixed() -> Situation:
+def mixed() -> ClusterState:
     """Members in every state that there is."""
     behind = member("offsets-1", "n1", "n0", applied=COMMITTED - 7_000, version="3.5.30")
     group = RaftGroup(
@@ -35,7 +35,7 @@ def mixed() -> Situation:
             replace(behind, node="n3", endpoint="offsets-1.n3", reachable=False, problem="no answer"),
         ),
     )
-    return Situation(raft_group("metadata", "n0"), (group, raft_group("offsets-2", ""), raft_group("offsets-3", "n1")))
+    return ClusterState(raft_group("metadata", "n0"), (group, raft_group("offsets-2", ""), raft_group("offsets-3", "n1")))
 
 
 def test_a_table_tells_of_every_group_and_of_members_that_are_not_well() -> None:
@@ -71,7 +71,7 @@ def test_a_script_gets_every_member() -> None:
 def test_lines_tell_each_change_of_turns_once(capsys: pytest.CaptureFixture[str]) -> None:
     """And each move, with what came of it."""
     lines = _Lines()
-    for error in (None, None, OthersTurnError("node2:7"), OthersTurnError("node2:7"), MetaUnavailableError("no answer")):
+    for error in (None, None, LeaseTakenError("node2:7"), LeaseTakenError("node2:7"), MetaUnavailableError("no answer")):
         lines.turn(error)
     move = Move("offsets-1", member("offsets-1", "n0", "n0"), member("offsets-1", "n1", "n0"))
     lines.moved(move, "")

@@ -40,7 +40,7 @@ def test_what_is_created_is_for_its_owner_alone(directory: Path) -> None:
     made = directory / "made"
     meta = meta_process(directory)
     journal = f"[journal]\npath = '{made}/journal'\nsegment_max_age_ms = 100"
-    adapter = adapter_process(directory, meta.address, top="broker = 'b'", extra=journal, cache=made / "adapter")
+    adapter = adapter_process(directory, meta.address, top="broker = 'b'", extra=journal, store=made / "adapter")
     adapter.settings = adapter.settings.replace(str(adapter.socket), str(made / "sockets/a.sock"))
     adapter.socket = made / "sockets/a.sock"
     adapter.prefix = meta.prefix = OPEN

@@ -143,7 +143,7 @@ async def test_describe_shows_what_kafkas_tool_shows(pair: Pair) -> None:
     pair("flush")
     ran = pair("groups", "describe", "g")
     assert ran.code == OK
-    assert ran.err == "group g in namespace default: cached, generation 7, last member consumer-1\n"
+    assert ran.err == "group g in namespace default: write_back, generation 7, last member consumer-1\n"
     header = "group shard current-offset log-end-offset lag log-start-offset meta service epoch state committed metadata"
     assert header in ran.words
     assert "t/0 40 99 59 10 40 1 clean 20" in ran.words

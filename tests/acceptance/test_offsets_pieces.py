@@ -265,17 +265,17 @@ def test_what_the_adapter_could_not_ask_is_told(small: Tool) -> None:
     row = Described.Shard(
         shard="t/0", local=offsets_pb.Position(epoch=1, offset=5), remote=offsets_pb.Position(epoch=1, offset=5)
     )
-    small.admin.described = Described(shards=[row], mode="cached", bounds_error="the broker is away")
+    small.admin.described = Described(shards=[row], mode="write_back", bounds_error="the broker is away")
     ran = small("groups", "describe", "g")
     assert (ran.code, ran.err) == (
         OK,
-        "group g in namespace default: cached\nwarning: the broker did not tell the bounds of its shards: the broker is away\n",
+        "group g in namespace default: write_back\nwarning: the broker did not tell the bounds of its shards: the broker is away\n",
     )
 
 
 def test_a_narrow_width_folds_nothing(small: Tool) -> None:
     """A pipe has no width; grep, awk and cut take what is there."""
-    small.admin.described = Described(shards=[Described.Shard(shard="a-long-topic-name/0")], mode="cached")
+    small.admin.described = Described(shards=[Described.Shard(shard="a-long-topic-name/0")], mode="write_back")
     wide, narrow = (small("groups", "describe", "g", columns=columns) for columns in ("200", "80"))
     assert wide.out == narrow.out
     assert narrow.out.splitlines()[-1].split() == ["g", "a-long-topic-name/0", "-", "-", "-", "-", "-", "clean"]

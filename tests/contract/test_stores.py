@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from adapter.model.records import LocalStore, SaveEntry
+from adapter.model.records import SaveEntry, StoreReport
 from tests.contract.cases import CLUSTER
 from tests.contract.test_engine import etcd, memory, rocksdb
 from tests.unit.helpers import key, record
 
 ENGINES = {"rocksdb": rocksdb, "memory": memory}
 EVERY = {**ENGINES, "etcd": etcd}
-FIRST = LocalStore("broker-a", "/data/adapter", b"sixteen bytes, 1", 7)
+FIRST = StoreReport("broker-a", "/data/adapter", b"sixteen bytes, 1", 7)
 OTHER = FIRST._replace(store_id=b"sixteen bytes, 2", flushed_seq=1)
 
 

@@ -150,10 +150,10 @@ def crash_image(config: AdapterConfig, directory: Path) -> AdapterConfig:
     """The store as kill -9 would leave it now, as the configuration of another sidecar."""
     number = len(list(directory.glob("image-*")))
     path = directory / f"image-{number}"
-    shutil.copytree(config.cache.path, path)
-    cache = config.cache.model_copy(update={"path": path})
+    shutil.copytree(config.store.path, path)
+    store = config.store.model_copy(update={"path": path})
     server = config.server.model_copy(update={"unix_socket": str(directory / f"{number}.sock")})
-    return config.model_copy(update={"cache": cache, "server": server})
+    return config.model_copy(update={"store": store, "server": server})
 
 
 async def recovery(image: AdapterConfig, meta: MetaClient) -> offsets_pb.RecoveryStatus:

@@ -20,7 +20,7 @@ from adapter.metaservice.etcd.keys import Keys
 from adapter.metaservice.etcd.migration import Moves
 from adapter.metaservice.etcd.rebalancing import Rebalancer, Watcher
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Lane
+from adapter.metaservice.etcd.txn_batcher import TxnBatcher
 from adapter.model.codec import pack_names, prefix_end
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import etcd_pb
@@ -126,11 +126,11 @@ async def rebalance(
     async def work() -> None:
         async with clusters(section, life) as (metadata, offsets):
             keys = Keys(section.prefix)
-            lanes = {cluster.name: Lane(cluster, keys, "rebalance", section.max_txn_ops) for cluster in offsets}
+            batchers = {cluster.name: TxnBatcher(cluster, keys, "rebalance", section.max_txn_ops) for cluster in offsets}
             fences = Fences(metadata, {cluster.name: cluster for cluster in offsets}, keys)
-            async with _running(*(lane.run() for lane in lanes.values())):
+            async with _running(*(batcher.run() for batcher in batchers.values())):
                 await fences.open()
-                rebalancer = Rebalancer(metadata, lanes, fences, Moves(lanes, fences, keys), section)
+                rebalancer = Rebalancer(metadata, batchers, fences, Moves(batchers, fences, keys), section)
                 await rebalancer.plan(groups)
                 await rebalancer.run(groups, watcher)
 

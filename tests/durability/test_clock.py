@@ -14,7 +14,7 @@ from tests.durability.callers import WAIT_S, Callers, check_local, check_remote,
 
 HOUR_S = 3600
 PROBE = "probe"  # a place of its own for the commits that only ask for the time
-ALARM = "cache.acknowledged_writes_lost"
+ALARM = "store.acknowledged_writes_lost"
 
 
 class Clock:

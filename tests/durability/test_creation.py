@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import StoreDamagedError
-from adapter.metaservice.rocksdb import store
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.metaservice.rocksdb import store as meta_store
+from adapter.sidecar.storage.store import LocalStore
 
 OPENS = {
-    "adapter": "from adapter.disk import RocksDisk; opened = lambda path: RocksDisk.open(path)",
-    "meta": "from adapter.metaservice.rocksdb_store import open_store as opened",
+    "adapter": "from adapter.sidecar.storage.disk import RocksDisk; opened = lambda path: RocksDisk.open(path)",
+    "meta": "from adapter.metaservice.rocksdb.store import open_store as opened",
 }
 SCRIPT = """
 import os, resource, sys
@@ -48,11 +48,11 @@ def begun(kind: str, path: Path, more_files: int = 0) -> "subprocess.Popen[bytes
 def assert_opens(kind: str, path: Path) -> None:
     """The next start has no complaint."""
     if kind == "adapter":
-        cache = OffsetCache.open(path, "always")
-        assert cache.loss is None
-        cache.close()
+        store = LocalStore.open(path, "always")
+        assert store.loss is None
+        store.close()
     else:
-        opened = store.open_store(path)
+        opened = meta_store.open_store(path)
         assert opened.loss is None
         assert opened.state.records == 0
 
@@ -103,6 +103,6 @@ def test_what_has_files_and_no_current_is_no_new_store(left: str, tmp_path: Path
     (tmp_path / "meta" / "db").rename(tmp_path / "meta" / left)
     if left == "db":
         with pytest.raises(StoreDamagedError, match="its CURRENT file is missing"):
-            store.open_store(tmp_path / "meta")
+            meta_store.open_store(tmp_path / "meta")
     else:
         assert_opens("meta", tmp_path / "meta")

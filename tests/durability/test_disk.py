@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("front")
 
 NOT_READY_S = 1.0  # the bar: health says so within this time of a failed sync
 RESUMED_S = 5.0  # the bar: commits are acknowledged again within this time of the disk's recovery
-ALARM = "cache.acknowledged_writes_lost"
+ALARM = "store.acknowledged_writes_lost"
 WRITE_THROUGH = "[[policy]]\ngroups = 'through-*'\nmode = 'write_through'\n"
 
 
@@ -66,7 +66,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged_until_a_new_open(wal_
             with Strace(service.pid, tmp_path / "trace", error="EIO") as fault:
                 attached_at = time.time()
                 unhealthy_at = await health_turns(service, serving=False)
-                await eventually(lambda: "cache.failed" in service.log, WAIT_S)
+                await eventually(lambda: "store.failed" in service.log, WAIT_S)
                 noticed_at = time.time()
                 await load.refused_more()
                 await eventually(lambda: _reopen_attempts(service) > 1, WAIT_S)
@@ -105,7 +105,7 @@ async def test_a_store_that_vanished_is_not_begun_anew(tmp_path: Path) -> None:
     machine.require("a store that vanishes after fdatasync EIO", machine.strace)
     meta = meta_process(tmp_path / "m")
     service = adapter_process(tmp_path / "a", meta.address)
-    cache, away = tmp_path / "a" / "adapter", tmp_path / "away"
+    store, away = tmp_path / "a" / "adapter", tmp_path / "away"
     history = History()
     with ended(meta, service):
         meta.start()
@@ -114,13 +114,13 @@ async def test_a_store_that_vanished_is_not_begun_anew(tmp_path: Path) -> None:
             await load.acknowledged_more()
             with Strace(service.pid, tmp_path / "trace", error="EIO"):
                 await eventually(lambda: _reopen_attempts(service) > 0, WAIT_S)
-                cache.rename(away)
+                store.rename(away)
             enough = _reopen_attempts(service) + 2
             assert service.process is not None
             ended_itself = service.process.poll
-            await eventually(lambda: cache.exists() or _reopen_attempts(service) >= enough or ended_itself() is not None, WAIT_S)
-            assert not (cache / "db" / "CURRENT").exists()
-            away.rename(cache)
+            await eventually(lambda: store.exists() or _reopen_attempts(service) >= enough or ended_itself() is not None, WAIT_S)
+            assert not (store / "db" / "CURRENT").exists()
+            away.rename(store)
             if ended_itself() is not None:
                 service.start()
             await health_turns(service, serving=True)
@@ -150,7 +150,7 @@ async def test_a_full_disk_refuses_commits_and_heals(wal_sync: str, tmp_path: Pa
     """Refused with RESOURCE_EXHAUSTED and what to do; reads go on; with space again, commits count, and survive a kill (1)."""
     machine.require(f"a full 8 MB tmpfs, wal_sync {wal_sync}", machine.tmpfs)
     meta = meta_process(tmp_path / "m")
-    service = adapter_process(tmp_path / "a", meta.address, wal_sync=wal_sync, cache=tmp_path / "disk" / "adapter")
+    service = adapter_process(tmp_path / "a", meta.address, wal_sync=wal_sync, store=tmp_path / "disk" / "adapter")
     history = History()
     with mounted(tmp_path / "disk", machine.tmpfs_options(8)) as disk, ended(meta, service):
         meta.start()
@@ -173,7 +173,7 @@ async def test_a_kill_on_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     """The start is refused, with the reason, for as long as there is no space; then every acknowledged commit is there (1)."""
     machine.require("kill -9 on a full 8 MB tmpfs", machine.tmpfs)
     meta = meta_process(tmp_path / "m")
-    service = adapter_process(tmp_path / "a", meta.address, cache=tmp_path / "disk" / "adapter")
+    service = adapter_process(tmp_path / "a", meta.address, store=tmp_path / "disk" / "adapter")
     history = History()
     with mounted(tmp_path / "disk", machine.tmpfs_options(8)) as disk, ended(meta, service):
         meta.start()
@@ -198,7 +198,7 @@ async def test_a_read_only_disk_refuses_commits_and_heals(tmp_path: Path) -> Non
     machine.require("an ext4 image that turns read-only", machine.loop_ext4, machine.tmpfs)
     image = machine.make_ext4(tmp_path / "image", megabytes=32)
     meta = meta_process(tmp_path / "m")
-    service = adapter_process(tmp_path / "a", meta.address, wal_sync="always", cache=tmp_path / "disk" / "adapter")
+    service = adapter_process(tmp_path / "a", meta.address, wal_sync="always", store=tmp_path / "disk" / "adapter")
     history = History()
     # Below the disk is a read-only directory: between the mounts there is nothing that could be written.
     with mounted(tmp_path / "disk", ["-t", "tmpfs", "-o", "ro", "tmpfs"]) as disk, ended(meta, service):

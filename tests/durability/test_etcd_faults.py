@@ -95,7 +95,7 @@ async def test_a_frozen_leader_loses_nothing(fleet: Fleet) -> None:
 
 
 async def test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do(fleet: Fleet, adapter: ServiceProcess) -> None:
-    """One member of three is not missed. Without two, commits are acknowledged from the cache, and arrive afterwards (3, 4)."""
+    """One member of three is not missed. Without two, commits are acknowledged from the store, and arrive afterwards (3, 4)."""
     history = History()
     callers = Callers(adapter.address, history, group="majority")
     async with saving(Savers(fleet.fronts, "lost")) as savers, under(callers):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("front")
 LOAD_S = 2.5
 INTERVAL_S = 0.1  # flush.interval_ms; the WAL is synced as often
 SYNC_S = 1.0  # what a sync may take on a busy machine
-ALARM = "cache.acknowledged_writes_lost"
+ALARM = "store.acknowledged_writes_lost"
 # The journal is committed by syncs alone, so that nothing changes in the image while it is copied.
 MOUNT = "noatime,commit=300"
 
@@ -47,7 +47,7 @@ class Cut:
 async def _cut_power(directory: Path, wal_sync: str) -> Cut:
     """Run an adapter under load on an ext4 image, stop it at some instant, and copy the image."""
     image, copy = machine.make_ext4(directory / "image", megabytes=64), directory / "copy"
-    service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, cache=directory / "disk" / "adapter")
+    service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, store=directory / "disk" / "adapter")
     with mounted(directory / "disk", loop_options(image, MOUNT)), ended(service):
         service.start()
         began_at = time.time()
@@ -75,7 +75,7 @@ def _fresh(directory: Path) -> Path:
 
 async def _power_on(directory: Path, cut: Cut, wal_sync: str) -> Left:
     """Mount the copy, which replays its journal, and start an adapter on it. The Meta Service never got anything."""
-    service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, cache=directory / "disk" / "adapter")
+    service = adapter_process(directory, NOWHERE, wal_sync=wal_sync, extra=ALONE, store=directory / "disk" / "adapter")
     service.prefix = machine.after_a_reboot(directory / "boot_id")
     with mounted(directory / "disk", loop_options(cut.image)), ended(service):
         service.start()

@@ -9,7 +9,7 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey, SaveEntry
 from adapter.rpc import offsets_pb
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.processes import adapter_process, ended, meta_process
 from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S
@@ -26,9 +26,9 @@ SETTINGS = "timeout_ms = 400\n[recovery]\ntimeout_ms = 0\n"
 async def test_a_recovery_after_a_loss_ends_though_the_meta_service_is_slow(tmp_path: Path) -> None:
     """It asked for all groups in one call, and that again and again, for ever, as if nothing had been compared."""
     local = {key("s000", f"g{group:02}"): record(5) for group in range(GROUPS)}
-    cache = OffsetCache.open(tmp_path / "adapter", "interval")
-    cache.write(local)
-    cache.close()
+    store = LocalStore.open(tmp_path / "adapter", "interval")
+    store.write(local)
+    store.close()
     lost(tmp_path, 1)
     there = [OffsetKey(*where[:2], f"s{shard:03}") for where in local for shard in range(SHARDS)]
     meta = meta_process(tmp_path / "meta")

@@ -1,4 +1,4 @@
-"""A cache directory that goes away, comes back older, or is another one, with real processes: nothing is lost in silence (1)."""
+"""A store directory that goes away, comes back older, or is another one, with real processes: nothing is lost in silence (1)."""
 
 import shutil
 import time
@@ -17,7 +17,7 @@ from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S, Callers, check_local, health_turns, remote_positions, under
 from tests.integration.helpers import key, status_of, stored_in, until_clean
 
-ALARM = "cache.acknowledged_writes_lost"
+ALARM = "store.acknowledged_writes_lost"
 NOTICED_S = 10.0  # a second on an idle machine
 
 
@@ -60,7 +60,7 @@ async def test_commits_into_files_that_are_gone_end_soon_and_reach_the_meta_serv
             refused = load.refused[-1]
             assert refused.code is grpc.StatusCode.UNAVAILABLE
             assert "the store is gone" in refused.text
-        await eventually(lambda: "cache.rescued" in adapter.log, WAIT_S)
+        await eventually(lambda: "store.rescued" in adapter.log, WAIT_S)
         adapter.kill()
         least = history.least()
         found = await remote_positions(meta, least)
@@ -93,7 +93,7 @@ async def test_what_is_in_unlinked_files_waits_for_the_meta_service(tmp_path: Pa
         shutil.rmtree(tmp_path / "a" / "adapter")
         await health_turns(adapter, serving=False)
         meta.start()
-        await eventually(lambda: "cache.rescued" in adapter.log, WAIT_S)
+        await eventually(lambda: "store.rescued" in adapter.log, WAIT_S)
         async with OffsetClient.connect(adapter.address, WAIT_S, resend=False) as client:
             with pytest.raises(grpc.aio.AioRpcError, match="the store is gone"):
                 await client.commit("g", {"s": 8})

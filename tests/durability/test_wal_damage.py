@@ -23,7 +23,7 @@ from adapter.testing.waiting import positions
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.machine import ALONE, NOWHERE
 
-ALARM = "cache.acknowledged_writes_lost"
+ALARM = "store.acknowledged_writes_lost"
 
 
 def _newest(database: Path, pattern: str) -> Path:
@@ -91,7 +91,7 @@ REFUSED = ["CURRENT missing", "SST missing", "every file missing", "directory mi
 class Killed:
     """The store of a killed adapter that never met a Meta Service, in an SST and a WAL, and what it had acknowledged."""
 
-    cache: Path
+    store: Path
     acknowledged: list[Answer]
 
     @property
@@ -101,7 +101,7 @@ class Killed:
 
     def copy(self, to: Path) -> Path:
         """A copy to damage."""
-        return Path(shutil.copytree(self.cache, to))
+        return Path(shutil.copytree(self.store, to))
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def informed(killed: Killed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The address of a Meta Service that holds every acknowledged value of that store."""
     directory = tmp_path_factory.mktemp("informed")
     meta = meta_process(directory)
-    pusher = adapter_process(directory, meta.address, cache=killed.copy(directory / "copy"))
+    pusher = adapter_process(directory, meta.address, store=killed.copy(directory / "copy"))
     with ended(meta, pusher):
         meta.start()
         pusher.start()
@@ -134,9 +134,9 @@ def informed(killed: Killed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield meta.address
 
 
-def _adapter(directory: Path, meta: str, cache: Path) -> ServiceProcess:
+def _adapter(directory: Path, meta: str, store: Path) -> ServiceProcess:
     """An adapter with metrics."""
-    service = adapter_process(directory, meta, cache=cache, extra=ALONE if meta == NOWHERE else "")
+    service = adapter_process(directory, meta, store=store, extra=ALONE if meta == NOWHERE else "")
     service.settings = service.settings.replace("[metrics]\nlisten = ''", f"[metrics]\nlisten = '127.0.0.1:{free_port()}'")
     return service
 
@@ -174,7 +174,7 @@ def _lost_writes_gauge(service: ServiceProcess) -> float:
     address = service.settings.partition("[metrics]\nlisten = '")[2].partition("'")[0]
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("offset_adapter_cache_lost_writes "))
+    return next(float(line.split()[1]) for line in lines if line.startswith("offset_adapter_store_lost_writes "))
 
 
 async def _status(service: ServiceProcess) -> offsets_pb.StatusReply:

@@ -13,7 +13,7 @@ WATCHED = [
     "adapter.formats",
     "adapter.model.queues",
     "adapter.client.offset_store.local_file",
-    "adapter.front",
+    "adapter.runtime.http2",
     "json.decoder",
     "json.scanner",
 ]

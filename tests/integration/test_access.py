@@ -213,7 +213,7 @@ async def test_a_bad_token_file_stops_the_start(directory: Path) -> None:
     with pytest.raises(ConfigError, match=r"^admin\.token_file: .*No such file"):
         async with running_sidecar(config, FakeMeta()):
             pass
-    assert not config.cache.path.exists()
+    assert not config.store.path.exists()
 
 
 def test_a_bad_token_file_stops_the_process(directory: Path, meta: ServiceProcess) -> None:

@@ -106,7 +106,7 @@ def test_idle_connections_leave_the_stores_their_files(directory: Path, front: F
                 assert (metric(metrics, "offset_adapter_refused_connections_total") > 0) == (front == "lean")
             wait_until(lambda: _commits_over(adapter.tcp_address), "newcomers are served again")
         assert len(list(Path(f"/proc/{adapter.pid}/task").iterdir())) < 60
-        assert "cache.failed" not in adapter.log
+        assert "store.failed" not in adapter.log
         assert ("connections.refused" in adapter.log) == (front == "lean")
         assert (adapter.stop(), meta.stop()) == (0, 0)
 

@@ -14,7 +14,7 @@ from adapter.metaservice.etcd.fences import Fences, LayoutChangedError, fence
 from adapter.metaservice.etcd.keys import Keys
 from adapter.metaservice.etcd.reads import read
 from adapter.metaservice.etcd.sharding import Layout, first_layout
-from adapter.metaservice.etcd.txn_batcher import Item, Lane
+from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.records import OffsetKey, SaveEntry
 from adapter.rpc import etcd_pb
 from tests.contract.etcd import shared_members, shared_section
@@ -29,7 +29,7 @@ class Front:
     """A front's view of the layout, and its ways to the Raft groups."""
 
     fences: Fences
-    lanes: Mapping[str, Lane]
+    batchers: Mapping[str, TxnBatcher]
     metadata: EtcdCluster
     keys: Keys
 
@@ -41,12 +41,12 @@ class Front:
     async def save(self, name: str, layout: Layout, offset: int) -> Item:
         """Save in a Raft group as under a layout; the outcome is None when it was refused."""
         item = Item(SaveEntry(KEY, record(offset)), self.where)
-        await self.lanes[name].settle(self.fences.guard(layout, name), [item])
+        await self.batchers[name].settle(self.fences.guard(layout, name), [item])
         return item
 
     async def read(self, name: str, layout: Layout) -> int:
         """Read in a Raft group as under a layout; how many rows there are."""
-        (found,) = await read(self.lanes[name], layout, self.fences, [etcd_pb.RangeRequest(key=self.where)])
+        (found,) = await read(self.batchers[name], layout, self.fences, [etcd_pb.RangeRequest(key=self.where)])
         return len(found.rows)
 
     async def put(self, cluster: EtcdCluster, key: bytes, value: bytes | None) -> None:
@@ -66,7 +66,7 @@ class Front:
 
     async def fence_of(self, name: str) -> bytes | None:
         """What stands in a Raft group."""
-        return await self.get(self.lanes[name].cluster, self.keys.fence)
+        return await self.get(self.batchers[name].cluster, self.keys.fence)
 
 
 @asynccontextmanager
@@ -77,13 +77,15 @@ async def front(
     keys = Keys(section.prefix)
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(EtcdCluster.open("metadata", shared_members(), section))
-        lanes: dict[str, Lane] = {}
+        batchers: dict[str, TxnBatcher] = {}
         for name in names:
             where = (members or {}).get(name) or shared_members(name)
-            lanes[name] = Lane(await stack.enter_async_context(kind.open(name, where, section)), keys, "test", 128)
-        running = asyncio.gather(*(lane.run() for lane in lanes.values()))
+            batchers[name] = TxnBatcher(await stack.enter_async_context(kind.open(name, where, section)), keys, "test", 128)
+        running = asyncio.gather(*(batcher.run() for batcher in batchers.values()))
         try:
-            yield Front(Fences(metadata, {name: lane.cluster for name, lane in lanes.items()}, keys), lanes, metadata, keys)
+            yield Front(
+                Fences(metadata, {name: batcher.cluster for name, batcher in batchers.items()}, keys), batchers, metadata, keys
+            )
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError):
@@ -114,7 +116,7 @@ async def test_a_front_that_has_not_heard_of_a_change_can_neither_write_nor_read
         new = await late.fences.reload(late_old)
         assert new == other.fences.layout
         assert await late.read(A, new) == 1
-        assert await other.get(other.lanes[A].cluster, other.where) == await late.get(late.lanes[A].cluster, late.where)
+        assert await other.get(other.batchers[A].cluster, other.where) == await late.get(late.batchers[A].cluster, late.where)
         with pytest.raises(LayoutChangedError):
             late.fences.guard(late_old, A)
         # Not configured for C: its calls fail as if nobody answered, so that adapters ask another front.
@@ -132,12 +134,12 @@ async def test_a_fence_that_was_not_raised_is_raised_by_who_is_refused_there() -
         old = await one.fences.open()
         after = old.move_to([A])
         await one.put(one.metadata, one.keys.layout, after.encode())
-        await one.put(one.lanes[A].cluster, one.keys.fence, fence(after, A))
+        await one.put(one.batchers[A].cluster, one.keys.fence, fence(after, A))
         assert await other.fences.open() == after
         assert await other.fence_of(B) == fence(after, B)
         assert (await one.save(B, old, 1)).outcome is None
         layout = await one.fences.reload(old)
-        await one.put(one.lanes[B].cluster, one.keys.fence, None)
+        await one.put(one.batchers[B].cluster, one.keys.fence, None)
         assert (await one.save(B, layout, 1)).outcome is None
         assert await one.fences.reload(layout) is layout
         assert (await one.save(B, layout, 1)).outcome is not None
@@ -262,7 +264,7 @@ async def test_of_many_that_are_refused_together_one_reads_the_layout() -> None:
     section = shared_section()
     async with front(section, A, kind=Counting) as one:
         layout = await one.fences.open()
-        counting = one.lanes[A].cluster
+        counting = one.batchers[A].cluster
         assert isinstance(counting, Counting)
         counting.txns = 0
         await asyncio.gather(*(one.fences.reload(layout) for _ in range(100)))

@@ -38,7 +38,7 @@ def _shards_of(stubs: Rpc, group: str = "g") -> dict[str, int]:
     return {row.shard: row.offset for row in stubs.store.ReadOffsets(request, timeout=PATIENCE_S).offsets}
 
 
-@pytest.mark.parametrize("mode", ["cached", "write_through"])
+@pytest.mark.parametrize("mode", ["write_back", "write_through"])
 def test_a_generation_survives_kill_9_a_restart_and_a_hand_over(directory: Path, meta: ServiceProcess, mode: str) -> None:
     """The zombie is refused every time, and nothing of it reaches the adapter or the Meta Service."""
     adapter = adapter_process(directory, meta.address, top=f"mode = '{mode}'")

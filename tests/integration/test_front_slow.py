@@ -13,10 +13,10 @@ import grpc.aio
 import pytest
 from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame
 
-from adapter.runtime.http2 import server
+from adapter.runtime.http2 import server as http2_server
 from adapter.runtime.http2.call import Call, Requests
 from adapter.runtime.http2.connection import Connection
-from adapter.runtime.http2.server import LeanServer, Peer
+from adapter.runtime.http2.server import Http2Server, Peer
 from adapter.runtime.http2.streams import Stream
 from adapter.testing.waiting import eventually
 from tests.durability.proxy import Proxy
@@ -44,7 +44,7 @@ LARGE, HANG, ECHO = "/t.T/Large", "/t.T/Hang", "/t.T/Echo"
 LARGE_BYTES = 8 * 2**20  # more than the kernel takes for a peer that does not read
 
 
-class Server(LeanServer):
+class Server(Http2Server):
     """With a reply that is large, a call that never ends, and a stream."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]
     def set_times(values: dict[str, float]) -> None:
         never = dict.fromkeys(("GREET_S", "QUIET_S", "ANSWER_S"), NEVER_S)
         for name, value in {"WATCH_S": 0.01, **never, **values}.items():
-            monkeypatch.setattr(server, name, value)
+            monkeypatch.setattr(http2_server, name, value)
 
     return set_times
 
@@ -245,7 +245,7 @@ async def test_a_peer_that_sends_much_is_read_once_in_a_turn(times: Times, monke
     def recorded(self: Peer, data: bytes) -> None:
         receive(self, data)
         assert self._transport is not None
-        reads.append((len(data) >= server.READ_MAX, self._transport.is_reading()))
+        reads.append((len(data) >= http2_server.READ_MAX, self._transport.is_reading()))
 
     monkeypatch.setattr(Peer, "data_received", recorded)
     async with listening() as server:

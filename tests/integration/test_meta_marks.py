@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from adapter.meta.client import GrpcMetaClient
-from adapter.model.records import LocalStore, SaveEntry
+from adapter.model.records import SaveEntry, StoreReport
 from adapter.testing.processes import ended, free_port, meta_process
 from tests.integration.helpers import key, meta_section, record
 
-STORE = LocalStore("b", "/store", b"sixteen bytes, 1", 0)
+STORE = StoreReport("b", "/store", b"sixteen bytes, 1", 0)
 
 
 async def test_after_a_call_without_an_answer_saves_do_not_tell_of_the_store(tmp_path: Path) -> None:

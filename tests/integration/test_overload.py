@@ -20,7 +20,7 @@ from adapter.metaservice.limits import MAX_DELAY_S, MIN_DELAY_S, Limits
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
 from adapter.model.codec import encode_plain, pack_names
-from adapter.model.records import GroupKey, LocalStore, OffsetKey, SaveEntry, SaveOutcome
+from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, StoreReport
 from adapter.rpc import meta_grpc, offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.config import ServerSection
@@ -44,13 +44,13 @@ class HeldEngine(MemoryEngine):
         self.gate = asyncio.Event()
         self.calls = 0
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
         """See `Engine`."""
         await self._wait()
         return await super().save(cluster, entries, reported)
 
     async def merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> MergeCounts:
         """See `Engine`."""
         await self._wait()

@@ -39,7 +39,7 @@ def _ran(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return forking.run(arguments, Path.cwd(), os.environ, PATIENCE_S)
 
 
-def _settings(directory: Path, server: str = "", metrics: str = "listen = ''", cache: Path | None = None, more: str = "") -> str:
+def _settings(directory: Path, server: str = "", metrics: str = "listen = ''", store: Path | None = None, more: str = "") -> str:
     listen = "" if "listen" in server else "listen = '127.0.0.1:0'"
     return f"""
 [server]
@@ -48,8 +48,8 @@ unix_socket = ''
 {server}
 [metrics]
 {metrics}
-[cache]
-path = '{cache or directory / "adapter"}'
+[store]
+path = '{store or directory / "adapter"}'
 {more}"""
 
 
@@ -73,7 +73,7 @@ BAD_SETTINGS = {
     ),
     "unknown_mode": (
         "[[policy]]\ngroups = 'a'\nmode = 'fast'",
-        "policy.0.mode: Input should be 'cached' or 'write_through' (got 'fast')",
+        "policy.0.mode: Input should be 'write_back' or 'write_through' (got 'fast')",
     ),
     "no_endpoint": (
         "[meta]\nendpoints = []",
@@ -220,7 +220,7 @@ def test_a_directory_without_permission_is_named(directory: Path, unprivileged: 
         shutil.rmtree(store)
     closed.chmod(mode)
     try:
-        code, line = _run(_settings(directory, cache=store), directory, prefix=unprivileged)
+        code, line = _run(_settings(directory, store=store), directory, prefix=unprivileged)
     finally:
         closed.chmod(0o700)
     assert code == EXIT_FAILED

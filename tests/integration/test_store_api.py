@@ -278,11 +278,11 @@ async def test_status_tells_what_is_the_case(directory: Path) -> None:
     """Counts, the mode, what is at risk, and the recovery."""
     meta = FakeMeta()
     policy = [{"groups": "pay-*", "mode": "write_through"}]
-    async with serving(directory, meta, flush=SLOW_FLUSH, policy=policy, cache={"wal_sync": "never"}) as (_, client):
+    async with serving(directory, meta, flush=SLOW_FLUSH, policy=policy, store={"wal_sync": "never"}) as (_, client):
         await client.commit("g", {"a": 1, "b": 1})
         await client.commit("pay-1", {"a": 1})
         status = await client.status()
-        assert (status.state, status.mode, list(status.policies)) == (STATE.SERVING, "cached", ["*/pay-*: write_through"])
+        assert (status.state, status.mode, list(status.policies)) == (STATE.SERVING, "write_back", ["*/pay-*: write_through"])
         assert (status.dirty_keys, status.commits, status.save_calls, status.unsynced_writes > 0) == (2, 3, 1, True)
         assert (status.wal_sync, status.meta_available, status.recovery.done) == ("never", True, True)
         assert status.oldest_dirty_seconds > 0

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make interop` uses of Go and Rust: h2spec and the clients of clients.md, built into a cache directory from what go.sum and
+# What `make interop` uses of Go and Rust: h2spec and the clients of clients.md, built into a store directory from what go.sum and
 # Cargo.lock pin. May run again at any time. Neither Go nor Cargo is installed here: what is missing is named, and that is the end of it.
 set -eu
 HERE=$(cd "$(dirname "$0")" && pwd)

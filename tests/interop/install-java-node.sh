@@ -1,6 +1,6 @@
 #!/bin/sh
 # Two of the gRPC clients of `make interop`: grpc-java's jars from the Maven registry, with our program compiled against them, and
-# @grpc/grpc-js by `npm ci`. All of it goes into a cache directory. May run again at any time.
+# @grpc/grpc-js by `npm ci`. All of it goes into a store directory. May run again at any time.
 set -eu
 GRPC_JAVA=1.85.1
 HERE=$(cd "$(dirname "$0")" && pwd)

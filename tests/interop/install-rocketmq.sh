@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make interop` uses: a JDK and Maven from Debian's packages, and RocketMQ's jars from the Maven registry in a cache directory.
+# What `make interop` uses: a JDK and Maven from Debian's packages, and RocketMQ's jars from the Maven registry in a store directory.
 # May run again at any time.
 set -eu
 CACHE="${HOME}/.cache/offset-adapter-interop"

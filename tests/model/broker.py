@@ -17,14 +17,14 @@ from adapter.errors import AdapterError, DiskFullError, NotReadyError, StorageFa
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.clocks import Clocks
-from adapter.runtime.http2.server import LeanServer
+from adapter.runtime.http2.server import Http2Server
 from adapter.runtime.listener import GrpcServer
 from adapter.sidecar.config import AdapterConfig, WalSync
 from adapter.sidecar.engine.changes import Change, Forget, Standing
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.process import Sidecar
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.front import COMMIT, Client
@@ -51,7 +51,7 @@ def config_of(setup: Setup) -> AdapterConfig:
     """Short limits: virtual time is free, but each tick in it takes work."""
     return adapter_config(
         Path("nowhere"),
-        cache={"wal_sync": setup.wal_sync},
+        store={"wal_sync": setup.wal_sync},
         policy=[{"groups": WRITE_THROUGH, "mode": "write_through"}] if setup.writes_through else [],
         flush={"interval_ms": 100, "max_batch_bytes": 16_384, "backoff_max_ms": 400, "refused_retry_ms": 500},
         recovery={"timeout_ms": 500, "batch_keys": 2},
@@ -63,7 +63,7 @@ def config_of(setup: Setup) -> AdapterConfig:
 class _Server(GrpcServer):
     """Instead of a server that listens: the lean front, and calls that come from nowhere."""
 
-    def __init__(self, process: "Running", front: LeanServer) -> None:
+    def __init__(self, process: "Running", front: Http2Server) -> None:
         self._process = process
         self._front = front
         self._calls = process.calls
@@ -90,9 +90,9 @@ class _Sidecar(Sidecar):
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[GrpcServer]:
-        front = LeanServer()
-        offsets_grpc.add_OffsetStoreServicer_to_server(self.store, cast("grpc.Server", front))
-        front.take_together({COMMIT: self.store.take})
+        front = Http2Server()
+        offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", front))
+        front.take_together({COMMIT: self.offsets.take})
         self.process.front = front
         yield _Server(self.process, front)
 
@@ -175,14 +175,14 @@ class Broker:
         self.platter.power_cut(min(keep, self.platter.unsynced), keep_watermark=keep_watermark)
         self.machine.on_loss(self)
 
-    def opening(self, running: "Running") -> OffsetCache:
+    def opening(self, running: "Running") -> LocalStore:
         """Open the store as a process does. A full disk may refuse even that."""
         if self.platter.full:
             raise DiskFullError("full by the test")
         if self.platter.opened():
             self.machine.on_loss(self)
         running.disk = SimDisk(self.platter, running.die)
-        return OffsetCache.over(running.disk, self.wal_sync)
+        return LocalStore.over(running.disk, self.wal_sync)
 
 
 class Running(Process):
@@ -196,7 +196,7 @@ class Running(Process):
         self.disk: SimDisk | None = None
         self.sidecar: _Sidecar | None = None
         self.calls: set[asyncio.Task[None]] = set()
-        self.front: LeanServer | None = None
+        self.front: Http2Server | None = None
         self._clients: dict[int, Client] = {}
         self.forgets = 0  # how often keys or members were forgotten
         self.dead = False
@@ -213,12 +213,12 @@ class Running(Process):
     @property
     def core(self) -> Core | None:
         """The core, while there is one."""
-        return self.sidecar.situation.core if self.sidecar else None
+        return self.sidecar.sidecar_status.core if self.sidecar else None
 
     @property
     def state(self) -> int:
         """See StatusReply.State."""
-        return self.sidecar.situation.state if self.sidecar else State.RECOVERING
+        return self.sidecar.sidecar_status.state if self.sidecar else State.RECOVERING
 
     def call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something in this process, as one of its callers asks for it."""
@@ -299,14 +299,14 @@ class Running(Process):
             if not self.dead:
                 self.machine.violations.append(f"{self.broker.name}: the process ended with {error!r}")
 
-    async def _open(self, config: AdapterConfig, *, only: bytes | None) -> OffsetCache:  # noqa: ARG002 - as `Opening` says
+    async def _open(self, config: AdapterConfig, *, only: bytes | None) -> LocalStore:  # noqa: ARG002 - as `Opening` says
         return self.broker.opening(self)
 
     def recovery_began(self, core: Core) -> None:
         """Remember what the Meta Service holds: the recovery has to find at least this (9)."""
         core.committer.submit = self._watching(core.committer.submit)  # type: ignore[assignment,method-assign]
         found = ((key, self.machine.service.standing(key)) for key in self.machine.keys)
-        self._before = {key: record for key, record in found if record and core.cache.get(key)}
+        self._before = {key: record for key, record in found if record and core.store.get(key)}
 
     def _watching(self, submit: Submit) -> Submit:
         async def watched(change: Change) -> list[Standing]:
@@ -321,7 +321,7 @@ class Running(Process):
         """Invariant 9: every local key was compared, so none is below what the Meta Service held when it began."""
         self._count_anew()
         for key, record in self._before.items():
-            here = core.cache.get(key)
+            here = core.store.get(key)
             if here is not None and here.position < record.position:
                 self.machine.violations.append(f"9: {self.broker.name} recovered {key} as {here}, though {record} stood")
 

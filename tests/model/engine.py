@@ -22,13 +22,13 @@ from adapter.metaservice.engine import (
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
     KnownStore,
-    LocalStore,
     OffsetKey,
     OffsetRecord,
     SaveEntry,
     SaveOutcome,
     Status,
     StoreMark,
+    StoreReport,
     expired,
 )
 from adapter.runtime.watermark import Loss
@@ -59,7 +59,7 @@ class MemoryEngine:
         self._written = dict(self._synced)
         self._synced_writes = self._writes
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
         """See `Engine`."""
         self._note(cluster, reported, b"", self._now_ms())
         outcomes = []
@@ -147,7 +147,7 @@ class MemoryEngine:
         return cuts.parts()
 
     async def merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> MergeCounts:
         """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
         entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
@@ -156,7 +156,7 @@ class MemoryEngine:
         rejected = [(at, outcome.message) for at, outcome in enumerate(outcomes) if outcome.status is Status.INVALID]
         return MergeCounts(statuses[Status.APPLIED], statuses[Status.SUPERSEDED], tuple(rejected))
 
-    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+    async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
         """See `Engine`."""
         known = self._note(cluster, store, replaces, now_ms)
         await self._sync()
@@ -177,7 +177,7 @@ class MemoryEngine:
         """See `Engine`."""
         return None
 
-    def _note(self, cluster: str, store: LocalStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
+    def _note(self, cluster: str, store: StoreReport | None, replaces: bytes, now_ms: int) -> KnownStore | None:
         if store is None:
             return None
         at = cluster, store.broker, store.path
@@ -189,7 +189,7 @@ class MemoryEngine:
         return known
 
     async def save_packed(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
         """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
         entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]

@@ -12,7 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 
-from adapter.runtime.http2.server import LeanServer, Peer
+from adapter.runtime.http2.server import Http2Server, Peer
 
 COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"
 STREAM = "/offsets.v1.OffsetStore/StreamCommits"
@@ -94,7 +94,7 @@ class Wire(asyncio.Transport):
 class Client:
     """One connection to a server. Calls are collected until `send`."""
 
-    def __init__(self, server: LeanServer) -> None:
+    def __init__(self, server: Http2Server) -> None:
         self._calls: dict[int, Told] = {}
         self._begun: dict[int, bytes] = {}  # what came of a message that is not complete
         self._ends: dict[int, Ended] = {}

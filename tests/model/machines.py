@@ -10,7 +10,7 @@ from typing import NamedTuple
 from adapter.model.records import GroupKey, OffsetKey
 from adapter.runtime import backoff
 from adapter.runtime.clocks import Clocks
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model.broker import WRITE_THROUGH, Broker, Machine, Running, Setup
 from tests.model.disk import SimDisk
@@ -198,6 +198,6 @@ def held_by(broker: Broker, before: Held = NOTHING) -> Held:
     """Read a broker's disk, if it is not as it was `before`."""
     if broker.platter.version == before.version:
         return before
-    cache = OffsetCache(SimDisk(broker.platter, lambda: None), broker.wal_sync)
-    generations = {group: member.generation for group in GROUPS if (member := cache.member(group))}
-    return Held(broker.platter.version, {found.key: found for found in cache.scan()}, cache.flushed_seq, generations)
+    store = LocalStore(SimDisk(broker.platter, lambda: None), broker.wal_sync)
+    generations = {group: member.generation for group in GROUPS if (member := store.member(group))}
+    return Held(broker.platter.version, {found.key: found for found in store.scan()}, store.flushed_seq, generations)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from adapter.errors import MetaUnavailableError
 from adapter.meta.client import GroupsPage, Page
 from adapter.meta.store_marks import Told
-from adapter.model.records import GroupKey, KnownStore, LocalStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.model.records import GroupKey, KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreReport
 from tests.model.engine import MemoryEngine
 
 R = TypeVar("R")
@@ -57,7 +57,7 @@ class Service:
         self.refusing: set[OffsetKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def report_store(self, store: LocalStore, replaces: bytes) -> KnownStore | None:
+    async def report_store(self, store: StoreReport, replaces: bytes) -> KnownStore | None:
         """As the production service."""
         return await self.engine.report_store(CLUSTER, store, replaces, 0)
 
@@ -110,7 +110,7 @@ class SimMeta:
         self.dead = False
         self.told = Told()
 
-    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+    async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
         """See `MetaClient`."""
         return await self._call(lambda: self._service.report_store(store, replaces))
 

@@ -87,8 +87,8 @@ class World(Consumers):
         assert running.sidecar
         name, through = running.broker.name, running.broker.writes_through
         before = dict(self.model.generations)
-        begun = running.sidecar.store.begin(request)
-        await running.sidecar.store.prepare(begun)
+        begun = running.sidecar.offsets.begin(request)
+        await running.sidecar.offsets.prepare(begun)
         commit = begun.parsed.commit
         for one in sent:
             if not through(one.key):
@@ -134,7 +134,7 @@ class World(Consumers):
         request = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=[good, shard])])
         before = (dict(running.broker.platter.contents), len(core.dirty))
         try:
-            running.sidecar.store.begin(request)
+            running.sidecar.offsets.begin(request)
         except InvalidInputError as error:
             if field not in str(error):
                 self._violation(f"10: {error} does not name {field}")
@@ -161,7 +161,7 @@ class World(Consumers):
         if mode is not ReadMode.STORE:
             return
         for key, stood in there.items():
-            here = core.cache.get(key)
+            here = core.store.get(key)
             if stood and stood.live and here is None and running.demanding == 0 and not self.expires:
                 self._violation(f"STORE read: {running.broker.name} does not know {key}, where {stood} stands")
             if stood and here and here.position < stood.position:
@@ -177,7 +177,7 @@ class World(Consumers):
 
     async def _persist(self, running: Running, group: GroupKey) -> None:
         core = running.serving()
-        promised = {key: record for key in KEYS if key.group_key == group and (record := core.cache.get(key))}
+        promised = {key: record for key in KEYS if key.group_key == group and (record := core.store.get(key))}
         await running.demand(core.ownership.persist([Wanted(group, [])]))
         if not running.dead:
             self._expect_there(promised, f"persisted by {running.broker.name}")

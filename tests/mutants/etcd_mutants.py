@@ -46,7 +46,7 @@ ETCD_MUTANTS = (
     Mutant(
         "etcd-reads-without-a-fence",
         "metaservice/etcd/reads.py",
-        "    request = etcd_pb.TxnRequest(compare=[fences.guard(layout, lane.cluster.name)])\n",
+        "    request = etcd_pb.TxnRequest(compare=[fences.guard(layout, batcher.cluster.name)])\n",
         "    request = etcd_pb.TxnRequest()\n",
         "a front with an old layout reads what has moved on elsewhere",
         ("integration/test_fences.py",),
@@ -94,8 +94,8 @@ ETCD_MUTANTS = (
     Mutant(
         "etcd-is-home-before-it-is-copied",
         "metaservice/etcd/migration.py",
-        "        found = await read_all(self._lanes[before]",
-        "        self._home.add(group)\n        found = await read_all(self._lanes[before]",
+        "        found = await read_all(self._batchers[before]",
+        "        self._home.add(group)\n        found = await read_all(self._batchers[before]",
         "a copy that fails is never made",
         ("durability/test_rebalance.py::test_a_consumer_group_is_not_at_home_before_its_copy_is_done",),
     ),

@@ -46,7 +46,7 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "removed-stays-in-memory",
         "sidecar/storage/store.py",
-        "                self._hot.discard(key)\n",
+        "                self._cache.discard(key)\n",
         "                pass\n",
         "a shard that was handed over is read here as it was",
         ("unit/sidecar/storage/test_record_cache.py::test_the_cache_answers_from_memory_what_is_in_the_store",),
@@ -78,8 +78,8 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "lone-without-a-sync",
         "sidecar/engine/policies.py",
-        "        self.at_once = self._all_cached and not committer.syncs_each\n",
-        "        self.at_once = self._all_cached\n",
+        "        self.at_once = self._all_write_back and not committer.syncs_each\n",
+        "        self.at_once = self._all_write_back\n",
         "with always, a power cut loses acknowledged commits",
         ("unit/sidecar/engine/test_fast_path.py::test_with_always_every_commit_goes_the_general_way",),
     ),

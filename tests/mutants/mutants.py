@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "always-does-not-sync",
         "sidecar/engine/committer.py",
-        "        if self._cache.must_sync:\n",
-        "        if self._cache.failure:\n",
+        "        if self._store.must_sync:\n",
+        "        if self._store.failure:\n",
         "a power cut loses acknowledged commits",
         ("unit/sidecar/engine/test_committer.py::test_always_answers_after_the_sync",),
     ),
@@ -167,8 +167,8 @@ MUTANTS = (
     Mutant(
         "fence-not-stored",
         "sidecar/engine/committer.py",
-        "            writing = self._cache.write(self._staged, self._members, self._forward)\n",
-        "            writing = self._cache.write(self._staged, {}, self._forward)\n",
+        "            writing = self._store.write(self._staged, self._members, self._forward)\n",
+        "            writing = self._store.write(self._staged, {}, self._forward)\n",
         "after a restart, and even in the next batch, a zombie commits again",
         ("unit/sidecar/engine/test_fencing.py::test_a_generation_survives_a_kill",),
     ),
@@ -340,9 +340,9 @@ MUTANTS = (
     Mutant(
         "recovery-skips-clean-keys",
         "sidecar/engine/comparison.py",
-        "        return await self._cache.page(self._batch_keys, after=after), forgets\n",
-        "        page = await self._cache.page(self._batch_keys, after=after)\n"
-        "        return [stored for stored in page if stored.seq > self._cache.flushed_seq], forgets\n",
+        "        return await self._store.page(self._batch_keys, after=after), forgets\n",
+        "        page = await self._store.page(self._batch_keys, after=after)\n"
+        "        return [stored for stored in page if stored.seq > self._store.flushed_seq], forgets\n",
         "what the Meta Service lost, or what moved there, is not found at a start",
         ("unit/sidecar/engine/test_recovery.py::test_the_larger_value_wins_on_both_sides",),
     ),

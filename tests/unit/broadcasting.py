@@ -13,7 +13,7 @@ from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broa
 from adapter.sidecar.engine.broadcast import is_of_client
 from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from tests.unit.expiring import SetClock
@@ -29,13 +29,13 @@ class World:
     def __init__(self, core: Core, clock: SetClock) -> None:
         self.core = core
         self.clock = clock
-        self._store = OffsetStore(lambda: core, AdapterMetrics())
+        self._service = OffsetStore(lambda: core, AdapterMetrics())
 
     async def commit(self, client: str, offsets: Mapping[str, int], group: str = "g") -> list[tuple[str, str, int]]:
         """Commit for a client; what supersedes it."""
         shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
         request = offsets_pb.CommitBroadcastRequest(group=group, client_id=client, shards=shards)
-        reply = await self.core.broadcasts.commit(parse_commit_broadcast(request), group, self._store._commit)
+        reply = await self.core.broadcasts.commit(parse_commit_broadcast(request), group, self._service._commit)
         return [(row.group, row.shard, row.offset) for row in reply.superseded]
 
     async def lowest(self, *shards: str) -> dict[str, tuple[int | None, str, int]]:
@@ -53,21 +53,21 @@ class World:
 
     def kept(self) -> dict[str, tuple[int, str]]:
         """What is stored as the lowest here, and whose it was."""
-        found = self.core.cache.scan()
+        found = self.core.store.scan()
         return {
             where.shard: (held.offset, held.metadata) for where, held, _ in found if where.group == "g@broadcast" and held.live
         }
 
     def stored(self) -> OffsetRecord:
         """What is stored as the lowest of the shard `s`."""
-        found = self.core.cache.get(key("s", "g@broadcast"))
+        found = self.core.store.get(key("s", "g@broadcast"))
         assert found
         return found
 
     def clients(self) -> set[str]:
         """Whose offsets are here."""
         return {
-            where.group.partition("@broadcast@")[2] for where, _, _ in self.core.cache.scan() if is_of_client(where.group_key)
+            where.group.partition("@broadcast@")[2] for where, _, _ in self.core.store.scan() if is_of_client(where.group_key)
         }
 
     async def sweep(self) -> None:
@@ -80,9 +80,9 @@ class World:
 async def world(directory: Path, meta: FakeMeta | None = None, clock: SetClock | None = None) -> AsyncIterator[World]:
     """An adapter without gRPC, by the clock of the test."""
     config = adapter_config(directory)
-    cache = OffsetCache.open(config.cache.path, config.cache.wal_sync)
+    store = LocalStore.open(config.store.path, config.store.wal_sync)
     clock = clock or SetClock()
-    parts = (config, cache, meta or FakeMeta(), AdapterMetrics(), NoBrokerLog(), Clocks(now_ms=clock.now_ms))
+    parts = (config, store, meta or FakeMeta(), AdapterMetrics(), NoBrokerLog(), Clocks(now_ms=clock.now_ms))
     async with running_core(*parts) as core:
         core.flusher.tracks_all = core.reader.recovered = True
         yield World(core, clock)

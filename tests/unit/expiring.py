@@ -61,7 +61,7 @@ def expiry_of(
     """The sweeps of a core, by the test's clock."""
     return Expiry(
         ExpirySection(**section),
-        core.cache,
+        core.store,
         core.dirty,
         core.groups,
         core.broadcasts,
@@ -94,4 +94,4 @@ def shards(names: Sequence[str], offset: int = 5) -> dict[OffsetKey, int]:
 
 def local(core: Core) -> dict[OffsetKey, OffsetRecord]:
     """What stands here."""
-    return {stored.key: stored.record for stored in core.cache.scan()}
+    return {stored.key: stored.record for stored in core.store.scan()}

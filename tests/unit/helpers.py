@@ -18,7 +18,7 @@ from adapter.sidecar.engine.core import Core, running_core
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.disk import RocksDisk
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 
@@ -80,7 +80,7 @@ async def core_over(
     directory: Path,
     meta: FakeMeta,
     *,
-    cache: OffsetCache | None = None,
+    store: LocalStore | None = None,
     tracks_all: bool = True,
     knows: Sequence[str] = (),
     broker_log: BrokerLog | None = None,
@@ -92,7 +92,7 @@ async def core_over(
     `knows` are groups that count as loaded, so that new keys begin in epoch 1 even where the Meta Service is not asked.
     """
     config = adapter_config(directory, **sections)
-    opened = cache or OffsetCache.open(config.cache.path, config.cache.wal_sync)
+    opened = store or LocalStore.open(config.store.path, config.store.wal_sync)
     async with running_core(config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), journal=journal) as core:
         core.flusher.tracks_all = tracks_all
         core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)
@@ -110,24 +110,24 @@ async def commit(core: Core, offset: int, shard: str = "s", *, overwrite: bool =
     await send(core, commit_of({key(shard): offset}, overwrite=overwrite, **fields))
 
 
-def rocks_of(cache: OffsetCache) -> RocksDisk:
+def rocks_of(store: LocalStore) -> RocksDisk:
     """The disk below a cache, to break it."""
-    assert isinstance(cache._disk, RocksDisk)
-    return cache._disk
+    assert isinstance(store._disk, RocksDisk)
+    return store._disk
 
 
-def doom(cache: OffsetCache) -> None:
+def doom(store: LocalStore) -> None:
     """Let the close of this cache be like a kill: no bookkeeping, no sync; what was written is with the kernel."""
-    cache.failure = "killed by the test"
+    store.failure = "killed by the test"
 
 
-def crash(cache: OffsetCache) -> None:
+def crash(store: LocalStore) -> None:
     """End a cache as a killed process does."""
-    doom(cache)
-    cache.close()
+    doom(store)
+    store.close()
 
 
-class WatchedCache(OffsetCache):
+class WatchedStore(LocalStore):
     """A cache that counts batches and syncs, and in which a test may refuse a write or hold a sync back."""
 
     batches: int = 0
@@ -150,9 +150,9 @@ class WatchedCache(OffsetCache):
         await super().sync()
 
 
-def watched(directory: Path, wal_sync: WalSync = "interval") -> WatchedCache:
+def watched(directory: Path, wal_sync: WalSync = "interval") -> WatchedStore:
     """A watched cache in the directory that `core_over` uses."""
-    return WatchedCache.open(directory / "adapter", wal_sync)
+    return WatchedStore.open(directory / "adapter", wal_sync)
 
 
 Fault = Callable[[Sequence[SaveEntry]], Awaitable[list[SaveOutcome]]]

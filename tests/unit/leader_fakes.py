@@ -12,7 +12,7 @@ import anyio.lowlevel
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
 from adapter.metaservice.config import MembersSection
 from adapter.metaservice.etcd.leader_balancer import Watched
-from adapter.metaservice.etcd.leader_placement import Move, Situation
+from adapter.metaservice.etcd.leader_placement import ClusterState, Move
 from adapter.rpc import etcd_pb
 from tests.model.loop import VirtualLoop
 
@@ -192,14 +192,14 @@ class Seen:
     """A watcher that remembers, and that can be waited for."""
 
     def __init__(self) -> None:
-        self.situation: Situation | None = None
+        self.situation: ClusterState | None = None
         self.held: Mapping[str, int] = {}
         self.looks = 0
         self.moves: list[str] = []
         self.turns: list[AdapterError | None] = []
         self._changed = anyio.Event()
 
-    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:
+    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:
         """See `Watcher`."""
         self.situation, self.held = situation, held
         self.looks += 1

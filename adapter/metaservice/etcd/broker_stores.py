@@ -14,7 +14,7 @@ from adapter.metaservice.engine import keep
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.keys import Keys
 from adapter.model.codec import prefix_end
-from adapter.model.records import STORE_ID_BYTES, KnownStore, LocalStore
+from adapter.model.records import STORE_ID_BYTES, KnownStore, StoreReport
 from adapter.rpc import etcd_pb
 
 ROUNDS = 5  # of two adapters that tell the same broker and path at once
@@ -33,7 +33,7 @@ class EtcdStores:
         self._keys = keys
 
     async def report(
-        self, home: str, cluster: str, told: LocalStore, replaces: bytes, now_ms: int, answered: set[str]
+        self, home: str, cluster: str, told: StoreReport, replaces: bytes, now_ms: int, answered: set[str]
     ) -> KnownStore | None:
         """See `Engine.report_store`; `home`: the Raft group where it is put. Adds the names of those that answered.
 
@@ -99,6 +99,6 @@ def _is_known(kept: KnownStore, known: KnownStore | None) -> bool:
     return known is not None and kept.store == known.store and kept.told_at_ms < known.told_at_ms + REFRESH_MS
 
 
-def _decode(told: LocalStore, value: bytes) -> KnownStore:
+def _decode(told: StoreReport, value: bytes) -> KnownStore:
     told_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
     return KnownStore(told._replace(store_id=store_id, flushed_seq=flushed_seq), told_at_ms)

@@ -41,9 +41,9 @@ from adapter.metaservice.etcd.keys import Keys, decode_value
 from adapter.metaservice.etcd.migration import Moves
 from adapter.metaservice.etcd.reads import Row, Widths, lanes_of, read, walk
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Item, Lane
+from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
-from adapter.model.records import KnownStore, LocalStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark
+from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreMark, StoreReport
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.slices import others
@@ -73,9 +73,11 @@ class EtcdEngine:
 
     def __init__(self, metadata: EtcdCluster, offsets: Sequence[EtcdCluster], section: EtcdSection) -> None:
         self._keys = Keys(section.prefix)
-        self._lanes = {group.name: Lane(group, self._keys, socket.gethostname(), section.max_txn_ops) for group in offsets}
+        self._batchers = {
+            group.name: TxnBatcher(group, self._keys, socket.gethostname(), section.max_txn_ops) for group in offsets
+        }
         self.fences = Fences(metadata, {group.name: group for group in offsets}, self._keys)
-        self._moves = Moves(self._lanes, self.fences, self._keys)
+        self._moves = Moves(self._batchers, self.fences, self._keys)
         self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
         self._max_reads = section.max_txn_ops
         self._widths = Widths()
@@ -86,15 +88,15 @@ class EtcdEngine:
     async def open(self) -> None:
         """Read the layout, or make it. Raises MetaUnavailableError: try again. ConfigError: see the configuration."""
         layout = await self.fences.open()
-        unused = {*self._lanes} - {*layout.groups}
+        unused = {*self._batchers} - {*layout.groups}
         if unused:
             log.warning("layout.unused", raft_groups=sorted(unused), help="offset-adapter meta rebalance takes them into use")
 
     async def run(self) -> None:
         """Send what callers bring."""
         async with anyio.create_task_group() as tasks:
-            for name, lane in self._lanes.items():
-                tasks.start_soon(lane.run, name=f"etcd.{name}")
+            for name, batcher in self._batchers.items():
+                tasks.start_soon(batcher.run, name=f"etcd.{name}")
             tasks.start_soon(self._moves.run, name="etcd.moves")
             self._tasks = tasks
 
@@ -102,7 +104,7 @@ class EtcdEngine:
         self,
         cluster: str,
         entries: Sequence[SaveEntry],
-        reported: LocalStore | None = None,
+        reported: StoreReport | None = None,
     ) -> list[SaveOutcome]:
         """Merges in each Raft group at once. Entries of one that fails are UNAVAILABLE; raises when all are."""
         items: list[Item] = []
@@ -134,8 +136,8 @@ class EtcdEngine:
             await self._moves.bring_home([packed], layout)
             entries: list[tuple[OffsetKey, OffsetRecord]] = []
             left = room
-            lanes, limit = [self._lanes[layout.home(packed)]], min(size, GROUP_ROWS)
-            async for found in walk(lanes, layout, self.fences, start, prefix_end(prefix), self._widths, limit=limit):
+            batchers, limit = [self._batchers[layout.home(packed)]], min(size, GROUP_ROWS)
+            async for found in walk(batchers, layout, self.fences, start, prefix_end(prefix), self._widths, limit=limit):
                 for at, row in enumerate(found, 1):
                     entries.append(self._entry(row))
                     left -= row_bytes(row.where, row.value)
@@ -165,7 +167,7 @@ class EtcdEngine:
             if not await self._settled(layout):
                 # A copy would merge the live record over its tombstone. As if it were too young: the next sweep asks again.
                 return Expiry(0, before_ms)
-            return await self._expirer.expire(self._lanes[layout.home(packed)], layout, packed, before_ms, now_ms)
+            return await self._expirer.expire(self._batchers[layout.home(packed)], layout, packed, before_ms, now_ms)
 
         return await self._with_layout(expire)
 
@@ -175,7 +177,7 @@ class EtcdEngine:
         async def drop(layout: Layout) -> int:
             if not await self._settled(layout):
                 return 0
-            return sum([await self._expirer.drop(lane, layout, before_ms) for lane in lanes_of(self._lanes, layout)])
+            return sum([await self._expirer.drop(batcher, layout, before_ms) for batcher in lanes_of(self._batchers, layout)])
 
         return await self._with_layout(drop)
 
@@ -203,14 +205,14 @@ class EtcdEngine:
 
         async def split(layout: Layout) -> Parts:
             cuts = Cuts(parts)
-            lanes = lanes_of(self._lanes, layout)
-            async for rows in walk(lanes, layout, self.fences, prefix, prefix_end(prefix), self._widths, keys_only=True):
+            batchers = lanes_of(self._batchers, layout)
+            async for rows in walk(batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, keys_only=True):
                 cuts.add([row.where[len(self._keys.offsets) :] for row in rows])
             return cuts.parts()
 
         return await self._with_layout(split)
 
-    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+    async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
         """Kept in one of the Raft groups; all of them are looked at, for their marks."""
         home = self.fences.layout.home(pack_names(cluster, store.broker))
         answered: set[str] = set()
@@ -227,7 +229,7 @@ class EtcdEngine:
         touched = _touched.get()
         if touched is not None:
             return list(touched.values())
-        return [mark for lane in self._lanes.values() if (mark := lane.cluster.mark)]
+        return [mark for batcher in self._batchers.values() if (mark := batcher.cluster.mark)]
 
     def _touch(self, names: Iterable[str]) -> None:
         """Note how far these Raft groups are, which have just answered. Another front may have seen others further on."""
@@ -235,9 +237,9 @@ class EtcdEngine:
         if touched is None:
             touched = {}
             _touched.set(touched)
-        touched.update((name, mark) for name in names if (mark := self._lanes[name].cluster.mark))
+        touched.update((name, mark) for name in names if (mark := self._batchers[name].cluster.mark))
 
-    def _report_later(self, cluster: str, store: LocalStore) -> None:
+    def _report_later(self, cluster: str, store: StoreReport) -> None:
         """What a save tells of its adapter's store, at most once a second: it is worth no transaction with each."""
         now = anyio.current_time()
         where = self._keys.store(cluster, store.broker, store.path)
@@ -248,7 +250,7 @@ class EtcdEngine:
         self._told_at[where] = now
         self._tasks.start_soon(self._report, cluster, store, name="etcd.report")
 
-    async def _report(self, cluster: str, store: LocalStore) -> None:
+    async def _report(self, cluster: str, store: StoreReport) -> None:
         with contextlib.suppress(AdapterError):
             await self.report_store(cluster, store, b"", wall_ms())
 
@@ -261,7 +263,7 @@ class EtcdEngine:
         cluster: str,
         keys: Sequence[bytes],
         records: Sequence[bytes],
-        reported: LocalStore | None = None,
+        reported: StoreReport | None = None,
     ) -> MergeCounts:
         """As saves, in slices, so that saves have their turns between them."""
         applied = superseded = 0
@@ -281,7 +283,7 @@ class EtcdEngine:
         return MergeCounts(applied, superseded, tuple(rejected))
 
     async def save_packed(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
         """As `save`: what one Raft group does not answer holds up no other."""
         entries: list[SaveEntry] = []
@@ -300,16 +302,19 @@ class EtcdEngine:
         """Numbers for the metrics. Thread-safe."""
         layout = self.fences.known
         return {
-            "etcd_waiting_entries": ("Entries that wait for a transaction.", sum(lane.waiting for lane in self._lanes.values())),
+            "etcd_waiting_entries": (
+                "Entries that wait for a transaction.",
+                sum(one.waiting for one in self._batchers.values()),
+            ),
             "etcd_raft_groups": ("Raft groups that hold offsets.", len(layout.groups) if layout else 0),
             "etcd_raft_groups_unavailable": (
                 "Raft groups of offsets whose last call failed.",
-                sum(not lane.cluster.available for lane in self._lanes.values()),
+                sum(not batcher.cluster.available for batcher in self._batchers.values()),
             ),
             "etcd_layout_version": ("The version of the layout of the offsets.", layout.version if layout else 0),
             "etcd_losses": (
                 "Times that a Raft group of offsets held less than it had acknowledged.",
-                sum(lane.cluster.losses for lane in self._lanes.values()),
+                sum(batcher.cluster.losses for batcher in self._batchers.values()),
             ),
             "etcd_moving": ("1 while offsets are moved between Raft groups.", bool(layout and not layout.settled)),
         }
@@ -348,7 +353,7 @@ class EtcdEngine:
             else:
                 by_home.setdefault(layout.home(group), []).extend(found)
         guards = {name: self.fences.guard(layout, name) for name in by_home}
-        await asyncio.gather(*(self._lanes[name].settle(guards[name], found) for name, found in by_home.items()))
+        await asyncio.gather(*(self._batchers[name].settle(guards[name], found) for name, found in by_home.items()))
         self._touch(name for name, found in by_home.items() if any(item.outcome and not item.error for item in found))
 
     async def _settled(self, layout: Layout) -> bool:
@@ -374,7 +379,7 @@ class EtcdEngine:
         for at in range(0, len(keys), self._max_reads):
             wanted = keys[at : at + self._max_reads]
             asked = [etcd_pb.RangeRequest(key=self._keys.offset(cluster, key)) for key in wanted]
-            for key, found in zip(wanted, await read(self._lanes[name], layout, self.fences, asked), strict=True):
+            for key, found in zip(wanted, await read(self._batchers[name], layout, self.fences, asked), strict=True):
                 records += [(key, decode_value(row.value)) for row in found.rows]
         return records
 
@@ -390,8 +395,8 @@ class EtcdEngine:
         async def page(layout: Layout) -> tuple[list[Row], bytes]:
             rows: list[Row] = []
             left = room
-            lanes = lanes_of(self._lanes, layout)
-            async for found in walk(lanes, layout, self.fences, start, end, self._widths, limit=size):
+            batchers = lanes_of(self._batchers, layout)
+            async for found in walk(batchers, layout, self.fences, start, end, self._widths, limit=size):
                 for row in found:
                     rows.append(row)
                     left -= len(row.value)

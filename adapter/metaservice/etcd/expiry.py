@@ -12,7 +12,7 @@ from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
 from adapter.metaservice.etcd.reads import Row, read, read_all
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Item, Lane
+from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.model.records import OffsetKey, SaveEntry, expired
 from adapter.rpc import etcd_pb
@@ -30,48 +30,50 @@ class Expirer:
         self._max_reads = max_txn_ops
         self._max_puts = (max_txn_ops - 1) // 2  # two operations each
 
-    async def expire(self, lane: Lane, layout: Layout, packed: bytes, before_ms: int, now_ms: int) -> Expiry:
+    async def expire(self, batcher: TxnBatcher, layout: Layout, packed: bytes, before_ms: int, now_ms: int) -> Expiry:
         """See `Engine.expire`; `packed` is the cluster, the namespace and the group."""
         for _ in range(CHANGES):
-            found = await read_all(lane, layout, self._fences, self._keys.offsets + packed)
+            found = await read_all(batcher, layout, self._fences, self._keys.offsets + packed)
             live = [row for row in found.rows if decode_value(row.value).live]
             newest_ms = max((decode_value(row.value).committed_at_ms for row in live), default=0)
             if newest_ms >= before_ms:
                 return Expiry(0, newest_ms)
-            if await self._bury(lane, layout, self._keys.offsets + packed, live, found.revision, now_ms):
+            if await self._bury(batcher, layout, self._keys.offsets + packed, live, found.revision, now_ms):
                 return Expiry(len(live))
         raise MetaUnavailableError("the group changes all the time; it is looked at again by the next sweep")
 
-    async def drop(self, lane: Lane, layout: Layout, before_ms: int) -> int:
+    async def drop(self, batcher: TxnBatcher, layout: Layout, before_ms: int) -> int:
         """Forget tombstones of a Raft group from before `before_ms`; returns how many."""
         dropped = 0
         end = self._keys.tombstones_before(before_ms)
         while True:
             asked = etcd_pb.RangeRequest(key=self._keys.tombstones, range_end=end, limit=PAGE, keys_only=True)
-            (found,) = await read(lane, layout, self._fences, [asked])
+            (found,) = await read(batcher, layout, self._fences, [asked])
             entries = [row.where for row in found.rows]
             for at in range(0, len(entries), self._max_puts):
-                dropped += await self._drop(lane, layout, entries[at : at + self._max_puts], before_ms)
+                dropped += await self._drop(batcher, layout, entries[at : at + self._max_puts], before_ms)
             if not found.more:
                 return dropped
 
-    async def _bury(self, lane: Lane, layout: Layout, prefix: bytes, live: Sequence[Row], revision: int, now_ms: int) -> bool:
+    async def _bury(
+        self, batcher: TxnBatcher, layout: Layout, prefix: bytes, live: Sequence[Row], revision: int, now_ms: int
+    ) -> bool:
         """Put tombstones over a group as it was at a revision. False when it has changed; then it is live as before."""
         done = revision
         for at in range(0, len(live), self._max_puts):
             part = live[at : at + self._max_puts]
             request = etcd_pb.TxnRequest(
                 compare=[
-                    self._fences.guard(layout, lane.cluster.name),
+                    self._fences.guard(layout, batcher.cluster.name),
                     _unchanged(prefix, part[0].where, done),
                     _unchanged(part[0].where, prefix_end(prefix), revision),
                 ]
             )
             for row in part:
                 self._add_tombstone(request, row, now_ms)
-            reply = await lane.cluster.txn(request)
+            reply = await batcher.cluster.txn(request)
             if not reply.succeeded:
-                await self._take_back(lane, layout, live[: at + len(part)])
+                await self._take_back(batcher, layout, live[: at + len(part)])
                 return False
             done = reply.header.revision
         return True
@@ -82,21 +84,21 @@ class Expirer:
         put.key, put.value = row.where, encode_value(tombstone)
         request.success.add().request_put.key = self._keys.tombstone(row.where, tombstone)
 
-    async def _take_back(self, lane: Lane, layout: Layout, rows: Sequence[Row]) -> None:
+    async def _take_back(self, batcher: TxnBatcher, layout: Layout, rows: Sequence[Row]) -> None:
         """Merge what stood. Also of a transaction that was sent again, and met what it had done itself."""
         items = [Item(SaveEntry(_ANY, decode_value(row.value)), row.where) for row in rows]
-        await lane.settle(self._fences.guard(layout, lane.cluster.name), items)
+        await batcher.settle(self._fences.guard(layout, batcher.cluster.name), items)
         if any(item.outcome is None for item in items):
             raise LayoutChangedError("the layout of the offsets has changed")
         error = next((item.error for item in items if item.error), None)
         if error:
             raise error
 
-    async def _drop(self, lane: Lane, layout: Layout, entries: Sequence[bytes], before_ms: int) -> int:
+    async def _drop(self, batcher: TxnBatcher, layout: Layout, entries: Sequence[bytes], before_ms: int) -> int:
         """Delete tombstones with their entries; entries alone, over which something else stands now."""
         asked = [etcd_pb.RangeRequest(key=self._keys.buried(entry)) for entry in entries]
-        standing = await read(lane, layout, self._fences, asked)
-        request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, lane.cluster.name)])
+        standing = await read(batcher, layout, self._fences, asked)
+        request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, batcher.cluster.name)])
         tombstones = 0
         for entry, found in zip(entries, standing, strict=True):
             row = next(iter(found.rows), None)
@@ -108,7 +110,7 @@ class Expirer:
                 inner.success.add().request_delete_range.key = row.where
                 tombstones += 1
             request.success.add().request_delete_range.key = entry
-        reply = await lane.cluster.txn(request)
+        reply = await batcher.cluster.txn(request)
         if not reply.succeeded:
             raise LayoutChangedError("the layout of the offsets has changed")
         return sum(found.response_txn.succeeded for found in reply.responses if found.HasField("response_txn"))

@@ -19,8 +19,8 @@ from adapter.metaservice.config import EtcdSection, MembersSection
 from adapter.metaservice.etcd import leader_placement
 from adapter.metaservice.etcd.client import EtcdCluster, Metadata, Stubs
 from adapter.metaservice.etcd.leader_metrics import LeaderMetrics, LoggedLeaders, Watcher
-from adapter.metaservice.etcd.leader_placement import Member, Move, Moved, RaftGroup, Refused, Situation
-from adapter.metaservice.etcd.lease import Cluster, Turn, Turns
+from adapter.metaservice.etcd.leader_placement import ClusterState, Move, Moved, RaftGroup, RaftMember, Refused
+from adapter.metaservice.etcd.lease import Cluster, HeldLease, LeaseLock
 from adapter.model.codec import prefix_end
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import wall_ms
@@ -54,10 +54,10 @@ class Leaders:
         """The client of the metadata Raft group."""
         return self._metadata.cluster
 
-    async def look(self) -> Situation:
+    async def look(self) -> ClusterState:
         """Ask every member of every Raft group at once. Takes no longer than the deadline of a call; never raises."""
         metadata, *offsets = await _gathered([self._metadata, *self._offsets.values()])
-        return Situation(metadata, tuple(offsets))
+        return ClusterState(metadata, tuple(offsets))
 
     async def move(self, move: Move) -> None:
         """Send a leader to another member. Returns when that one leads; raises NotMovedError when it does not."""
@@ -85,7 +85,7 @@ class Leaders:
 
 
 async def _gathered(groups: Sequence[Watched]) -> list[RaftGroup]:
-    found: dict[str, Member] = {}
+    found: dict[str, RaftMember] = {}
 
     async def look(group: Watched, endpoint: str) -> None:
         found[endpoint] = await _member(group.cluster, endpoint, group.members.node_of(endpoint))
@@ -97,12 +97,12 @@ async def _gathered(groups: Sequence[Watched]) -> list[RaftGroup]:
     return [RaftGroup(group.name, tuple(found[endpoint] for endpoint in group.members.endpoints)) for group in groups]
 
 
-async def _member(cluster: Cluster, endpoint: str, node: str) -> Member:
+async def _member(cluster: Cluster, endpoint: str, node: str) -> RaftMember:
     try:
         status = await cluster.ask(endpoint, _status)
     except AdapterError as error:
-        return Member(endpoint=endpoint, node=node, problem=str(error))
-    return Member(
+        return RaftMember(endpoint=endpoint, node=node, problem=str(error))
+    return RaftMember(
         endpoint=endpoint,
         node=node,
         reachable=True,
@@ -143,7 +143,7 @@ class Balancer:
         self._cooldown_ms = section.placement.cooldown_ms
         self._watchers = watchers
         self._now_ms = now_ms
-        self._turns = Turns(self._metadata, f"{section.prefix}balancer".encode(), name or _name())
+        self._turns = LeaseLock(self._metadata, f"{section.prefix}balancer".encode(), name or _name())
         self._refused: dict[Refused, float] = {}  # until when it is not asked again
 
     async def run(self) -> None:
@@ -156,18 +156,18 @@ class Balancer:
                 self._tell_turn(error)
             await anyio.sleep(min(self._interval_s, STAND_BY_S))
 
-    async def once(self) -> Situation:
+    async def once(self) -> ClusterState:
         """Balance once; what is then. Raises what `Turns.use` raises: OthersTurnError, TurnOverError, MetaUnavailableError..."""
         await self._turns.use(self._balance)
         return await self._leaders.look()
 
-    async def _go_on(self, turn: Turn) -> None:
+    async def _go_on(self, turn: HeldLease) -> None:
         self._tell_turn(None)
         while True:
             await self._balance(turn)
             await anyio.sleep(self._interval_s)
 
-    async def _balance(self, turn: Turn) -> None:
+    async def _balance(self, turn: HeldLease) -> None:
         """Do what is to be done now. The next time, or the next balancer, plans anew from what is then."""
         situation = await self._leaders.look()
         now = anyio.current_time()
@@ -182,13 +182,13 @@ class Balancer:
         if moves:
             self._tell_look(await self._leaders.look(), {})
 
-    async def _held(self, situation: Situation) -> dict[str, int]:
+    async def _held(self, situation: ClusterState) -> dict[str, int]:
         request = etcd_pb.RangeRequest(key=self._moved, range_end=prefix_end(self._moved))
         rows = (await self._metadata.range(request)).kvs
         moved = {row.key[len(self._moved) :].decode(errors="replace"): _decoded(row.value) for row in rows}
         return leader_placement.held(situation, moved, self._cooldown_ms, self._now_ms())
 
-    async def _move(self, turn: Turn, move: Move, situation: Situation) -> bool:
+    async def _move(self, turn: HeldLease, move: Move, situation: ClusterState) -> bool:
         """True when it is done. Its time is written first: whatever happens then, no other balancer moves this leader at once."""
         key = self._moved + move.group.encode()
         metadata_node = situation.metadata.leader.node if situation.metadata.leader else ""
@@ -204,7 +204,7 @@ class Balancer:
         self._tell_move(move, "")
         return True
 
-    def _tell_look(self, situation: Situation, held: Mapping[str, int]) -> None:
+    def _tell_look(self, situation: ClusterState, held: Mapping[str, int]) -> None:
         for watcher in self._watchers:
             watcher.looked(situation, held)
 

@@ -7,8 +7,8 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from adapter.errors import AdapterError
-from adapter.metaservice.etcd.leader_placement import Move, Situation, apart, problems
-from adapter.metaservice.etcd.lease import OthersTurnError
+from adapter.metaservice.etcd.leader_placement import ClusterState, Move, apart, problems
+from adapter.metaservice.etcd.lease import LeaseTakenError
 
 log = structlog.get_logger(__name__)
 
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 class Watcher(Protocol):
     """Is told what a balancer sees and does."""
 
-    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:
+    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:
         """All members were asked. `held`: how many milliseconds longer leaders stay that would be moved but for the cool-down."""
         ...
 
@@ -47,7 +47,7 @@ class LeaderMetrics:
             "offset_meta_raft_members_unreachable", "Members of Raft groups that did not answer the last look.", registry=registry
         )
 
-    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
+    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
         """See `Watcher`."""
         self._apart.set(apart(situation))
         self._unreachable.set(len(_unreachable(situation)))
@@ -69,7 +69,7 @@ class LoggedLeaders:
         self._problems: list[str] = []
         self._turn = ""
 
-    def looked(self, situation: Situation, held: Mapping[str, int]) -> None:  # noqa: ARG002
+    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002
         """See `Watcher`."""
         away, wrong = _unreachable(situation), problems(situation)
         if away != self._unreachable:
@@ -88,18 +88,18 @@ class LoggedLeaders:
 
     def turn(self, error: AdapterError | None) -> None:
         """See `Watcher`."""
-        kind = type(error).__name__ + (str(error) if isinstance(error, OthersTurnError) else "")
+        kind = type(error).__name__ + (str(error) if isinstance(error, LeaseTakenError) else "")
         if kind == self._turn:
             return
         self._turn = kind
         if error is None:
             log.info("leaders.balancing")
-        elif isinstance(error, OthersTurnError):
+        elif isinstance(error, LeaseTakenError):
             log.info("leaders.standing_by", balancer=str(error))
         else:
             log.warning("leaders.not_balanced", error=str(error), help="the next look tries again")
 
 
-def _unreachable(situation: Situation) -> list[str]:
+def _unreachable(situation: ClusterState) -> list[str]:
     groups = (situation.metadata, *situation.offsets)
     return [f"{group.name}: {member.endpoint}" for group in groups for member in group.members if not member.reachable]

@@ -19,7 +19,7 @@ METADATA = "metadata"  # the name of the metadata Raft group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class RaftMember:
     """A member of a Raft group as it was last seen. Of one that did not answer only endpoint, node and problem are known."""
 
     endpoint: str
@@ -41,10 +41,10 @@ class RaftGroup:
     """A Raft group as it was last seen."""
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[RaftMember, ...]
 
     @property
-    def leader(self) -> Member | None:
+    def leader(self) -> RaftMember | None:
         """The leader: by the highest term in which a member knows one, and only when it answers and says so itself."""
         following = [member for member in self.members if member.reachable and member.leader_id]
         newest = max(following, key=lambda member: member.term, default=None)
@@ -53,11 +53,11 @@ class RaftGroup:
         leads = [member for member in following if member.id == member.leader_id and member.term == newest.term]
         return leads[0] if leads else None
 
-    def behind(self, member: Member) -> int:
+    def behind(self, member: RaftMember) -> int:
         """How many committed entries it has not applied yet. The leader has to be known."""
         return max(0, self.leader.committed - member.applied) if self.leader else 0
 
-    def caught_up(self, member: Member) -> bool:
+    def caught_up(self, member: RaftMember) -> bool:
         """True when it can take over at once: it votes, follows the leader and has nearly all that was committed."""
         leader = self.leader
         return (
@@ -69,7 +69,7 @@ class RaftGroup:
         )
 
 
-class Situation(NamedTuple):
+class ClusterState(NamedTuple):
     """All Raft groups as they were last seen."""
 
     metadata: RaftGroup
@@ -80,8 +80,8 @@ class Move(NamedTuple):
     """The leader of a Raft group is to go from one member to another."""
 
     group: str
-    source: Member
-    target: Member
+    source: RaftMember
+    target: RaftMember
 
 
 class Moved(NamedTuple):
@@ -96,7 +96,7 @@ class Moved(NamedTuple):
 Refused = tuple[str, str]
 
 
-def plan(situation: Situation, held: Collection[str] = (), refused: Collection[Refused] = ()) -> list[Move]:
+def plan(situation: ClusterState, held: Collection[str] = (), refused: Collection[Refused] = ()) -> list[Move]:
     """The fewest moves after which no offsets leader is beside the metadata leader, and the nodes lead as evenly as they can.
 
     Groups that are `held` stay, members that are `refused` are not asked. First come the moves away from the metadata leader.
@@ -121,7 +121,7 @@ def plan(situation: Situation, held: Collection[str] = (), refused: Collection[R
     return sorted(moves, key=lambda move: (move.source.node != taken, move.group))
 
 
-def held(situation: Situation, moved: Mapping[str, Moved], cooldown_ms: int, now_ms: int) -> dict[str, int]:
+def held(situation: ClusterState, moved: Mapping[str, Moved], cooldown_ms: int, now_ms: int) -> dict[str, int]:
     """For each group whose leader was moved lately: how many milliseconds longer it stays. See `_stays_ms`.
 
     The times are of other machines' clocks too: one that lies ahead counts as one that is as long ago.
@@ -134,7 +134,7 @@ def held(situation: Situation, moved: Mapping[str, Moved], cooldown_ms: int, now
     return {name: left_ms for name, left_ms in stays.items() if left_ms > 0}
 
 
-def _stays_ms(situation: Situation, group: RaftGroup, moved: Moved, cooldown_ms: int) -> int:
+def _stays_ms(situation: ClusterState, group: RaftGroup, moved: Moved, cooldown_ms: int) -> int:
     """The whole cool-down, but less for a leader beside the metadata leader when that is not for the old reason.
 
     It came there since its move because a node died: the metadata leader's of then, or the one that it was moved to. When neither
@@ -148,14 +148,14 @@ def _stays_ms(situation: Situation, group: RaftGroup, moved: Moved, cooldown_ms:
     return cooldown_ms if same_reason else min(cooldown_ms, FLOOR_MS)
 
 
-def apart(situation: Situation) -> bool:
+def apart(situation: ClusterState) -> bool:
     """True when every leader is known, and none of the offsets is beside that of the metadata."""
     metadata = situation.metadata.leader
     leaders = [group.leader for group in situation.offsets]
     return metadata is not None and all(leader is not None and leader.node != metadata.node for leader in leaders)
 
 
-def problems(situation: Situation) -> list[str]:
+def problems(situation: ClusterState) -> list[str]:
     """What is wrong with the placement as it is, for a person. Empty: it is good."""
     moves = {move.group: move for move in plan(situation)}
     metadata = situation.metadata.leader
@@ -172,7 +172,7 @@ def problems(situation: Situation) -> list[str]:
     return found
 
 
-def _targets(group: RaftGroup, refused: Collection[Refused]) -> dict[str, Member]:
+def _targets(group: RaftGroup, refused: Collection[Refused]) -> dict[str, RaftMember]:
     """For each node the member there that can take over, the one that has applied most."""
     able = [member for member in group.members if group.caught_up(member) and (group.name, member.endpoint) not in refused]
     return {member.node: member for member in sorted(able, key=lambda member: member.applied)}

@@ -43,15 +43,15 @@ class Cluster(Protocol):
         ...
 
 
-class OthersTurnError(ContendedError):
+class LeaseTakenError(ContendedError):
     """Another process has the turn; the text is its name."""
 
 
-class TurnOverError(ContendedError):
+class LeaseLostError(ContendedError):
     """The turn was lost while it was used: the lease has ended, or could not be renewed."""
 
 
-class Turn:
+class HeldLease:
     """A turn that this process has. Writes are refused by etcd once it is over."""
 
     def __init__(self, cluster: Cluster, key: bytes, lease: int) -> None:
@@ -68,10 +68,10 @@ class Turn:
 
     async def _write(self, write: etcd_pb.RequestOp) -> None:
         if not (await self._cluster.txn(etcd_pb.TxnRequest(compare=[self._holds], success=[write]))).succeeded:
-            raise TurnOverError("the turn is over")
+            raise LeaseLostError("the turn is over")
 
 
-class Turns:
+class LeaseLock:
     """Takes turns with the other processes that use the same key. `name` is how they are told who has it."""
 
     def __init__(self, cluster: Cluster, key: bytes, name: str) -> None:
@@ -80,7 +80,7 @@ class Turns:
         self._name = name
         self._owed = 0  # a lease that could not be given back
 
-    async def use(self, work: Callable[[Turn], Awaitable[None]]) -> None:
+    async def use(self, work: Callable[[HeldLease], Awaitable[None]]) -> None:
         """Take the turn, do the work, give the turn back. The work is cancelled when the turn is lost.
 
         Raises OthersTurnError at once; TurnOverError; MetaUnavailableError, DiskFullError, RefusedError; and what the work raises
@@ -119,7 +119,7 @@ class Turns:
         if not reply.succeeded:  # sent again after an unknown outcome it may have met itself
             _check_ours(reply.responses[0].response_range.kvs, lease)
 
-    async def _work(self, work: Callable[[Turn], Awaitable[None]], lease: int, asked_at: float) -> None:
+    async def _work(self, work: Callable[[HeldLease], Awaitable[None]], lease: int, asked_at: float) -> None:
         lost = False
         failure: AdapterError | None = None
 
@@ -132,12 +132,12 @@ class Turns:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keep, name="turn")
             try:
-                await work(Turn(self._cluster, self._key, lease))
+                await work(HeldLease(self._cluster, self._key, lease))
             except AdapterError as error:  # as it is, not in a group
                 failure = error
             tasks.cancel_scope.cancel()
         if lost:
-            raise TurnOverError("the lease could not be renewed in time")
+            raise LeaseLostError("the lease could not be renewed in time")
         if failure:
             raise failure
 
@@ -174,7 +174,7 @@ class Turns:
 def _check_ours(found: Iterable[etcd_pb.KeyValue], lease: int) -> None:
     for row in found:
         if row.lease != lease:
-            raise OthersTurnError(row.value.decode(errors="replace"))
+            raise LeaseTakenError(row.value.decode(errors="replace"))
 
 
 async def _renew(lease: int, stubs: Stubs, within_s: float, metadata: Metadata) -> etcd_pb.LeaseKeepAliveResponse:

@@ -15,10 +15,10 @@ from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, decode_value
 from adapter.metaservice.etcd.reads import Row, read_all
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Item, Lane
+from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import unpack_names
 from adapter.model.records import OffsetKey, SaveEntry
-from adapter.runtime.coalescing import Combiner
+from adapter.runtime.coalescing import Coalescer
 
 MAX_GROUPS = 64  # that are copied at once between two Raft groups
 
@@ -29,15 +29,15 @@ Asked = tuple[Layout, bytes]
 class Moves:
     """What has been brought home. `run` must be running."""
 
-    def __init__(self, lanes: Mapping[str, Lane], fences: Fences, keys: Keys) -> None:
-        self._lanes = lanes
+    def __init__(self, batchers: Mapping[str, TxnBatcher], fences: Fences, keys: Keys) -> None:
+        self._batchers = batchers
         self._fences = fences
         self._keys = keys
         self._layout: Layout | None = None
         self._home: set[bytes] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
         # From where and to where. A caller that gives up does not stop a copy: the next one finds it done.
-        self._copies: dict[tuple[str, str], Combiner[Asked, None]] = {}
+        self._copies: dict[tuple[str, str], Coalescer[Asked, None]] = {}
 
     async def run(self) -> None:
         """Copy what is asked for."""
@@ -80,7 +80,7 @@ class Moves:
             home = layout.home(self._keys.group_of(row.where))
             by_home.setdefault(home, []).append(self._item(row))
         guards = {name: self._fences.guard(layout, name) for name in by_home}
-        await asyncio.gather(*(self._lanes[name].settle(guards[name], items) for name, items in by_home.items()))
+        await asyncio.gather(*(self._batchers[name].settle(guards[name], items) for name, items in by_home.items()))
         for item in (item for items in by_home.values() for item in items):
             if item.error:
                 raise MetaUnavailableError(str(item.error))
@@ -97,7 +97,7 @@ class Moves:
         way = (layout.former(group) or "", layout.home(group))
         if way not in self._copies:
             # One for each way: a Raft group that does not answer holds up only what comes from it, or goes to it.
-            self._copies[way] = Combiner(self._copy_all, max_items=MAX_GROUPS)
+            self._copies[way] = Coalescer(self._copy_all, max_items=MAX_GROUPS)
             self._tasks.start_soon(self._copies[way].run, name=f"etcd.moves.{way[0]}-{way[1]}")
         await self._copies[way].submit((layout, group))
 
@@ -109,7 +109,7 @@ class Moves:
         before = layout.former(group)
         if before is None or (self._layout is layout and group in self._home):
             return
-        found = await read_all(self._lanes[before], layout, self._fences, self._keys.offsets + group)
+        found = await read_all(self._batchers[before], layout, self._fences, self._keys.offsets + group)
         await self.copy(found.rows, layout)
         if self._layout is layout:
             self._home.add(group)

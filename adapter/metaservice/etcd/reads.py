@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import Lane
+from adapter.metaservice.etcd.txn_batcher import TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.rpc import etcd_pb
 
@@ -74,26 +74,28 @@ class Widths:
         return self._known.setdefault(end, Width())
 
 
-async def read(lane: Lane, layout: Layout, fences: Fences, wanted: Sequence[etcd_pb.RangeRequest]) -> list[Found]:
+async def read(batcher: TxnBatcher, layout: Layout, fences: Fences, wanted: Sequence[etcd_pb.RangeRequest]) -> list[Found]:
     """Ranges, all at one revision; no more than `max_txn_ops`. Raises LayoutChangedError, and what a cluster's call raises."""
-    request = etcd_pb.TxnRequest(compare=[fences.guard(layout, lane.cluster.name)])
+    request = etcd_pb.TxnRequest(compare=[fences.guard(layout, batcher.cluster.name)])
     for asked in wanted:
         request.success.add().request_range.CopyFrom(asked)
-    reply = await lane.cluster.txn(request)
+    reply = await batcher.cluster.txn(request)
     if not reply.succeeded:
-        raise LayoutChangedError(f"{lane.cluster.name}: the layout of the offsets has changed")
+        raise LayoutChangedError(f"{batcher.cluster.name}: the layout of the offsets has changed")
     return [
         Found([Row(kv.key, kv.value, kv.mod_revision) for kv in found.kvs], found.more, reply.header.revision)
         for found in (response.response_range for response in reply.responses)
     ]
 
 
-async def read_all(lane: Lane, layout: Layout, fences: Fences, prefix: bytes) -> Found:
+async def read_all(batcher: TxnBatcher, layout: Layout, fences: Fences, prefix: bytes) -> Found:
     """All rows that begin with `prefix`, in pages; the revision is that of the first page."""
     rows: list[Row] = []
     start, revision = prefix, 0
     while True:
-        (found,) = await read(lane, layout, fences, [etcd_pb.RangeRequest(key=start, range_end=prefix_end(prefix), limit=PAGE)])
+        (found,) = await read(
+            batcher, layout, fences, [etcd_pb.RangeRequest(key=start, range_end=prefix_end(prefix), limit=PAGE)]
+        )
         rows += found.rows
         revision = revision or found.revision
         if not found.more:
@@ -102,7 +104,7 @@ async def read_all(lane: Lane, layout: Layout, fences: Fences, prefix: bytes) ->
 
 
 async def walk(
-    lanes: Sequence[Lane],
+    batchers: Sequence[TxnBatcher],
     layout: Layout,
     fences: Fences,
     start: bytes,
@@ -120,7 +122,7 @@ async def walk(
     while pages.start < end:
         until = pages.until
         asked = etcd_pb.RangeRequest(key=pages.start, range_end=until, limit=limit, keys_only=keys_only)
-        found = [part for (part,) in await asyncio.gather(*(read(lane, layout, fences, [asked]) for lane in lanes))]
+        found = [part for (part,) in await asyncio.gather(*(read(batcher, layout, fences, [asked]) for batcher in batchers))]
         # Behind the last row of a Raft group that has more, another one's rows may not be complete.
         complete = min((part.rows[-1].where for part in found if part.more), default=b"")
         rows: dict[bytes, Row] = {}
@@ -129,15 +131,15 @@ async def walk(
                 if not complete or row.where <= complete:
                     known = rows.get(row.where)
                     rows[row.where] = row if known is None or row.value > known.value else known
-        page = [rows[where] for where in sorted(rows)] if len(lanes) > 1 else list(rows.values())
+        page = [rows[where] for where in sorted(rows)] if len(batchers) > 1 else list(rows.values())
         pages.advance(page, until, more=bool(complete), short=2 * len(page) < limit)
         if page:
             yield page
 
 
-def lanes_of(lanes: Mapping[str, Lane], layout: Layout) -> list[Lane]:
+def lanes_of(batchers: Mapping[str, TxnBatcher], layout: Layout) -> list[TxnBatcher]:
     """Where offsets are, by a layout."""
-    return [lanes[name] for name in layout.fenced]
+    return [batchers[name] for name in layout.fenced]
 
 
 class _Pages:

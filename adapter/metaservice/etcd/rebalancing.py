@@ -20,7 +20,7 @@ from adapter.metaservice.etcd.migration import Moves
 from adapter.metaservice.etcd.reads import PAGE as COUNT_PAGE
 from adapter.metaservice.etcd.reads import Row, Widths, read, walk
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import MAX_ENTRIES, Lane
+from adapter.metaservice.etcd.txn_batcher import MAX_ENTRIES, TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.rpc import etcd_pb
 from adapter.runtime.retry import retrying
@@ -68,10 +68,10 @@ class Rebalancer:
     """Moves offsets to the Raft groups that are asked for. See `opened`."""
 
     def __init__(
-        self, metadata: EtcdCluster, lanes: Mapping[str, Lane], fences: Fences, moves: Moves, section: EtcdSection
+        self, metadata: EtcdCluster, batchers: Mapping[str, TxnBatcher], fences: Fences, moves: Moves, section: EtcdSection
     ) -> None:
         self._metadata = metadata
-        self._lanes = lanes
+        self._batchers = batchers
         self._fences = fences
         self._moves = moves
         self._keys = Keys(section.prefix)
@@ -155,7 +155,7 @@ class Rebalancer:
             by_home.setdefault(self._home_of(layout, row.where), []).append(row)
         for name, those in by_home.items():
             asked = [etcd_pb.RangeRequest(key=row.where) for row in those]
-            standing = await _with_patience(read, self._lanes[name], layout, self._fences, asked)
+            standing = await _with_patience(read, self._batchers[name], layout, self._fences, asked)
             missing = [
                 row for row, found in zip(those, standing, strict=True) if not found.rows or found.rows[0].value < row.value
             ]
@@ -174,7 +174,7 @@ class Rebalancer:
         request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, name)])
         for span in spans:
             request.success.add().request_delete_range.CopyFrom(span)
-        if not (await _with_patience(self._lanes[name].cluster.txn, request)).succeeded:
+        if not (await _with_patience(self._batchers[name].cluster.txn, request)).succeeded:
             raise LayoutChangedError(f"{name}: the layout of the offsets has changed")
 
     async def _count(self, layout: Layout, following: Layout) -> tuple[int, int]:
@@ -196,8 +196,8 @@ class Rebalancer:
 
         async def page() -> list[Row]:
             end = prefix_end(prefix)
-            lanes = [self._lanes[name]]
-            walked = walk(lanes, layout, self._fences, start, end, widths, keys_only=keys_only, limit=limit or PAGE)
+            batchers = [self._batchers[name]]
+            walked = walk(batchers, layout, self._fences, start, end, widths, keys_only=keys_only, limit=limit or PAGE)
             return await anext(walked, [])
 
         while rows := await _with_patience(page):
@@ -221,7 +221,7 @@ class Rebalancer:
             asked = etcd_pb.RangeRequest(
                 key=self._keys.offsets, range_end=prefix_end(self._keys.offsets), limit=1, keys_only=True
             )
-            if (await _with_patience(self._lanes[name].cluster.range, asked)).kvs:
+            if (await _with_patience(self._batchers[name].cluster.range, asked)).kvs:
                 raise ConfigError(
                     f"etcd.offsets: {name} holds offsets already; when nobody uses them, delete them: "
                     f"etcdctl del --prefix '{self._keys.offsets.decode()}'"
@@ -251,15 +251,15 @@ async def opened(section: EtcdSection) -> AsyncIterator[Rebalancer]:
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section))
         groups = [await stack.enter_async_context(EtcdCluster.open(group.name, group, section)) for group in section.offsets]
-        lanes = {group.name: Lane(group, keys, WRITER, section.max_txn_ops) for group in groups}
+        batchers = {group.name: TxnBatcher(group, keys, WRITER, section.max_txn_ops) for group in groups}
         fences = Fences(metadata, {group.name: group for group in groups}, keys)
         await _with_patience(fences.open)
         failure: AdapterError | None = None
         async with anyio.create_task_group() as tasks:
-            for name, lane in lanes.items():
-                tasks.start_soon(lane.run, name=f"etcd.{name}")
+            for name, batcher in batchers.items():
+                tasks.start_soon(batcher.run, name=f"etcd.{name}")
             try:
-                yield Rebalancer(metadata, lanes, fences, Moves(lanes, fences, keys), section)
+                yield Rebalancer(metadata, batchers, fences, Moves(batchers, fences, keys), section)
             except AdapterError as error:  # as it is, not in a group
                 failure = error
             tasks.cancel_scope.cancel()

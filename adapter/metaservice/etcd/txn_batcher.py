@@ -116,7 +116,7 @@ class _Part:
                 self.future.set_result(None)
 
 
-class Lane:
+class TxnBatcher:
     """Merges into one Raft group. `run` must be running."""
 
     def __init__(self, cluster: EtcdCluster, keys: Keys, writer: str, max_txn_ops: int) -> None:

@@ -40,17 +40,17 @@ from adapter.model.codec import decode_record, decode_seq, encode_record, pack_n
 from adapter.model.records import (
     STORE_ID_BYTES,
     KnownStore,
-    LocalStore,
     OffsetKey,
     OffsetRecord,
     SaveEntry,
     SaveOutcome,
     StoreMark,
+    StoreReport,
     expired,
 )
 from adapter.runtime import rocks
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.coalescing import Combiner
+from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.large_calls import LargeCalls
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.watermark import Loss
@@ -88,7 +88,7 @@ class RocksDbEngine:
         self._failure: str | None = None
         self.failed = anyio.Event()
         self._written = self._synced = 0  # batches
-        self._syncs: Combiner[None, None] = Combiner(self._sync, max_items=MAX_SYNC_CALLERS)
+        self._syncs: Coalescer[None, None] = Coalescer(self._sync, max_items=MAX_SYNC_CALLERS)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -113,7 +113,7 @@ class RocksDbEngine:
             await self.failed.wait()
             raise StorageFailedError(f"{self._path}: {self._failure}")
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
         """One WriteBatch, synced."""
         outcomes: list[SaveOutcome] = []
         staged: dict[bytes, OffsetRecord] = {}
@@ -255,19 +255,19 @@ class RocksDbEngine:
         return cuts.parts()
 
     async def merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> MergeCounts:
         """One WriteBatch for each slice, so that saves have their turns between them; synced at the end."""
         return (await self._merge(cluster, keys, records, reported, Merge())).counts
 
     async def save_packed(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None = None
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
         """As `merge`."""
         return (await self._merge(cluster, keys, records, reported, Merge(tells=True))).differing
 
     async def _merge(
-        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: LocalStore | None, merge: Merge
+        self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None, merge: Merge
     ) -> Merge:
         prefix = pack_names(cluster)
         for at in range(0, len(keys), SLICE):
@@ -282,7 +282,7 @@ class RocksDbEngine:
         await self._syncs.submit(None)
         return merge
 
-    async def report_store(self, cluster: str, store: LocalStore, replaces: bytes, now_ms: int) -> KnownStore | None:
+    async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
         """A point read, and one WriteBatch, synced."""
         known = self._known_store(cluster, store)
         kept = keep(store, known, replaces, now_ms)
@@ -425,7 +425,7 @@ class RocksDbEngine:
         changes: Mapping[bytes, bytes],
         standing: Mapping[bytes, bytes | None],
         cluster: str = "",
-        reported: LocalStore | None = None,
+        reported: StoreReport | None = None,
     ) -> None:
         """Write packed records, each with its write counter, over what stands under their keys; and the store they come from."""
         self._check()
@@ -461,7 +461,7 @@ class RocksDbEngine:
         batch.put(key, _SEQ.pack(state.seq) + value, self._meta_handle)
         return state
 
-    def _known_store(self, cluster: str, store: LocalStore) -> KnownStore | None:
+    def _known_store(self, cluster: str, store: StoreReport) -> KnownStore | None:
         """What is remembered for the same broker and path."""
         value = self.get_meta(_store_key(cluster, store))
         if value is None:
@@ -538,7 +538,7 @@ def _entry(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord]:
     return OffsetKey(namespace, group, shard), decode_record(value)
 
 
-def _store_key(cluster: str, store: LocalStore) -> bytes:
+def _store_key(cluster: str, store: StoreReport) -> bytes:
     return _STORES + pack_names(cluster, store.broker) + store.path.encode()
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from adapter.runtime.http2 import frames, headers
 from adapter.runtime.http2.control import PRIORITY_BYTES, Control, check_dependency
-from adapter.runtime.http2.credit import Loans
+from adapter.runtime.http2.credit import ReceiveCredit
 from adapter.runtime.http2.frames import HEADER, HEADER_BYTES, Code, ConnectionFailedError, StreamFailedError
 from adapter.runtime.http2.headers import HTTP_OK, INTERNAL, RESOURCE_EXHAUSTED, UNIMPLEMENTED
 from adapter.runtime.http2.sending import PREFIX
@@ -39,7 +39,7 @@ class Connection(Control):
         self._block: _Block | None = None
         self._gap = (0, 0)  # the streams between these were never opened
         self._uncredited = 0
-        self._loans = Loans()
+        self._loans = ReceiveCredit()
         self._held = 0
         asked = {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX, frames.MAX_HEADER_LIST_SIZE: headers.LIST_MAX}
         self._out = [frames.settings(asked), frames.window_update(0, CREDIT - frames.WINDOW)]

@@ -7,7 +7,7 @@ from adapter.runtime.http2.streams import Stream
 LENT_MAX = 32 * 2**20  # bytes of a connection's large messages that may come in together
 
 
-class Loans:
+class ReceiveCredit:
     """Who waits is served in turn. Each call gives who may send how many bytes more."""
 
     def __init__(self) -> None:

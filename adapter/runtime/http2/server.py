@@ -41,7 +41,7 @@ STOPPED = "the server has stopped"
 class Peer(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, server: "LeanServer", kind: str) -> None:
+    def __init__(self, server: "Http2Server", kind: str) -> None:
         self.name = kind
         self._server = server
         self._loop = asyncio.get_running_loop()
@@ -270,7 +270,7 @@ class Peer(asyncio.Protocol):
                 self._transport.close()
 
 
-class LeanServer:
+class Http2Server:
     """A gRPC server for plaintext TCP and Unix sockets. Servicers are added to it as to grpc.aio's server."""
 
     def __init__(self, refused: Callable[[], None] = lambda: None) -> None:

@@ -19,7 +19,7 @@ from adapter.sidecar.api.access import Access, audited
 from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
 from adapter.sidecar.api.replies import change_reply, describe_row, shard_offset
 from adapter.sidecar.api.requests import parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
-from adapter.sidecar.api.status import Situation
+from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
 
@@ -33,14 +33,14 @@ Describe = offsets_pb.DescribeGroupReply
 class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     """`offsets.v1.OffsetAdmin`. `core` gives the store, or raises NotReadyError while there is none to serve."""
 
-    def __init__(self, situation: Situation, core: Callable[[], Core], access: Access) -> None:
-        self._situation = situation
+    def __init__(self, sidecar_status: SidecarStatus, core: Callable[[], Core], access: Access) -> None:
+        self._sidecar_status = sidecar_status
         self._core = core
         self._access = access
 
     @audited
     async def Status(self, request: offsets_pb.StatusRequest, context: Context) -> offsets_pb.StatusReply:  # noqa: D102
-        return self._situation.status()
+        return self._sidecar_status.status()
 
     @audited
     async def Flush(self, request: offsets_pb.FlushRequest, context: Context) -> offsets_pb.FlushReply:  # noqa: D102
@@ -57,7 +57,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         room = MAX_BYTES
         async with core.large.one(context=context):
             while size > 0 and room > 0:
-                page = core.cache.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
+                page = core.store.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
                 rows = [shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live]
                 reply.offsets.extend(rows)
                 if len(page) < min(size, SLICE_ROWS):
@@ -93,8 +93,8 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     ) -> offsets_pb.DescribeGroupReply:
         core = self._core()
         group = parse_group(request.namespace, request.group)
-        member = core.cache.member(group)
-        reply = Describe(mode=self._situation.config.mode_of(*group), member_id=member.member_id if member else "")
+        member = core.store.member(group)
+        reply = Describe(mode=self._sidecar_status.config.mode_of(*group), member_id=member.member_id if member else "")
         if member:
             reply.generation = member.generation
         wanted = Wanted(group, await parse_shards(request.shards))
@@ -182,15 +182,15 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         self, request: offsets_pb.SnapshotOffsetsRequest, context: Context
     ) -> AsyncIterator[offsets_pb.SnapshotOffsetsReply]:
         core = self._core()
-        if len(core.cache.snapshots) >= MAX_SNAPSHOTS:
+        if len(core.store.snapshots) >= MAX_SNAPSHOTS:
             raise OverloadedError(f"{MAX_SNAPSHOTS} snapshots are being read already; come back when one is", retry_after_s=1.0)
-        with core.cache.snapshot() as snapshot:
+        with core.store.snapshot() as snapshot:
             yield offsets_pb.SnapshotOffsetsReply(
                 head=offsets_pb.SnapshotOffsetsReply.Head(
                     taken_at_ms=core.clocks.now_ms(),
                     records=snapshot.records,
                     flushed_seq=snapshot.flushed_seq,
-                    broker=self._situation.config.broker,
+                    broker=self._sidecar_status.config.broker,
                 )
             )
             async with aclosing(snapshot.pages()) as pages:

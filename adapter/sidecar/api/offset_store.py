@@ -21,7 +21,7 @@ from adapter.sidecar.api.replies import shard_offset, superseded_rows
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast, parse_read_mode, parse_wanted
 from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.group_commit import Done, Turn
+from adapter.sidecar.engine.group_commit import Done, GroupCommit
 from adapter.sidecar.metrics import AdapterMetrics
 
 log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ class OffsetStore(offsets_grpc.OffsetStoreServicer):
         self._metrics = metrics
         self._readers: set[asyncio.Task[None]] = set()
         self._ending = False
-        self.turn = Turn(core, metrics, self._count)
+        self.turn = GroupCommit(core, metrics, self._count)
         self._large = LargeCalls("bytes of large commits", at_once=1, max_waiting=MAX_LARGE_BYTES)
 
     @answering

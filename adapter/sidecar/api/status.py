@@ -19,7 +19,7 @@ AT_RISK = {
 }
 
 
-class Situation:
+class SidecarStatus:
     """Where the sidecar is between start and stop; what Status and the metrics read."""
 
     def __init__(self, config: AdapterConfig, meta: MetaClient, metrics: AdapterMetrics, journal: Journal = NO_JOURNAL) -> None:
@@ -54,9 +54,9 @@ class Situation:
             uptime_seconds=time.monotonic() - self.started,
             mode=config.mode,
             policies=[f"{rule.namespaces}/{rule.groups}: {rule.mode}" for rule in config.policy],
-            cache_path=str(config.cache.path),
-            wal_sync=config.cache.wal_sync,
-            at_risk=AT_RISK[config.cache.wal_sync],
+            cache_path=str(config.store.path),
+            wal_sync=config.store.wal_sync,
+            at_risk=AT_RISK[config.store.wal_sync],
             meta_endpoints=config.meta.endpoints,
             meta_endpoint=self.meta.endpoint,
             meta_available=self.meta.available,
@@ -121,7 +121,7 @@ class Situation:
             }
         if core is None:
             return values
-        loss = core.cache.loss
+        loss = core.store.loss
         report = core.recovery.report
         values |= {
             "recovery_compared": ("Keys that the recovery has compared with the Meta Service.", float(report.compared)),
@@ -129,28 +129,28 @@ class Situation:
             "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.dirty))),
             "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
             "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
-            "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.cache.unsynced_writes)),
-            "cache_lost_writes": ("Acknowledged writes that were found missing, about.", float(loss.writes if loss else 0)),
+            "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.store.unsynced_writes)),
+            "store_lost_writes": ("Acknowledged writes that were found missing, about.", float(loss.writes if loss else 0)),
         }
         with contextlib.suppress(StorageFailedError):  # it is being closed meanwhile
-            for name, value in core.cache.rocksdb_properties().items():
+            for name, value in core.store.rocksdb_properties().items():
                 values[f"rocksdb_{name}"] = (f"RocksDB: {name}.", float(value))
         return values
 
 
 def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
-    reply.stored_keys = core.cache.keys
+    reply.stored_keys = core.store.keys
     reply.dirty_keys = len(core.dirty)
     reply.oldest_dirty_seconds = core.dirty.oldest_age(time.monotonic())
-    reply.unsynced_writes = core.cache.unsynced_writes
+    reply.unsynced_writes = core.store.unsynced_writes
     reply.last_flush_at_ms = core.flusher.last_flush_at_ms
     reply.last_flush_seconds = core.flusher.last_flush_seconds
     reply.last_flush_error = core.flusher.last_error
     reply.refused_keys = core.dirty.refused
     reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report)))
-    loss = core.cache.loss
+    loss = core.store.loss
     if loss:
         reply.loss.CopyFrom(offsets_pb.LossStatus(**loss._asdict()))
-    store = core.meta_watch.store()
-    reply.store.id, reply.store.broker = store.store_id.hex(), store.broker
-    reply.store.flushed_seq, reply.store.seq = store.flushed_seq, core.cache.seq
+    local = core.meta_watch.local()
+    reply.store.id, reply.store.broker = local.store_id.hex(), local.broker
+    reply.store.flushed_seq, reply.store.seq = local.flushed_seq, core.store.seq

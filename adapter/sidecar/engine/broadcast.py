@@ -21,7 +21,7 @@ from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
 from adapter.sidecar.engine.groups import Groups
 from adapter.sidecar.engine.policies import Router
 from adapter.sidecar.engine.reads import OffsetReader
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
@@ -110,7 +110,7 @@ class Broadcasts:
     def __init__(
         self,
         section: ExpirySection,
-        cache: OffsetCache,
+        store: LocalStore,
         groups: Groups,
         loader: GroupLoader,
         reader: OffsetReader,
@@ -118,7 +118,7 @@ class Broadcasts:
         now_ms: Callable[[], int],
     ) -> None:
         self._expires_ms = section.broadcast_seconds * 1000
-        self._cache = cache
+        self._store = store
         self._groups = groups
         self._loader = loader
         self._reader = reader
@@ -200,7 +200,7 @@ class Broadcasts:
         kept = await self._kept(group, (), ReadMode.STORE)
         lowest = await self._lowest(await self._clients(group), kept, now_ms)
         last = {shard: low for shard, low in lowest.items() if not low.clients and not _same(low, kept.get(shard))}
-        await self._store(group, last, now_ms)
+        await self._save_lowest(group, last, now_ms)
         self._last_kept = group, now_ms
 
     def _note(self, inner: offsets_pb.GroupCommits, group: str) -> None:
@@ -210,7 +210,7 @@ class Broadcasts:
     def _outlived(self, rows: Sequence[offsets_pb.Superseded]) -> set[str]:
         """The shards where what supersedes a commit has expired."""
         before_ms = self._now_ms() - self._expires_ms
-        standing = {row.shard: self._cache.get(OffsetKey(row.namespace, row.group, row.shard)) for row in rows}
+        standing = {row.shard: self._store.get(OffsetKey(row.namespace, row.group, row.shard)) for row in rows}
         return {shard for shard, record in standing.items() if record and record.live and record.committed_at_ms < before_ms}
 
     async def _keep(self, group: GroupKey, shards: Sequence[str]) -> None:
@@ -219,11 +219,11 @@ class Broadcasts:
         lowest = await self._lowest(await self._clients(group), kept, now_ms, shards)
         # Also what has not changed for long: it must not expire while there are clients.
         young = {shard: record for shard, record in kept.items() if record.committed_at_ms >= now_ms - self._expires_ms}
-        await self._store(
+        await self._save_lowest(
             group, {shard: low for shard, low in lowest.items() if low.clients and not _same(low, young.get(shard))}, now_ms
         )
 
-    async def _store(self, group: GroupKey, lowest: Mapping[str, Lowest], now_ms: int) -> None:
+    async def _save_lowest(self, group: GroupKey, lowest: Mapping[str, Lowest], now_ms: int) -> None:
         """Commit them, each with the name of its client: whoever takes the shard over knows whom to look up."""
         entries = [
             (OffsetKey(*group_of_lowest(group), shard), record._replace(epoch=0, committed_at_ms=now_ms, metadata=client))
@@ -248,13 +248,13 @@ class Broadcasts:
         return kept
 
     def _is_unknown(self, key: OffsetKey) -> bool:
-        return self._cache.get(key) is None and not self._loader.is_loaded(key.group_key)
+        return self._store.get(key) is None and not self._loader.is_loaded(key.group_key)
 
     async def _lowest(
         self, clients: Sequence[Client], kept: Mapping[str, OffsetRecord], now_ms: int, shards: Sequence[str] = ()
     ) -> dict[str, Lowest]:
         """See `lowest_of`. Away from the event loop: of many clients with many shards it takes a while."""
-        return await self._cache.apart(partial(lowest_of, clients, kept, now_ms, self._expires_ms, shards))
+        return await self._store.apart(partial(lowest_of, clients, kept, now_ms, self._expires_ms, shards))
 
     async def _clients(self, group: GroupKey) -> list[Client]:
         """All clients of a group that have live offsets here."""

@@ -78,7 +78,7 @@ class Begun(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Keys to remove from the cache, and groups of which no member shall be remembered.
+    """Keys to remove from the store, and groups of which no member shall be remembered.
 
     Refused with ContendedError while one of the keys is dirty, unless they are `gone` from the Meta Service on purpose.
     """

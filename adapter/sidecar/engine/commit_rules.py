@@ -75,7 +75,7 @@ def goes_back(before: OffsetRecord, after: OffsetRecord) -> bool:
     return after.epoch > before.epoch and before.live
 
 
-def place(
+def decide_commit(
     key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
 ) -> OffsetRecord:
     """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown, RefusedError of the largest.

@@ -1,4 +1,4 @@
-"""The only writer of the cache: decide, write, mark dirty, sync, answer, in this order.
+"""The only writer of the store: decide, write, mark dirty, sync, answer, in this order.
 
 A change is decided and written in one go, with nothing awaited; a sync is shared by all who wait for one. Never talks to the Meta
 Service.
@@ -26,13 +26,13 @@ from adapter.model.records import (
     epoch_warning,
     meet,
 )
-from adapter.runtime.coalescing import Combiner
+from adapter.runtime.coalescing import Coalescer
 from adapter.sidecar.engine.changes import Begun, Change, Columns, Commit, Entry, Forget, Load, Reconcile, Standing
-from adapter.sidecar.engine.commit_rules import LoadedGroups, check_generation, goes_back, place
+from adapter.sidecar.engine.commit_rules import LoadedGroups, check_generation, decide_commit, goes_back
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
@@ -42,18 +42,18 @@ class Committer:
 
     def __init__(
         self,
-        cache: OffsetCache,
+        store: LocalStore,
         dirty: DirtyKeys,
         clock: Callable[[], float] = time.monotonic,
         journal: Journal = NO_JOURNAL,
     ) -> None:
         self.loaded = LoadedGroups()
-        self._cache = cache
+        self._store = store
         self._dirty = dirty
         self._journal = journal
         self._clock = clock
-        self.syncs_each = cache.wal_sync == "always"
-        self._syncs: Combiner[None, None] = Combiner(self._sync, max_items=sys.maxsize)
+        self.syncs_each = store.wal_sync == "always"
+        self._syncs: Coalescer[None, None] = Coalescer(self._sync, max_items=sys.maxsize)
         self._ended = False
 
     async def run(self) -> None:
@@ -72,7 +72,7 @@ class Committer:
         """
         standing = self.apply(change)
         # Also when it changed nothing: what stands may be a write that is not synced yet.
-        if self._cache.must_sync:
+        if self._store.must_sync:
             await self._syncs.submit(None)
         return standing
 
@@ -80,8 +80,8 @@ class Committer:
         """The same without the sync: written and dirty, but with `always` not to be acknowledged yet."""
         if self._ended:
             raise NotReadyError("stopped before this was taken; nothing of it is stored: send it again")
-        self._cache.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
-        deciding = _Deciding(self._cache, self._dirty, self.loaded, self._clock)
+        self._store.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
+        deciding = _Deciding(self._store, self._dirty, self.loaded, self._clock)
         standing = deciding.decide(change)
         deciding.write()
         if deciding.rewinds:
@@ -91,10 +91,10 @@ class Committer:
     def check_members(self, members: Mapping[GroupKey, Member]) -> None:
         """Raise FencedError when a later generation has committed for one of the groups."""
         for group, member in members.items():
-            check_generation(group, member, self._cache.member(group))
+            check_generation(group, member, self._store.member(group))
 
     async def _sync(self, waiting: Sequence[None]) -> list[AdapterError | None]:
-        await self._cache.sync()
+        await self._store.sync()
         return list(waiting)
 
 
@@ -107,7 +107,6 @@ class _Deciding:
 
     __slots__ = (
         "_begun",
-        "_cache",
         "_clean",
         "_clock",
         "_dirty",
@@ -117,11 +116,12 @@ class _Deciding:
         "_newly_absent",
         "_newly_loaded",
         "_staged",
+        "_store",
         "rewinds",
     )
 
-    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
-        self._cache = cache
+    def __init__(self, store: LocalStore, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
+        self._store = store
         self._dirty = dirty
         self._loaded = loaded
         self._clock = clock
@@ -147,7 +147,7 @@ class _Deciding:
     def write(self) -> None:
         """Write and mark dirty without a pause between: a flush that begins next must see each counter that it passes (3)."""
         if self._staged or self._members or self._forward:
-            writing = self._cache.write(self._staged, self._members, self._forward)
+            writing = self._store.write(self._staged, self._members, self._forward)
             now = self._clock()
             for group, held in writing.forward.items():
                 if not self._begun:
@@ -164,7 +164,7 @@ class _Deciding:
             self._loaded.note_absent(self._newly_absent)
 
     def _standing(self, key: OffsetKey) -> OffsetRecord | None:
-        return self._staged[key] if key in self._staged else self._cache.get(key)
+        return self._staged[key] if key in self._staged else self._store.get(key)
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
         self._staged[key] = record
@@ -183,7 +183,7 @@ class _Deciding:
         decided = []
         for key, offered in entries:
             before = self._standing(key)
-            after = place(key, offered, before, change.mode, self._loaded)
+            after = decide_commit(key, offered, before, change.mode, self._loaded)
             decided.append(Standing(key, after))
             if after != before:
                 self._stage(key, after, clean=False)
@@ -196,7 +196,7 @@ class _Deciding:
 
         What `place` says of such a commit, in either mode, in a fraction of the time.
         """
-        held = self._cache.hold_all(columns.group, columns.shards)
+        held = self._store.hold_all(columns.group, columns.shards)
         loaded = columns.group in self._loaded.groups
         forward: dict[str, Held] = {}
         rest = []
@@ -221,7 +221,7 @@ class _Deciding:
         """Those of a generation that was not seen before. Raises FencedError for one that has ended."""
         raised = {}
         for group, member in members.items():
-            seen = self._cache.member(group)
+            seen = self._store.member(group)
             check_generation(group, member, seen)
             if seen is None or member.generation > seen.generation:
                 raised[group] = member
@@ -240,7 +240,7 @@ class _Deciding:
         decided = []
         for names, members in groupby(entries, _group_of):
             group, some = GroupKey(*names), list(members)
-            held = self._cache.hold_all(group, [key.shard for key, _ in some])
+            held = self._store.hold_all(group, [key.shard for key, _ in some])
             for key, found in some:
                 one = held[key.shard]
                 stands = None if one[0] is None else OffsetRecord(*one[0])
@@ -265,7 +265,7 @@ class _Deciding:
         self._begun = True
         rest = []
         for group, shards, held in change.runs:
-            now = self._cache.hold_all(group, shards)
+            now = self._store.hold_all(group, shards)
             forward: dict[str, Held] = {}
             for shard, (fields, seq, encoded) in zip(shards, held, strict=True):
                 epoch, offset, live, at_ms, metadata, topic, partition = fields
@@ -291,7 +291,7 @@ class _Deciding:
         if not change.gone and any(self._has_come_back(group, change.keys) for group in change.members):
             raise ContendedError("the group has come back")
         self._loaded.forget({key.group_key for key in change.keys})
-        removed = [Standing(key, self._cache.get(key)) for key in change.keys]
+        removed = [Standing(key, self._store.get(key)) for key in change.keys]
         for key, record in removed:
             self._dirty.discard(key)
             if record is not None:
@@ -301,4 +301,4 @@ class _Deciding:
 
     def _has_come_back(self, group: GroupKey, keys: Collection[OffsetKey]) -> bool:
         """True when the group has keys beside these."""
-        return any(found.key not in keys for found in self._cache.scan(group_prefix(group)))
+        return any(found.key not in keys for found in self._store.scan(group_prefix(group)))

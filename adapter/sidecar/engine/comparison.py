@@ -14,7 +14,7 @@ from adapter.meta.client import MetaClient
 from adapter.model.codec import encode_key
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.runtime.slices import in_slices
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 
 
@@ -46,8 +46,8 @@ class Source(Protocol):
 class LocalKeys:
     """Asks for exactly the local keys, a batch at a time; the read of the next batch overlaps the call for this one."""
 
-    def __init__(self, cache: OffsetCache, meta: MetaClient, batch_keys: int, forgets: Callable[[], int]) -> None:
-        self._cache = cache
+    def __init__(self, store: LocalStore, meta: MetaClient, batch_keys: int, forgets: Callable[[], int]) -> None:
+        self._store = store
         self._meta = meta
         self._batch_keys = batch_keys
         self._forgets = forgets
@@ -80,14 +80,14 @@ class LocalKeys:
 
     async def _read(self, after: OffsetKey | None) -> tuple[list[Stored], int]:
         forgets = self._forgets()  # before the read: what is removed behind it must not come back
-        return await self._cache.page(self._batch_keys, after=after), forgets
+        return await self._store.page(self._batch_keys, after=after), forgets
 
 
 class WholeGroups:
     """After a loss: merges the local keys with all that the Meta Service holds of their groups. Each row there is read once."""
 
-    def __init__(self, cache: OffsetCache, meta: MetaClient, batch_keys: int, forgets: Callable[[], int]) -> None:
-        self._cache = cache
+    def __init__(self, store: LocalStore, meta: MetaClient, batch_keys: int, forgets: Callable[[], int]) -> None:
+        self._store = store
         self._meta = meta
         self._batch_keys = batch_keys
         self._forgets = forgets
@@ -139,7 +139,7 @@ class WholeGroups:
         return bool(self._local) and self._local[0][1].key.group_key in self._groups
 
     async def _read_local(self) -> None:
-        page = await self._cache.page(self._batch_keys, after=self._after)
+        page = await self._store.page(self._batch_keys, after=self._after)
         self._local.extend((encode_key(stored.key), stored) for stored in page)
         self._local_all = len(page) < self._batch_keys
 

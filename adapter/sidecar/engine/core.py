@@ -19,11 +19,11 @@ from adapter.sidecar.engine.broadcast import Broadcasts
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.expiry import Expiry
-from adapter.sidecar.engine.fast_path import LoneCommits
+from adapter.sidecar.engine.fast_path import FastPath
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.engine.groups import Groups
-from adapter.sidecar.engine.handover import Ownership
+from adapter.sidecar.engine.handover import Handover
 from adapter.sidecar.engine.meta_watch import MetaWatch
 from adapter.sidecar.engine.policies import Router, WriteThrough
 from adapter.sidecar.engine.reads import OffsetReader
@@ -32,18 +32,18 @@ from adapter.sidecar.engine.resets import Resets
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 
 @dataclass(frozen=True)
 class Core:
     """The parts, composed along the path of a commit."""
 
-    cache: OffsetCache
+    store: LocalStore
     dirty: DirtyKeys
     committer: Committer
     commits: Router
-    lone: LoneCommits
+    lone: FastPath
     bounds: ReportedBounds
     broker_log: BrokerLog
     meta: MetaClient
@@ -53,7 +53,7 @@ class Core:
     resets: Resets
     reader: OffsetReader
     flusher: Flusher
-    ownership: Ownership
+    ownership: Handover
     recovery: Recovery
     meta_watch: MetaWatch
     expiry: Expiry
@@ -64,21 +64,21 @@ class Core:
 
 
 class Opening(Protocol):
-    """How a local store is opened; raises what `OffsetCache.open` raises."""
+    """How a local store is opened; raises what `LocalStore.open` raises."""
 
-    async def __call__(self, config: AdapterConfig, *, only: bytes | None) -> OffsetCache:
+    async def __call__(self, config: AdapterConfig, *, only: bytes | None) -> LocalStore:
         """Open it, or make it; with `only` none but the one that has this `store_id`."""
 
 
-async def open_cache(config: AdapterConfig, *, only: bytes | None) -> OffsetCache:
+async def open_store(config: AdapterConfig, *, only: bytes | None) -> LocalStore:
     """Open the local store in a worker thread: a replay of its WAL may take a while."""
-    return await anyio.to_thread.run_sync(partial(OffsetCache.open, config.cache.path, config.cache.wal_sync, only=only))
+    return await anyio.to_thread.run_sync(partial(LocalStore.open, config.store.path, config.store.wal_sync, only=only))
 
 
 @asynccontextmanager
 async def running_core(
     config: AdapterConfig,
-    cache: OffsetCache,
+    store: LocalStore,
     meta: MetaClient,
     metrics: AdapterMetrics,
     broker_log: BrokerLog,
@@ -92,18 +92,18 @@ async def running_core(
     dirty = DirtyKeys()
     bounds = ReportedBounds()
     journal.sees(bounds)
-    committer = Committer(cache, dirty, clocks.monotonic, journal)
-    loader = GroupLoader(cache, committer, meta)
-    write_through = WriteThrough(committer, cache, meta, metrics, journal)
-    flusher = Flusher(config.flush, cache, dirty, committer, meta, metrics, clocks, journal)
-    recovery = Recovery(cache, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
+    committer = Committer(store, dirty, clocks.monotonic, journal)
+    loader = GroupLoader(store, committer, meta)
+    write_through = WriteThrough(committer, store, meta, metrics, journal)
+    flusher = Flusher(config.flush, store, dirty, committer, meta, metrics, clocks, journal)
+    recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
-    groups = Groups(cache, dirty, large)
+    groups = Groups(store, dirty, large)
     commits = Router(config, loader, committer, write_through)
-    reader = OffsetReader(cache, loader, large)
-    broadcasts = Broadcasts(config.expiry, cache, groups, loader, reader, commits, clocks.now_ms)
+    reader = OffsetReader(store, loader, large)
+    broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, commits, clocks.now_ms)
     expiry = Expiry(
-        config.expiry, cache, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
+        config.expiry, store, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
     )
     try:
         async with anyio.create_task_group() as tasks:
@@ -111,14 +111,14 @@ async def running_core(
             tasks.start_soon(loader.run, name="loader")
             tasks.start_soon(write_through.run, name="write_through")
             tasks.start_soon(broadcasts.run, name="broadcasts")
-            tasks.start_soon(cache.watch, name="cache.watch")
-            tasks.start_soon(cache.run_sync, config.flush.interval_ms / 1000, name="cache.sync")
+            tasks.start_soon(store.watch, name="store.watch")
+            tasks.start_soon(store.run_sync, config.flush.interval_ms / 1000, name="store.sync")
             yield Core(
-                cache=cache,
+                store=store,
                 dirty=dirty,
                 committer=committer,
                 commits=commits,
-                lone=LoneCommits(cache, dirty, possible=commits.at_once, clock=clocks.monotonic),
+                lone=FastPath(store, dirty, possible=commits.at_once, clock=clocks.monotonic),
                 bounds=bounds,
                 broker_log=broker_log,
                 meta=meta,
@@ -126,13 +126,13 @@ async def running_core(
                 groups=groups,
                 broadcasts=broadcasts,
                 resets=Resets(
-                    cache, committer, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms, journal
+                    store, committer, flusher, loader, meta, write_through, bounds, broker_log, metrics, clocks.now_ms, journal
                 ),
                 reader=reader,
                 flusher=flusher,
-                ownership=Ownership(cache, dirty, committer, flusher, large),
+                ownership=Handover(store, dirty, committer, flusher, large),
                 recovery=recovery,
-                meta_watch=MetaWatch(config.broker, config.cache.path, cache, flusher, recovery, meta),
+                meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, meta),
                 expiry=expiry,
                 large=large,
                 admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),
@@ -142,4 +142,4 @@ async def running_core(
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            await cache.apart(cache.close)
+            await store.apart(store.close)

@@ -26,7 +26,7 @@ from adapter.sidecar.engine.groups import PAGE_KEYS, GroupRow, Groups
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class Expiry:
     def __init__(
         self,
         section: ExpirySection,
-        cache: OffsetCache,
+        store: LocalStore,
         dirty: DirtyKeys,
         groups: Groups,
         broadcasts: Broadcasts,
@@ -61,7 +61,7 @@ class Expiry:
         self._retention_ms = section.retention_hours * HOUR_MS
         self._broadcast_ms = section.broadcast_seconds * 1000
         self._interval_s = section.interval_ms / 1000
-        self._cache = cache
+        self._store = store
         self._dirty = dirty
         self._groups = groups
         self._broadcasts = broadcasts
@@ -182,7 +182,7 @@ class Expiry:
         """The records of a group, a page at a time; True with the last one."""
         after: OffsetKey | None = None
         while True:
-            page = await self._cache.page(PAGE_KEYS, prefix=group_prefix(group), after=after)
+            page = await self._store.page(PAGE_KEYS, prefix=group_prefix(group), after=after)
             last = len(page) < PAGE_KEYS
             yield page, last
             if last:

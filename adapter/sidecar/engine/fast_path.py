@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from adapter.model.records import DEFAULT_NAMESPACE, Held
 from adapter.rpc import offsets_pb
 from adapter.sidecar.engine.dirty import DirtyKeys
-from adapter.sidecar.storage.store import OffsetCache
-from adapter.sidecar.storage.write_batch import Forward
+from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.storage.write_batch import FastWriteBatch
 
 Run = Sequence[offsets_pb.CommitOffsetsRequest]  # in the order in which they count
 _FRAMING = 9  # bytes of a request with one name each, beside the names and the offset
@@ -19,13 +19,13 @@ _FRAMING = 9  # bytes of a request with one name each, beside the names and the 
 Staged = tuple[tuple[str, str], str, Held]
 
 
-class LoneCommits:
+class FastPath:
     """`possible` is False where a commit waits for a sync or for the Meta Service."""
 
     def __init__(
-        self, cache: OffsetCache, dirty: DirtyKeys, *, possible: bool, clock: Callable[[], float] = time.monotonic
+        self, store: LocalStore, dirty: DirtyKeys, *, possible: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._cache = cache
+        self._store = store
         self._dirty = dirty
         self._possible = possible
         self._clock = clock
@@ -38,12 +38,12 @@ class LoneCommits:
         """
         if not self._possible:
             return [0] * len(runs)
-        forward = self._cache.forward()
+        forward = self._store.forward()
         staged: list[Staged] = []
         try:
             counts = [self._stage_run(forward, staged, run, now_ms) for run in runs]
             if staged:
-                self._cache.write_forward(forward)
+                self._store.write_forward(forward)
         except BaseException:
             forward.undo()
             raise
@@ -52,20 +52,22 @@ class LoneCommits:
             self._dirty.add_one(name, shard, after, now)
         return counts
 
-    def _stage_run(self, forward: Forward, staged: list[Staged], run: Run, now_ms: int) -> int:
+    def _stage_run(self, forward: FastWriteBatch, staged: list[Staged], run: Run, now_ms: int) -> int:
         for count, request in enumerate(run):
             if not self._stage(forward, staged, request, now_ms):
                 return count
         return len(run)
 
-    def _stage(self, forward: Forward, staged: list[Staged], request: offsets_pb.CommitOffsetsRequest, now_ms: int) -> bool:
+    def _stage(
+        self, forward: FastWriteBatch, staged: list[Staged], request: offsets_pb.CommitOffsetsRequest, now_ms: int
+    ) -> bool:
         groups = request.groups
         if len(groups) != 1 or len(shards := groups[0].shards) != 1:
             return False
         group, item = groups[0], shards[0]
         name = (group.namespace or DEFAULT_NAMESPACE, group.group)
         shard, offset = item.shard, item.offset
-        held = self._cache.held(name)
+        held = self._store.held(name)
         before = held.get(shard)
         if before is None:
             return False

@@ -29,7 +29,7 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Flusher:
     def __init__(
         self,
         section: FlushSection,
-        cache: OffsetCache,
+        store: LocalStore,
         dirty: DirtyKeys,
         committer: Committer,
         meta: MetaClient,
@@ -64,7 +64,7 @@ class Flusher:
         journal: Journal = NO_JOURNAL,
     ) -> None:
         self._section = section
-        self._cache = cache
+        self._store = store
         self._dirty = dirty
         self._committer = committer
         self._meta = meta
@@ -90,8 +90,8 @@ class Flusher:
     def covered_seq(self) -> int:
         """The newest write up to which the Meta Service has everything, or gets it with the save under way. Rather too low."""
         if self.tracks_all and not self._dirty:
-            return self._cache.seq
-        return max(self._cache.flushed_seq, self._carried if self.tracks_all else 0)
+            return self._store.seq
+        return max(self._store.flushed_seq, self._carried if self.tracks_all else 0)
 
     async def run(self) -> None:
         """Flush once per interval; after a failure back off, always with the values that are newest by then."""
@@ -122,7 +122,7 @@ class Flusher:
                 self._aside_until = 0.0
             if not self._dirty.waiting:
                 return 0
-            seq = self._cache.seq
+            seq = self._store.seq
             batch = self._dirty.take()
             outcome = _Outcome()
             started = self._clock()
@@ -201,7 +201,7 @@ class Flusher:
                 await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
 
     async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome, *, adopt: bool) -> None:
-        """Take each answer in. What stands there and not here is brought into the cache: only then it is acknowledged."""
+        """Take each answer in. What stands there and not here is brought into the store: only then it is acknowledged."""
         self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.others))
         for runs in chunk.without(results.others, AT_ONCE):
             await self._acknowledge_runs(runs, outcome, adopt=adopt)
@@ -295,7 +295,7 @@ class Flusher:
         if outcome.unanswered:
             self._metrics.flush_failed()
         if self.tracks_all:
-            self._cache.flushed_seq = max(self._cache.flushed_seq, self._covers(seq))
+            self._store.flushed_seq = max(self._store.flushed_seq, self._covers(seq))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()
         self._metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 Done = Callable[[int, AdapterError | None], None]
 
 
-class Turn:
+class GroupCommit:
     """Collects what comes, until the event loop's turn ends."""
 
     def __init__(self, core: Callable[[], "Core"], metrics: AdapterMetrics, refused: Callable[[AdapterError], None]) -> None:

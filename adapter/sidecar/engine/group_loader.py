@@ -11,12 +11,12 @@ import structlog
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, TimedOutError
 from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
-from adapter.runtime.coalescing import Combiner
+from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Columns, Commit, Load
 from adapter.sidecar.engine.committer import Committer
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 LOAD_GROUPS = 256  # groups fetched by one call
 
@@ -57,20 +57,20 @@ def _in_parts(wanted: Wanted) -> Iterator[Wanted]:
 
 
 class GroupLoader:
-    """Brings groups, or named keys, from the Meta Service into the cache. Concurrent loads share calls.
+    """Brings groups, or named keys, from the Meta Service into the store. Concurrent loads share calls.
 
     A group that does not fit into one page is large: for a commit only the keys are loaded that it has. What a load has adopted
     before it failed stays: it is merged.
     """
 
-    def __init__(self, cache: OffsetCache, committer: Committer, meta: MetaClient) -> None:
-        self._cache = cache
+    def __init__(self, store: LocalStore, committer: Committer, meta: MetaClient) -> None:
+        self._store = store
         self._committer = committer
         self._meta = meta
         self._large: set[GroupKey] = set()
-        self._for_commits: Combiner[Wanted, None] = Combiner(self._load_for_commits, max_items=LOAD_GROUPS)
-        self._for_reads: Combiner[Wanted, bool] = Combiner(self._load_for_reads, max_items=LOAD_GROUPS)
-        self._large_loads: Combiner[GroupKey, None] = Combiner(self._load_large, max_items=LOAD_GROUPS)
+        self._for_commits: Coalescer[Wanted, None] = Coalescer(self._load_for_commits, max_items=LOAD_GROUPS)
+        self._for_reads: Coalescer[Wanted, bool] = Coalescer(self._load_for_reads, max_items=LOAD_GROUPS)
+        self._large_loads: Coalescer[GroupKey, None] = Coalescer(self._load_large, max_items=LOAD_GROUPS)
 
     async def run(self) -> None:
         """Serve loads until cancelled."""
@@ -83,11 +83,11 @@ class GroupLoader:
         return group in self._committer.loaded.groups
 
     async def load(self, group: GroupKey) -> None:
-        """Merge the Meta Service's values of the group into the cache, for a read. See `load_wanted`."""
+        """Merge the Meta Service's values of the group into the store, for a read. See `load_wanted`."""
         await self.load_wanted([Wanted(group, ())])
 
     async def load_wanted(self, wanted: Sequence[Wanted]) -> None:
-        """Merge the Meta Service's values of whole groups, and of exactly the shards that are named, into the cache, for a read.
+        """Merge the Meta Service's values of whole groups, and of exactly the shards that are named, into the store, for a read.
 
         Raises MetaUnavailableError, and ContendedError when keys keep being removed meanwhile.
         """
@@ -137,7 +137,7 @@ class GroupLoader:
         loaded = columns.group in self._committer.loaded.groups
         if not columns.epochs and loaded:
             return
-        held = self._cache.hold_all(columns.group, columns.shards)
+        held = self._store.hold_all(columns.group, columns.shards)
         absent = self._committer.loaded.absent
         for shard, epoch in zip(columns.shards, columns.epochs or repeat(0), strict=False):
             found = held[shard][0]
@@ -150,7 +150,7 @@ class GroupLoader:
     def _must_load(self, key: OffsetKey, epoch: int) -> bool:
         if key.group_key in self._committer.loaded.groups and not epoch:
             return False
-        standing = self._cache.get(key)
+        standing = self._store.get(key)
         if standing is None:
             return bool(epoch) or not self._committer.loaded.knows_absent(key)
         return epoch > standing.epoch
@@ -191,7 +191,7 @@ class GroupLoader:
             # Of a key that is here an absence says nothing: its own flush may be under way.
             news: list[tuple[OffsetKey, OffsetRecord | None]] = []
             async for some in in_slices(keys):
-                news += [(key, found.get(key)) for key in some if key in found or self._cache.get(key) is None]
+                news += [(key, found.get(key)) for key in some if key in found or self._store.get(key) is None]
             await self._adopt((), news, forgets)
 
         await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)

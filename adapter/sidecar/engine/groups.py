@@ -1,4 +1,4 @@
-"""The groups that have local offsets, in key order: pages of the cache, grouped. Holds one row per group, never all keys."""
+"""The groups that have local offsets, in key order: pages of the store, grouped. Holds one row per group, never all keys."""
 
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +14,7 @@ from adapter.model.records import GroupKey, OffsetKey
 from adapter.runtime.large_calls import SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.dirty import DirtyKeys
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 
 PAGE_KEYS = 2_000
@@ -91,17 +91,17 @@ class _Counting:
 
 
 class Groups:
-    """Lists groups by reading the cache once, a page of keys at a time."""
+    """Lists groups by reading the store once, a page of keys at a time."""
 
-    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, large: LargeCalls) -> None:
-        self._cache = cache
+    def __init__(self, store: LocalStore, dirty: DirtyKeys, large: LargeCalls) -> None:
+        self._store = store
         self._dirty = dirty
         self._large = large
 
     async def rows(self, prefix: bytes = b"", after: OffsetKey | None = None) -> AsyncIterator[GroupRow]:
         """The groups below `prefix` whose keys are behind `after`."""
         row: GroupRow | None = None
-        while page := await self._cache.page(PAGE_KEYS, prefix=prefix, after=after):
+        while page := await self._store.page(PAGE_KEYS, prefix=prefix, after=after):
             for at in range(0, len(page), SLICE_ROWS):
                 *done, row = self._counted(row, page[at : at + SLICE_ROWS])
                 for each in done:
@@ -129,7 +129,7 @@ class Groups:
         rows: list[GroupRow] = []
         row, after = (begun.row, OffsetKey(*begun.row.group, begun.shard)) if begun else (None, _behind(token))
         for _ in range(MAX_VISITED // SLICE_ROWS):
-            found = self._cache.first(SLICE_ROWS, prefix=prefix, after=after)
+            found = self._store.first(SLICE_ROWS, prefix=prefix, after=after)
             done = self._counted(row, found)
             if len(rows) + len(done) > size:
                 rows += done[: size - len(rows)]
@@ -160,7 +160,7 @@ class Groups:
         length, after = len(first) + 1, None
         while True:
             heads = [pack_names(namespace) + bytes((longer,)) + first for longer in range(length, NAME_MAX_BYTES + 1)]
-            page = await self._cache.apart(partial(self._first_below, heads, after))
+            page = await self._store.apart(partial(self._first_below, heads, after))
             for stored in page:
                 yield stored
             if len(page) < PAGE_KEYS:
@@ -170,7 +170,7 @@ class Groups:
 
     def _first_below(self, heads: Sequence[bytes], after: OffsetKey | None) -> list[Stored]:
         """A page of the records below some prefixes, of which `after` is below the first."""
-        found = (stored for at, head in enumerate(heads) for stored in self._cache.scan(head, None if at else after))
+        found = (stored for at, head in enumerate(heads) for stored in self._store.scan(head, None if at else after))
         return list(islice(found, PAGE_KEYS))
 
 

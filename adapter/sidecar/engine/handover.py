@@ -13,16 +13,16 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left alone
 
 
-class Ownership:
+class Handover:
     """Persists and removes keys; never removes one that the Meta Service does not have."""
 
-    def __init__(self, cache: OffsetCache, dirty: DirtyKeys, committer: Committer, flusher: Flusher, large: LargeCalls) -> None:
-        self._cache = cache
+    def __init__(self, store: LocalStore, dirty: DirtyKeys, committer: Committer, flusher: Flusher, large: LargeCalls) -> None:
+        self._store = store
         self._dirty = dirty
         self._committer = committer
         self._flusher = flusher
@@ -89,7 +89,7 @@ class Ownership:
         for at in range(0, len(part.shards), SLICE_ROWS):
             yield [OffsetKey(*part.group, shard) for shard in part.shards[at : at + SLICE_ROWS]]
         after: OffsetKey | None = None
-        while not part.shards and (page := self._cache.first(SLICE_ROWS, prefix=group_prefix(part.group), after=after)):
+        while not part.shards and (page := self._store.first(SLICE_ROWS, prefix=group_prefix(part.group), after=after)):
             yield [stored.key for stored in page]
             after = page[-1].key
 

@@ -13,12 +13,12 @@ import structlog
 
 from adapter.errors import AdapterError, RefusedError, UnknownCallError
 from adapter.meta.client import MetaClient
-from adapter.model.records import LocalStore
+from adapter.model.records import StoreReport
 from adapter.runtime.backoff import jitter
 from adapter.runtime.retry import retrying
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.recovery import Recovery
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
@@ -31,11 +31,11 @@ class MetaWatch:
     """One local store as one Meta Service knows it."""
 
     def __init__(
-        self, broker: str, path: Path, cache: OffsetCache, flusher: Flusher, recovery: Recovery, meta: MetaClient
+        self, broker: str, path: Path, store: LocalStore, flusher: Flusher, recovery: Recovery, meta: MetaClient
     ) -> None:
         self._broker = broker
         self._path = str(path.absolute())
-        self._cache = cache
+        self._store = store
         self._flusher = flusher
         self._recovery = recovery
         self._meta = meta
@@ -44,11 +44,11 @@ class MetaWatch:
         self._others: set[bytes] = set()  # stores that were told of in place of this one
         self._handled = meta.told.less  # comparisons that began before are covered by the recovery
         self._refused = ""
-        meta.told.store = self.store
+        meta.told.store = self.local
 
-    def store(self) -> LocalStore:
+    def local(self) -> StoreReport:
         """The local store as it is told."""
-        return LocalStore(self._broker, self._path, self._cache.store_id, self._flusher.covered_seq)
+        return StoreReport(self._broker, self._path, self._store.store_id, self._flusher.covered_seq)
 
     async def recover(self) -> None:
         """Find out what the Meta Service remembers of this store, then compare all keys. Call it again when it raised."""
@@ -82,9 +82,9 @@ class MetaWatch:
 
         What is asked first tells nothing: if its answer got lost, it would hide from the next one what was forgotten there.
         """
-        store = self.store()
+        local = self.local()
         try:
-            known = await self._report(store._replace(flushed_seq=0))
+            known = await self._report(local._replace(flushed_seq=0))
         except RefusedError as error:
             self._refused_by(error)
             return
@@ -92,17 +92,17 @@ class MetaWatch:
         if known is None:
             if told_seq:
                 self._lost("remembers nothing of this broker's store any more")
-        elif known.store_id != store.store_id:
+        elif known.store_id != local.store_id:
             await self._replace(known)
         else:
             self._told_seq = known.flushed_seq
             if known.flushed_seq < told_seq:
                 self._lost(f"remembers the write {known.flushed_seq} of this broker's store, and had acknowledged {told_seq}")
-        if self._told_seq < store.flushed_seq:
-            await self._report(store)
-            self._told_seq = store.flushed_seq
+        if self._told_seq < local.flushed_seq:
+            await self._report(local)
+            self._told_seq = local.flushed_seq
 
-    async def _report(self, store: LocalStore, replaces: bytes = b"") -> LocalStore | None:
+    async def _report(self, store: StoreReport, replaces: bytes = b"") -> StoreReport | None:
         known = await self._meta.report_store(store, replaces)
         return known.store if known else None
 
@@ -114,33 +114,33 @@ class MetaWatch:
         self._refused = str(error)
 
     async def _identify(self) -> None:
-        store = self.store()
-        known = await self._report(store)
-        if known and known.store_id != store.store_id:
-            await self._cache.note_loss(
+        local = self.local()
+        known = await self._report(local)
+        if known and known.store_id != local.store_id:
+            await self._store.note_loss(
                 max(known.flushed_seq, 1),
                 f"the Meta Service remembers another store here, {known.store_id.hex()}, for the broker {self._broker}: "
                 "this one was made anew, or the disk of that one is not mounted",
             )
-            await self._report(store, known.store_id)
-        elif known and known.flushed_seq > self._cache.seq:
-            await self._cache.note_loss(
-                known.flushed_seq - self._cache.seq,
-                f"the Meta Service has the write {known.flushed_seq} of this store, whose newest is {self._cache.seq}: "
+            await self._report(local, known.store_id)
+        elif known and known.flushed_seq > self._store.seq:
+            await self._store.note_loss(
+                known.flushed_seq - self._store.seq,
+                f"the Meta Service has the write {known.flushed_seq} of this store, whose newest is {self._store.seq}: "
                 "it was put back from an older copy",
                 known.flushed_seq,
             )
-        self._told_seq = store.flushed_seq
+        self._told_seq = local.flushed_seq
 
-    async def _replace(self, known: LocalStore) -> None:
+    async def _replace(self, known: StoreReport) -> None:
         """Take the place of a store that is told of under this broker and path, while this one is open."""
         if known.store_id not in self._others:
             self._others.add(known.store_id)
             self._lost(
                 f"remembers another store of this broker, {known.store_id.hex()}: it was restored from a backup, "
-                "or another adapter has the same `broker` and `cache.path`"
+                "or another adapter has the same `broker` and `store.path`"
             )
-        await self._report(self.store(), known.store_id)
+        await self._report(self.local(), known.store_id)
 
     def _lost(self, why: str) -> None:
         self._meta.told.lost(f"{self._meta.endpoint}: {why}")

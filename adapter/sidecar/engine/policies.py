@@ -21,18 +21,18 @@ from adapter.model.records import (
     Status,
     resolve,
 )
-from adapter.runtime.coalescing import Combiner
+from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.large_calls import Room
 from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.changes import Commit, Reconcile, Standing
-from adapter.sidecar.engine.commit_rules import goes_back, place
+from adapter.sidecar.engine.commit_rules import decide_commit, goes_back
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 MAX_CALLERS = 1_024  # that share one save
 MAX_SHARED = 5_000  # offsets of one save, unless one caller alone has more: each goes into one message
@@ -63,17 +63,17 @@ class WriteThrough:
     def __init__(
         self,
         committer: Committer,
-        cache: OffsetCache,
+        store: LocalStore,
         meta: MetaClient,
         metrics: AdapterMetrics,
         journal: Journal = NO_JOURNAL,
     ) -> None:
         self._committer = committer
-        self._cache = cache
+        self._store = store
         self._meta = meta
         self._metrics = metrics
         self._journal = journal
-        self._combiner: Combiner[Commit, list[Standing]] = Combiner(
+        self._combiner: Coalescer[Commit, list[Standing]] = Coalescer(
             self._save, max_items=MAX_CALLERS, weight=_size, max_weight=MAX_SHARED
         )
         self.run = self._combiner.run
@@ -129,15 +129,15 @@ class WriteThrough:
             for (key, record, _), outcome in zip(entries, outcomes, strict=True)
             if record.epoch > FIRST_EPOCH
             and outcome.status is Status.APPLIED
-            and (before := self._cache.get(key))
+            and (before := self._store.get(key))
             and goes_back(before, record)
         ]
 
     def _place(
         self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], mode: CommitMode
     ) -> OffsetRecord:
-        standing = offers[key] if key in offers else self._cache.get(key)
-        return place(key, offered, standing, mode, self._committer.loaded)
+        standing = offers[key] if key in offers else self._store.get(key)
+        return decide_commit(key, offered, standing, mode, self._committer.loaded)
 
 
 class Router:
@@ -151,9 +151,9 @@ class Router:
         self._write_back = WriteBack(committer)
         self._write_through = write_through
         self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
-        self._all_cached = config.mode == "cached" and not config.policy
+        self._all_write_back = config.mode == "write_back" and not config.policy
         # Commits of loaded groups wait for nothing.
-        self.at_once = self._all_cached and not committer.syncs_each
+        self.at_once = self._all_write_back and not committer.syncs_each
 
     def commit_at_once(self, commit: Commit) -> list[Standing] | None:
         """Commit a batch for which nothing has to be awaited, as most are; None when something has to."""
@@ -167,11 +167,11 @@ class Router:
 
     def writes_through(self, group: GroupKey) -> bool:
         """True for a group whose commits wait for the Meta Service."""
-        return not self._all_cached and self._mode_of(*group) == "write_through"
+        return not self._all_write_back and self._mode_of(*group) == "write_through"
 
     async def commit(self, commit: Commit) -> list[Standing]:
         """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail."""
-        if self._all_cached:
+        if self._all_write_back:
             return await self._write_back.commit(commit)
         standing: list[Standing] = []
         for policy, through in ((self._write_through, True), (self._write_back, False)):

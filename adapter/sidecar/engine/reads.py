@@ -1,4 +1,4 @@
-"""Reads: from the cache, from the Meta Service, and the group loads that teach the cache a key's epoch."""
+"""Reads: from the store, from the Meta Service, and the group loads that teach the store a key's epoch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -10,7 +10,7 @@ from adapter.model.records import OffsetKey, OffsetRecord, ReadMode
 from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
 from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 R = TypeVar("R")
 
@@ -21,8 +21,8 @@ GROUP_ROWS = 5  # that looking for a group takes as long as
 class OffsetReader:
     """Answers reads in the three modes."""
 
-    def __init__(self, cache: OffsetCache, loader: GroupLoader, large: LargeCalls) -> None:
-        self._cache = cache
+    def __init__(self, store: LocalStore, loader: GroupLoader, large: LargeCalls) -> None:
+        self._store = store
         self._loader = loader
         self._large = large
         self.recovered = False
@@ -82,7 +82,7 @@ class OffsetReader:
     async def _must_ask(self, wanted: Wanted, mode: ReadMode) -> bool:
         if mode is ReadMode.STORE:
             return True
-        if mode is ReadMode.MEMORY and self._cache.loss is None:
+        if mode is ReadMode.MEMORY and self._store.loss is None:
             return False
         # After a loss even MEMORY asks for what is absent: it may be absent because it was lost.
         if not wanted.shards:
@@ -90,7 +90,7 @@ class OffsetReader:
         for at in range(0, len(wanted.shards), SLICE_ROWS):
             if at:
                 await others()
-            if any(self._cache.get(OffsetKey(*wanted.group, shard)) is None for shard in wanted.shards[at : at + SLICE_ROWS]):
+            if any(self._store.get(OffsetKey(*wanted.group, shard)) is None for shard in wanted.shards[at : at + SLICE_ROWS]):
                 return True
         return False
 
@@ -106,10 +106,10 @@ class OffsetReader:
             while not done:
                 if part.shards:
                     keys = [OffsetKey(*part.group, shard) for shard in islice(names, room)]
-                    rows += [(key, record) for key in keys if (record := self._cache.get(key)) is not None]
+                    rows += [(key, record) for key in keys if (record := self._store.get(key)) is not None]
                     looked_at = len(keys)
                 else:
-                    page = self._cache.first(room, prefix=group_prefix(part.group), after=after)
+                    page = self._store.first(room, prefix=group_prefix(part.group), after=after)
                     rows += [(key, record) for key, record, _ in page]
                     looked_at = len(page)
                     after = page[-1].key if page else None

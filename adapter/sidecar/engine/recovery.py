@@ -19,7 +19,7 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.comparison import LocalKeys, Piece, Source, WholeGroups
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 
 log = structlog.get_logger(__name__)
@@ -46,7 +46,7 @@ class Recovery:
 
     def __init__(
         self,
-        cache: OffsetCache,
+        store: LocalStore,
         dirty: DirtyKeys,
         committer: Committer,
         flusher: Flusher,
@@ -55,7 +55,7 @@ class Recovery:
         batch_keys: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cache = cache
+        self._store = store
         self._dirty = dirty
         self._committer = committer
         self._flusher = flusher
@@ -64,15 +64,15 @@ class Recovery:
         self._batch_keys = batch_keys
         self._source: Source | None = None
         self._push_from = 0.0
-        self.report = RecoveryReport(of=cache.keys)
+        self.report = RecoveryReport(of=store.keys)
 
     def again(self) -> None:
         """Begin anew with all keys: the Meta Service holds less than it acknowledged, so nothing counts as flushed (3)."""
         self._source = None
         self._push_from = 0.0
-        self.report = RecoveryReport(of=self._cache.keys)
+        self.report = RecoveryReport(of=self._store.keys)
         self._flusher.tracks_all = False
-        self._cache.forget_flushed()
+        self._store.forget_flushed()
 
     async def run(self) -> RecoveryReport:
         """Compare from the last finished batch to the end.
@@ -98,8 +98,8 @@ class Recovery:
         return self.report
 
     def _beginning(self) -> Source:
-        source = WholeGroups if self._cache.loss_at_open else LocalKeys
-        return source(self._cache, self._meta, self._batch_keys, lambda: self._committer.loaded.forgets)
+        source = WholeGroups if self._store.loss_at_open else LocalKeys
+        return source(self._store, self._meta, self._batch_keys, lambda: self._committer.loaded.forgets)
 
     async def _compare_all(self) -> None:
         told_at = self._clock()
@@ -117,15 +117,15 @@ class Recovery:
 
     async def mark_unflushed(self) -> None:
         """Mark dirty what a former process left unflushed, for a stop or a degraded start that cannot wait for the comparison."""
-        flushed_seq = self._cache.flushed_seq
-        if flushed_seq >= self._cache.seq:
+        flushed_seq = self._store.flushed_seq
+        if flushed_seq >= self._store.seq:
             return
 
         def read() -> list[Stored]:
-            return [stored for stored in self._cache.scan() if stored.seq > flushed_seq]
+            return [stored for stored in self._store.scan() if stored.seq > flushed_seq]
 
-        for key, _, seq in await self._cache.apart(read):
-            held = self._cache.hold(key)
+        for key, _, seq in await self._store.apart(read):
+            held = self._store.hold(key)
             # Not what was committed, flushed or adopted while the scan ran.
             if key not in self._dirty and held and held[1] == seq:
                 self._dirty.add(key.group_key, {key.shard: held}, self._clock())
@@ -147,13 +147,13 @@ class Recovery:
         # Of whole groups: what was lost here.
         lost: list[tuple[OffsetKey, OffsetRecord | None]] = []
         async for rows in in_slices(list(remote.items())):
-            lost += [(key, found) for key, found in rows if self._cache.get(key) is None]
+            lost += [(key, found) for key, found in rows if self._store.get(key) is None]
         # Refused when a key was removed meanwhile: what was fetched may be older than what was flushed and forgotten.
         async for entries in in_slices([*differing, *lost]):
             self._committer.apply(Load((), entries, piece.forgets))
         await self._committer.submit(Load((), (), piece.forgets))
         self.report.compared += len(piece.local)
-        self.report.of = max(self._cache.keys, self.report.compared)
+        self.report.of = max(self._store.keys, self.report.compared)
         self.report.equal += len(piece.local) - len(differing)
         self.report.adopted += len(differing) - len(pushed) + len(lost)
         if pushed:
@@ -183,5 +183,5 @@ class Recovery:
         return self._dirty.is_refused(key) or self._dirty.is_aside(key)
 
     def _went_on(self, key: OffsetKey, record: OffsetRecord) -> bool:
-        now = self._cache.get(key)
+        now = self._store.get(key)
         return now is not None and now.position > (record.epoch or now.epoch, record.offset)

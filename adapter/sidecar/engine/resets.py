@@ -44,7 +44,7 @@ from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 
 SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
@@ -79,7 +79,7 @@ class Resets:
 
     def __init__(
         self,
-        cache: OffsetCache,
+        store: LocalStore,
         committer: Committer,
         flusher: Flusher,
         loader: GroupLoader,
@@ -91,7 +91,7 @@ class Resets:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         journal: Journal = NO_JOURNAL,
     ) -> None:
-        self._cache = cache
+        self._store = store
         self._committer = committer
         self._flusher = flusher
         self._loader = loader
@@ -202,7 +202,7 @@ class Resets:
         )
         before: dict[OffsetKey, OffsetRecord | None] = {}
         async for some in in_slices(commit.entries):
-            before.update((key, self._cache.get(key)) for key, _ in some)
+            before.update((key, self._store.get(key)) for key, _ in some)
         after = {key: decide(offered, before[key], commit.mode) for key, offered in commit.entries}
         if execute:
             # Most of what is imported once more stands already.
@@ -321,12 +321,12 @@ class Resets:
         standing: dict[OffsetKey, OffsetRecord] = {}
         if wanted.shards:
             async for keys in in_slices(wanted.keys):
-                standing.update((key, record) for key in keys if (record := self._cache.get(key)) is not None)
+                standing.update((key, record) for key in keys if (record := self._store.get(key)) is not None)
             if not all(key in standing and standing[key].live for key in wanted.keys):
                 standing = await self._some_others(wanted.group) | standing
         else:
             after: OffsetKey | None = None
-            while page := self._cache.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after):
+            while page := self._store.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after):
                 standing.update((key, record) for key, record, _ in page if not is_deleted(record))
                 _check_size(wanted.group, len(standing))
                 after = page[-1].key
@@ -347,7 +347,7 @@ class Resets:
     async def _some_others(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
         """Records of a group, here and in the Meta Service: who names a shard that has no offset is told which ones have."""
         there = await self._meta.groups_page([group])
-        here = self._cache.first(SLICE_ROWS, prefix=group_prefix(group))
+        here = self._store.first(SLICE_ROWS, prefix=group_prefix(group))
         return dict(there.entries) | {stored.key: stored.record for stored in here}
 
     def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""What the cache needs of a disk: a store of bytes, a watermark outside it, and the mark of who has it open.
+"""What the store needs of a disk: a store of bytes, a watermark outside it, and the mark of who has it open.
 
 RocksDB does it here; the model test passes in a simulated one. Promises what `Disk` says of a kill and of a power cut; knows
 nothing of records.

@@ -11,7 +11,7 @@ from adapter.model.records import GroupKey, Held, OffsetKey
 MAX_KEYS = 100_000  # some 450 bytes each
 
 
-class HotRecords:
+class RecordCache:
     """Some of the store's records."""
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:

@@ -11,13 +11,13 @@ from rocksdict import Rdict
 from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.runtime import rocks
 from adapter.runtime.wording import counted
-from adapter.sidecar.config import CacheSection
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.config import StoreSection
+from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
 
-def repair(section: CacheSection) -> str:
+def repair(section: StoreSection) -> str:
     """Copy the store aside, let RocksDB rebuild it from the files that are intact, and open it; says what is left.
 
     Raises StoreLockedError while an adapter runs, StoreDamagedError when nothing could be rebuilt.
@@ -29,19 +29,19 @@ def repair(section: CacheSection) -> str:
     log.info("repair.copied", to=str(aside))
     database.mkdir(0o700, exist_ok=True)
     rocks.guarded(Rdict.repair, str(database), rocks.options())
-    cache = OffsetCache.open(section.path, section.wal_sync)
+    store = LocalStore.open(section.path, section.wal_sync)
     try:
-        keys = sum(1 for _ in cache.scan())
-        loss = cache.loss
+        keys = sum(1 for _ in store.scan())
+        loss = store.loss
     finally:
-        cache.close()
+        store.close()
     lost = (
         f" Up to {counted(loss.writes, 'acknowledged write')} missing; the start asks the Meta Service for them." if loss else ""
     )
     return f"Repaired: {counted(keys, 'key')} readable.{lost} The damaged store is kept in {aside}."
 
 
-def start_from_meta(section: CacheSection) -> str:
+def start_from_meta(section: StoreSection) -> str:
     """Set the store aside, so that the next start begins empty and reads from the Meta Service what it is asked for."""
     _must_be_free(section.path)
     aside = _aside(section.path)
@@ -55,7 +55,7 @@ def start_from_meta(section: CacheSection) -> str:
 def _must_be_free(path: Path) -> None:
     """Raise StoreDamagedError when there is no store, StoreLockedError while a process has it open."""
     if not path.exists():
-        raise StoreDamagedError(f"{path}: does not exist; cache.path in the configuration names it")
+        raise StoreDamagedError(f"{path}: does not exist; store.path in the configuration names it")
     lock = path / "db" / "LOCK"
     if not lock.exists():
         return

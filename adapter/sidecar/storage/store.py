@@ -21,9 +21,19 @@ from adapter.model.records import STORE_ID_BYTES, Absent, GroupKey, Held, Member
 from adapter.runtime.watermark import Loss
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.storage.disk import ADVICE, Batch, Disk, RocksDisk
-from adapter.sidecar.storage.record_cache import HotRecords
+from adapter.sidecar.storage.record_cache import RecordCache
 from adapter.sidecar.storage.snapshot import Snapshot, Snapshots
-from adapter.sidecar.storage.write_batch import LOSS, STATE, STORE_ID, Forward, State, Stored, Writing, decode_member, member_key
+from adapter.sidecar.storage.write_batch import (
+    LOSS,
+    STATE,
+    STORE_ID,
+    FastWriteBatch,
+    State,
+    Stored,
+    WriteBatch,
+    decode_member,
+    member_key,
+)
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
@@ -32,12 +42,12 @@ _FIRST_KEY = b"\1"  # bookkeeping is below, length-prefixed names are from here 
 WATCH_S = 0.5  # between two looks at the files, and for space on a full disk
 
 
-class OffsetCache:
+class LocalStore:
     """Offsets on a disk, with the bookkeeping that tells what is flushed and whether anything was lost."""
 
     def __init__(self, disk: Disk, wal_sync: WalSync) -> None:
         self._disk = disk
-        self._hot = HotRecords()
+        self._cache = RecordCache()
         self.snapshots = Snapshots()
         self.failure = ""
         self._disk_full = False
@@ -73,20 +83,20 @@ class OffsetCache:
         with contextlib.ExitStack() as undo:
             undo.callback(disk.close)
             try:
-                cache = cls(disk, wal_sync)
+                store = cls(disk, wal_sync)
             except StoreDamagedError as error:
                 raise StoreDamagedError(f"{disk.name}: {error}. {ADVICE}") from error
-            if only is not None and cache.store_id != only:
+            if only is not None and store.store_id != only:
                 raise StorageFailedError(
-                    f"{disk.name}: holds another store ({cache.store_id.hex() or 'a new one'}) than the one that was open "
+                    f"{disk.name}: holds another store ({store.store_id.hex() or 'a new one'}) than the one that was open "
                     f"({only.hex()}); bring that one back, or restart the adapter to go on with this one"
                 )
-            cache._verify()
-            cache._identify()
+            store._verify()
+            store._identify()
             disk.begin(wal_sync)
             undo.pop_all()
-        log.info("cache.opened", path=disk.name, keys=cache.keys, seq=cache.seq, flushed_seq=cache.flushed_seq)
-        return cache
+        log.info("store.opened", path=disk.name, keys=store.keys, seq=store.seq, flushed_seq=store.flushed_seq)
+        return store
 
     def get(self, key: OffsetKey) -> OffsetRecord | None:
         """What stands locally. A tombstone is a record."""
@@ -103,22 +113,22 @@ class OffsetCache:
 
     def hold(self, key: OffsetKey) -> Held | None:
         """The same as it is held in memory, from where it may soon be gone again."""
-        held = self._hot.get(key)
+        held = self._cache.get(key)
         if held is None:
             encoded = encode_key(key)
             value = self._disk.get(encoded)
             if value is not None:
                 held = (decode_record(value), decode_seq(value), encoded)
-                self._hot.update(key.group_key, {key.shard: held})
+                self._cache.update(key.group_key, {key.shard: held})
         return held
 
     def held(self, group: tuple[str, str]) -> dict[str, Held]:
         """Those shards of a group that are in memory; for `Forward.stage`."""
-        return self._hot.of(group)
+        return self._cache.of(group)
 
     def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held | Absent]:
         """What stands under some shards of a group, and maybe under others; those that are not in memory are read together."""
-        held = self._hot.of(group)
+        held = self._cache.of(group)
         missing = [shard for shard in shards if shard not in held]
         if not missing:
             return held
@@ -131,7 +141,7 @@ class OffsetCache:
             else:
                 answer[shard] = found[shard] = (decode_record(value), decode_seq(value), key)
         if found:
-            self._hot.update(group, found)  # of a large group nothing may stay
+            self._cache.update(group, found)  # of a large group nothing may stay
         return answer
 
     def member(self, group: GroupKey) -> Member | None:
@@ -144,14 +154,14 @@ class OffsetCache:
         changes: Mapping[OffsetKey, OffsetRecord | None],
         members: Mapping[GroupKey, Member | None] | None = None,
         forward: Mapping[GroupKey, Mapping[str, Held]] | None = None,
-    ) -> Writing:
+    ) -> WriteBatch:
         """Store records and members, or forget them (None), as one WriteBatch. Returns the records with their write counters.
 
         `forward` are plain records of keys that are not in `changes`: see `Writing.put_forward`. When this returns, a killed
         process loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
         """
         self.check()
-        writing = Writing(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+        writing = WriteBatch(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
         for group, records in (forward or {}).items():
             writing.put_forward(group, records)
         for key, record in changes.items():
@@ -171,12 +181,12 @@ class OffsetCache:
             self._advance_watermark(self.seq)
         return writing
 
-    def forward(self) -> Forward:
+    def forward(self) -> FastWriteBatch:
         """An empty batch for `write_forward`, which has to follow before anything else is written. Raises StorageFailedError."""
         self.check()
-        return Forward(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
+        return FastWriteBatch(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
 
-    def write_forward(self, forward: Forward) -> None:
+    def write_forward(self, forward: FastWriteBatch) -> None:
         """What `write` does, of such a batch. Raises what it does; then it is to be undone."""
         state = forward.finish()
         self._write(forward.batch)
@@ -184,15 +194,15 @@ class OffsetCache:
         if self.wal_sync != "always":
             self._advance_watermark(state.seq)
 
-    def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: Writing) -> None:
+    def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: WriteBatch) -> None:
         """Bring what is in memory to what is stored now."""
         for group, held in writing.forward.items():
-            self._hot.update(group, held)
+            self._cache.update(group, held)
         for key, one in writing.held():
-            self._hot.update(key.group_key, {key.shard: one})
+            self._cache.update(key.group_key, {key.shard: one})
         for key, record in changes.items():
             if record is None:
-                self._hot.discard(key)
+                self._cache.discard(key)
 
     async def sync(self) -> None:
         """Make every write so far survive a power cut.
@@ -329,11 +339,11 @@ class OffsetCache:
                 self.write({})
                 self._disk.finish()
         except (AdapterError, OSError) as error:
-            log.error("cache.close", error=str(error))
+            log.error("store.close", error=str(error))
         try:
             self._disk.close()
         except AdapterError as error:
-            log.error("cache.close", error=str(error))
+            log.error("store.close", error=str(error))
 
     def _verify(self) -> None:
         """Compare the store with its watermark and its digest; raises StoreDamagedError when it cannot be read to the end."""
@@ -377,7 +387,7 @@ class OffsetCache:
         batch.put(STATE, State(self.seq, self.flushed_seq, self._keys, self._digest).encode())
         self._write(batch)
         log.error(
-            "cache.acknowledged_writes_lost",
+            "store.acknowledged_writes_lost",
             writes=writes,
             path=self._disk.name,
             why=why,

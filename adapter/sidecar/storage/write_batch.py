@@ -1,6 +1,6 @@
 """What one WriteBatch of the local store holds: records with their write counters, members, and the store's bookkeeping.
 
-Pure over a `Batch`: nothing is stored before the cache writes it. Never reads the store.
+Pure over a `Batch`: nothing is stored before the store writes it. Never reads the store.
 """
 
 import struct
@@ -59,7 +59,7 @@ def decode_member(value: bytes) -> Member:
     return Member(_MEMBER_FORM.unpack_from(value)[0], value[_MEMBER_FORM.size :].decode())
 
 
-class Writing:
+class WriteBatch:
     """A batch as it grows. `stored` and `forward` are what it holds, each record with the write counter that it gets."""
 
     def __init__(self, batch: Batch, state: State) -> None:
@@ -117,7 +117,7 @@ class Writing:
         return state
 
 
-class Forward:
+class FastWriteBatch:
     """A batch of nothing but plain records that go forward, in fewer steps. What is staged stands in memory at once."""
 
     def __init__(self, batch: Batch, state: State) -> None:

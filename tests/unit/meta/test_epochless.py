@@ -68,4 +68,4 @@ async def test_a_push_that_meets_something_larger_counts_as_adopted(tmp_path: Pa
     meta.faults.append(during(meta, overtake))
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         assert counts(await core.recovery.run()) == (2, 1, 1, 0, 0)
-        assert core.cache.get(A) == record(9)
+        assert core.store.get(A) == record(9)

@@ -27,13 +27,13 @@ from adapter.model.records import (
     EPOCH_MAX,
     GroupKey,
     Held,
-    LocalStore,
     OffsetKey,
     OffsetRecord,
     Run,
     SaveEntry,
     SaveOutcome,
     Status,
+    StoreReport,
     as_first,
 )
 from adapter.rpc import meta_pb
@@ -185,7 +185,7 @@ class PartedEngine(MemoryEngine):
 
     gone: frozenset[str] = frozenset()
 
-    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: LocalStore | None = None) -> list[SaveOutcome]:
+    async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
         """See `Engine`."""
         there = [entry for entry in entries if entry.key.group not in self.gone]
         if entries and not there:
@@ -318,7 +318,7 @@ async def test_unknown_epochs_become_known_here_by_one_flush(tmp_path: Path) -> 
             raised: record(5, 4, committed_at_ms=7),
         }
         assert await meta.standing(plain, labelled, raised) == wanted
-        assert {where: core.cache.get(where) for where in wanted} == wanted
+        assert {where: core.store.get(where) for where in wanted} == wanted
         assert (len(core.dirty), await core.flusher.flush_once()) == (0, 0)
 
 
@@ -335,7 +335,7 @@ async def test_a_commit_during_a_packed_flush_stays_dirty(tmp_path: Path, epoch:
         meta.before = more
         assert await core.flusher.flush_once() == 2
         assert core.dirty.keys() == {key()}
-        assert core.cache.get(key()) == record(6)
+        assert core.store.get(key()) == record(6)
         assert (await meta.standing(key()))[key()].offset == 5
         assert await core.flusher.flush_once() == 1
         assert (await meta.standing(key()))[key()].offset == 6
@@ -355,7 +355,7 @@ async def test_a_delete_and_a_rewind_go_through_a_packed_flush(tmp_path: Path) -
         stands = await meta.standing(key("rewound"), key("deleted"))
         assert stands[key("rewound")].position == (2, 3)
         assert not stands[key("deleted")].live
-        assert core.cache.get(key("deleted")) == stands[key("deleted")]
+        assert core.store.get(key("deleted")) == stands[key("deleted")]
         assert len(core.dirty) == 0
 
 

@@ -27,7 +27,7 @@ from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
@@ -216,11 +216,11 @@ def test_a_flush_that_was_refused_waits_for_as_long_as_it_was_asked_to(tmp_path:
     loop = VirtualLoop()
     meta = OverloadedMeta(loop.time, 3, asked_s=4.0)
     config = adapter_config(tmp_path, flush={"interval_ms": 100, "backoff_max_ms": 200})
-    cache = OffsetCache.over(SimDisk(Platter(), lambda: None), "interval")
+    store = LocalStore.over(SimDisk(Platter(), lambda: None), "interval")
 
     async def main() -> None:
         clocks = Clocks(loop.time)
-        async with running_core(config, cache, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
+        async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
             core.flusher.tracks_all = True
             core.tasks.start_soon(core.flusher.run)
             for offset in range(500):

@@ -65,7 +65,7 @@ def test_a_key_starts_with_the_prefix_of_its_group(found: OffsetKey) -> None:
 
 @given(KEYS)
 def test_no_key_starts_with_a_zero_byte(found: OffsetKey) -> None:
-    """There the cache keeps its own entries."""
+    """There the store keeps its own entries."""
     assert encode_key(found)[0] > 0
 
 

@@ -25,9 +25,9 @@ def fake_java(home: Path, version: str, code: int = 0) -> Path:
     return home
 
 
-def made_elsewhere(cache: Path) -> Path:
+def made_elsewhere(store: Path) -> Path:
     """For another process."""
-    return java_home(NO_JAVA, cache)
+    return java_home(NO_JAVA, store)
 
 
 def test_java_home_is_taken_when_it_is_new_enough(tmp_path: Path) -> None:

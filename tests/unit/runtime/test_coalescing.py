@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from adapter.errors import AdapterError, DiskFullError, InvalidInputError, NotReadyError
-from adapter.runtime.coalescing import Combiner
+from adapter.runtime.coalescing import Coalescer
 from adapter.testing.waiting import eventually
 
 
@@ -31,9 +31,9 @@ class Calls:
 
 
 @asynccontextmanager
-async def combining(calls: Calls, max_items: int = 100) -> AsyncIterator[Combiner[str, str]]:
+async def combining(calls: Calls, max_items: int = 100) -> AsyncIterator[Coalescer[str, str]]:
     """A combiner that runs meanwhile."""
-    combiner: Combiner[str, str] = Combiner(calls.perform, max_items=max_items)
+    combiner: Coalescer[str, str] = Coalescer(calls.perform, max_items=max_items)
     task = asyncio.create_task(combiner.run())
     try:
         yield combiner
@@ -43,7 +43,7 @@ async def combining(calls: Calls, max_items: int = 100) -> AsyncIterator[Combine
             await task
 
 
-def submit(combiner: Combiner[str, str], *items: str) -> list[asyncio.Task[str]]:
+def submit(combiner: Coalescer[str, str], *items: str) -> list[asyncio.Task[str]]:
     """Callers, one for each item."""
     return [asyncio.create_task(combiner.submit(item)) for item in items]
 
@@ -53,7 +53,7 @@ async def outcomes(tasks: Sequence[asyncio.Task[str]]) -> list[str | BaseExcepti
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def held(calls: Calls, combiner: Combiner[str, str]) -> list[asyncio.Task[str]]:
+async def held(calls: Calls, combiner: Coalescer[str, str]) -> list[asyncio.Task[str]]:
     """A first caller whose call is under way and waits at the gate."""
     calls.gate.clear()
     first = submit(combiner, "first")
@@ -120,7 +120,7 @@ async def test_an_adapter_error_of_the_call_goes_to_all_its_callers_and_the_next
 async def test_any_other_exception_ends_run_and_nobody_waits_for_ever() -> None:
     """A bug must stop the process, not hang its callers: those of the call and those behind it get NotReadyError."""
     calls = Calls()
-    combiner: Combiner[str, str] = Combiner(calls.perform, max_items=1)
+    combiner: Coalescer[str, str] = Coalescer(calls.perform, max_items=1)
     run = asyncio.create_task(combiner.run())
     first = await held(calls, combiner)
     second = submit(combiner, "second")

@@ -111,7 +111,7 @@ def test_settings_are_frozen() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("modes = 'cached'", "file.toml: modes: is not a setting; see the commented file in config/"),
+        ("modes = 'write_back'", "file.toml: modes: is not a setting; see the commented file in config/"),
         ("[flush]\ninterval = 5", "file.toml: flush.interval: is not a setting; see the commented file in config/"),
         ("[server.tls]\ncert = 'c'\nkey = 'k'\nca = 'x'", "file.toml: server.tls.ca: is not a setting"),
         ("[flush]\ninterval_ms = '100'", "file.toml: flush.interval_ms: Input should be a valid integer (got '100')"),
@@ -120,9 +120,9 @@ def test_settings_are_frozen() -> None:
         ("[flush]\ninterval_ms = 0", "file.toml: flush.interval_ms: Input should be greater than or equal to 1 (got 0)"),
         ("[flush]\nmax_batch_bytes = 16383", "flush.max_batch_bytes: Input should be greater than or equal to 16384"),
         ("[recovery]\nbatch_keys = 20001", "recovery.batch_keys: Input should be less than or equal to 20000"),
-        ("[cache]\npath = 5", "file.toml: cache.path: "),
-        ("[cache]\nwal_sync = 'sometimes'", "file.toml: cache.wal_sync: Input should be 'always', 'interval' or 'never'"),
-        ("mode = 'Cached'", "file.toml: mode: Input should be 'cached' or 'write_through' (got 'Cached')"),
+        ("[store]\npath = 5", "file.toml: store.path: "),
+        ("[store]\nwal_sync = 'sometimes'", "file.toml: store.wal_sync: Input should be 'always', 'interval' or 'never'"),
+        ("mode = 'Cached'", "file.toml: mode: Input should be 'write_back' or 'write_through' (got 'Cached')"),
         ("flush = 5", "file.toml: flush: "),
         ("[server]\nallow_plaintext_beyond_loopback = 1", "server.allow_plaintext_beyond_loopback: Input should be a valid bool"),
         ("[meta]\nendpoints = []", "file.toml: meta.endpoints: "),
@@ -131,8 +131,8 @@ def test_settings_are_frozen() -> None:
         ("[meta]\ncluster = ''", "file.toml: meta.cluster: the name is empty"),
         ('[meta]\ncluster = "a\\tb"', "meta.cluster: the name has the control character U+0009 at position 1"),
         ("[log]\nlevel = 'trace'", "file.toml: log.level: "),
-        ("[[policy]]\nmode = 'cached'", "file.toml: policy.0.groups: Field required"),
-        ("[[policy]]\ngroups = ''\nmode = 'cached'", "file.toml: policy.0.groups: "),
+        ("[[policy]]\nmode = 'write_back'", "file.toml: policy.0.groups: Field required"),
+        ("[[policy]]\ngroups = ''\nmode = 'write_back'", "file.toml: policy.0.groups: "),
         ("[[policy]]\ngroups = 'a'\nmode = 'through'", "file.toml: policy.0.mode: "),
         ("[server.tls]\ncert = 'c.crt'", "file.toml: server.tls.key: Field required"),
         ("[meta.tls]\nca = 'ca'\ncert = 'c.crt'", "file.toml: meta.tls: cert and key belong together: give both or none"),
@@ -218,7 +218,7 @@ def test_the_first_matching_policy_decides() -> None:
     config = adapter("""
         [[policy]]
         groups = "payments-test"
-        mode = "cached"
+        mode = "write_back"
         [[policy]]
         groups = "payments-*"
         mode = "write_through"
@@ -227,19 +227,19 @@ def test_the_first_matching_policy_decides() -> None:
         namespaces = "bank[12]"
         mode = "write_through"
     """)
-    assert config.mode_of("default", "payments-test") == "cached"
+    assert config.mode_of("default", "payments-test") == "write_back"
     assert config.mode_of("default", "payments-1") == "write_through"
-    assert config.mode_of("default", "payments") == "cached"
-    assert config.mode_of("default", "Payments-1") == "cached"
+    assert config.mode_of("default", "payments") == "write_back"
+    assert config.mode_of("default", "Payments-1") == "write_back"
     assert config.mode_of("bank1", "any") == "write_through"
-    assert config.mode_of("bank1", "payments-test") == "cached"
-    assert config.mode_of("bank3", "any") == "cached"
+    assert config.mode_of("bank1", "payments-test") == "write_back"
+    assert config.mode_of("bank3", "any") == "write_back"
 
 
 def test_a_policy_may_take_groups_out_of_write_through() -> None:
     """The general mode is the fallback, whichever it is."""
-    config = adapter("mode = 'write_through'\n[[policy]]\ngroups = 'logs-?'\nmode = 'cached'")
-    assert config.mode_of("default", "logs-1") == "cached"
+    config = adapter("mode = 'write_through'\n[[policy]]\ngroups = 'logs-?'\nmode = 'write_back'")
+    assert config.mode_of("default", "logs-1") == "write_back"
     assert config.mode_of("default", "logs-12") == "write_through"
 
 
@@ -247,7 +247,7 @@ def test_a_policy_may_take_groups_out_of_write_through() -> None:
     ("content", "problem"),
     [
         (b"mode = ", "is not valid TOML"),
-        (b"mode = 'cached'\nmode = 'cached'", "is not valid TOML"),
+        (b"mode = 'write_back'\nmode = 'write_back'", "is not valid TOML"),
         (b"\xff\xfe", "is not valid TOML"),
         (None, "cannot be read: No such file or directory"),
     ],

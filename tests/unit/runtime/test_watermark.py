@@ -143,7 +143,7 @@ def test_a_sync_keeps_the_value(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
-    """The cache turns it into a failed store."""
+    """The store turns it into a failed store."""
     mark = Watermark.open(tmp_path / "watermark")
     mark.close()
     with pytest.raises(OSError, match="Bad file descriptor"):

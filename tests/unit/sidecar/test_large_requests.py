@@ -21,7 +21,7 @@ from adapter.sidecar.engine.changes import Load
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import PATIENCE_S, commit_of, core_over, key, record, send
 
@@ -35,9 +35,9 @@ Shards = offsets_pb.GroupShards
 class Turns:
     """The most records that a cache gave in one turn of the event loop."""
 
-    def __init__(self, cache: OffsetCache, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: LocalStore, patch: pytest.MonkeyPatch) -> None:
         self.most = self._now = 0
-        disk = cache._disk
+        disk = store._disk
         get, scan = disk.get, disk.scan
 
         def counted_get(found: bytes) -> bytes | None:
@@ -51,7 +51,7 @@ class Turns:
 
         patch.setattr(disk, "get", counted_get)
         patch.setattr(disk, "scan", counted_scan)
-        patch.setattr(cache._hot, "get", lambda _: None)
+        patch.setattr(store._cache, "get", lambda _: None)
 
     async def watch(self) -> None:
         """Look once a turn."""
@@ -141,7 +141,7 @@ async def test_no_turn_of_the_event_loop_reads_more_than_a_slice(
         core.reader.recovered = True
         await fill(core)
         meta.records.clear()  # a load adopts nothing, and so reads nothing
-        turns = Turns(core.cache, monkeypatch)
+        turns = Turns(core.store, monkeypatch)
         watching = asyncio.create_task(turns.watch())
         await call(core)
         watching.cancel()
@@ -230,11 +230,11 @@ async def test_a_removal_in_slices_removes_all_and_leaves_what_is_committed_behi
         await send(core, commit_of({key(NAMED[-1]): 6}))
         removing = asyncio.create_task(core.ownership.remove(ALL))
         with anyio.fail_after(PATIENCE_S):
-            while core.cache.get(key(NAMED[0])):  # noqa: ASYNC110 - turn by turn
+            while core.store.get(key(NAMED[0])):  # noqa: ASYNC110 - turn by turn
                 await asyncio.sleep(0)
         await core.committer.submit(commit_of({key(NAMED[0]): 7}))  # without the load of the group, which brings all back
         assert await removing == KEYS
-        assert core.cache.keys == 1
+        assert core.store.keys == 1
         assert meta.records[key(NAMED[-1])] == record(6, committed_at_ms=meta.records[key(NAMED[-1])].committed_at_ms)
         await core.flusher.flush_all()
         assert meta.records[key(NAMED[0])].offset == 7
@@ -368,7 +368,7 @@ async def test_a_change_of_more_than_one_call_may_change_is_refused(tmp_path: Pa
         named = Wanted(GROUP, NAMED[:300])
         assert len((await core.resets.delete(named, execute=True)).changes) == 300
         assert len((await core.resets.delete(ALL[0], execute=True)).changes) == 200
-        assert not any(stored.record.live for stored in core.cache.scan())
+        assert not any(stored.record.live for stored in core.store.scan())
 
 
 async def test_a_group_too_large_for_a_change_is_not_brought_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +378,7 @@ async def test_a_group_too_large_for_a_change_is_not_brought_here(tmp_path: Path
         for change in (reset, delete, clone):
             with pytest.raises(TooLargeError, match=r"default/g has more than 300 offsets"):
                 await change(core)
-        assert core.cache.keys == 0
+        assert core.store.keys == 0
 
 
 def test_the_bounds_of_an_answer_fit_into_a_message() -> None:

@@ -12,7 +12,7 @@ from adapter.metaservice.engine import Expiry
 from adapter.metaservice.etcd.expiry import CHANGES, Expirer
 from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
 from adapter.metaservice.etcd.sharding import Layout, first_layout
-from adapter.metaservice.etcd.txn_batcher import Lane
+from adapter.metaservice.etcd.txn_batcher import TxnBatcher
 from adapter.model.codec import pack_names
 from adapter.model.records import OffsetKey, OffsetRecord, expired
 from adapter.rpc import etcd_pb
@@ -39,13 +39,13 @@ class Bench(NamedTuple):
     """A Raft group and what takes away from it."""
 
     cluster: FakeCluster
-    lane: Lane
+    batcher: TxnBatcher
     expirer: Expirer
     layout: Layout
 
     async def expire(self) -> Expiry:
         """Expire the group."""
-        return await self.expirer.expire(self.lane, self.layout, GROUP, BEFORE, NOW)
+        return await self.expirer.expire(self.batcher, self.layout, GROUP, BEFORE, NOW)
 
     def put(self, where: OffsetKey, found: OffsetRecord) -> None:
         """As another front."""
@@ -61,10 +61,10 @@ class Bench(NamedTuple):
 async def bench() -> AsyncIterator[Bench]:
     """A Raft group that is empty."""
     cluster = FakeCluster()
-    lane = Lane(cluster, KEYS, "writer", MAX_TXN_OPS)  # type: ignore[arg-type]  # as much of one as a lane uses
-    running = asyncio.create_task(lane.run())
+    batcher = TxnBatcher(cluster, KEYS, "writer", MAX_TXN_OPS)  # type: ignore[arg-type]  # as much of one as a lane uses
+    running = asyncio.create_task(batcher.run())
     try:
-        yield Bench(cluster, lane, Expirer(Open(), KEYS, MAX_TXN_OPS), first_layout([cluster.name]))  # type: ignore[arg-type]
+        yield Bench(cluster, batcher, Expirer(Open(), KEYS, MAX_TXN_OPS), first_layout([cluster.name]))  # type: ignore[arg-type]
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -158,7 +158,7 @@ async def test_a_commit_over_a_tombstone_that_is_being_forgotten_stays() -> None
                 found.put(shard(0), live)
 
         found.cluster.fail = commit
-        assert await found.expirer.drop(found.lane, found.layout, NOW + 1) == 0
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 0
         assert found.stands(shard(0)) == live
         assert not [where for where in found.cluster.kvs if where.startswith(KEYS.tombstones)]
 
@@ -172,8 +172,8 @@ async def test_a_young_tombstone_over_an_old_one_stays_with_its_entry() -> None:
         where = KEYS.offset("c", shard(0))
         found.put(shard(0), young)
         found.cluster.put(KEYS.tombstone(where, young), b"")
-        assert await found.expirer.drop(found.lane, found.layout, NOW + 1) == 0
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 1) == 0
         assert found.stands(shard(0)) == young
         assert [entry for entry in found.cluster.kvs if entry.startswith(KEYS.tombstones)] == [KEYS.tombstone(where, young)]
-        assert await found.expirer.drop(found.lane, found.layout, NOW + 11) == 1
+        assert await found.expirer.drop(found.batcher, found.layout, NOW + 11) == 1
         assert found.stands(shard(0)) is None

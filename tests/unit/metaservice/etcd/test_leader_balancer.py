@@ -17,7 +17,7 @@ from adapter.metaservice.config import EtcdSection, PlacementSection
 from adapter.metaservice.etcd.leader_balancer import Balancer, Leaders
 from adapter.metaservice.etcd.leader_metrics import LeaderMetrics, LoggedLeaders, Watcher
 from adapter.metaservice.etcd.leader_placement import BEHIND_ENTRIES, apart
-from adapter.metaservice.etcd.lease import AGAIN_S, RENEW_S, TTL_S, OthersTurnError, Turn, TurnOverError, Turns
+from adapter.metaservice.etcd.lease import AGAIN_S, RENEW_S, TTL_S, HeldLease, LeaseLock, LeaseLostError, LeaseTakenError
 from tests.model.loop import Process, VirtualLoop
 from tests.unit.leader_fakes import COMMITTED, FakeEtcd, Seen, in_virtual_time
 
@@ -211,7 +211,7 @@ async def test_one_round_is_refused_while_another_has_the_turn() -> None:
     """And says who."""
     fleet = Fleet()
     fleet.metadata.stored[TURN] = (b"a front", 0)
-    with pytest.raises(OthersTurnError, match="a front"):
+    with pytest.raises(LeaseTakenError, match="a front"):
         await fleet.balancer().once()
     assert fleet.offsets.asked == []
 
@@ -228,7 +228,7 @@ async def test_when_the_lease_has_ended_the_work_stops_at_once() -> None:
 
     fleet.offsets.on_move = last_for_ever
     async with running(fleet.balancer([seen])):
-        await seen.until(lambda: any(isinstance(error, TurnOverError) for error in seen.turns))
+        await seen.until(lambda: any(isinstance(error, LeaseLostError) for error in seen.turns))
         assert seen.moves == []
         await seen.until(lambda: seen.turns[-1] is None)
 
@@ -238,7 +238,7 @@ async def test_without_an_answer_the_turn_ends_before_the_lease() -> None:
     """Whether it was renewed is unknown then, and another one may have it."""
     fleet, over = Fleet(), []
 
-    async def work(_: Turn) -> None:
+    async def work(_: HeldLease) -> None:
         await anyio.sleep(10 * TTL_S)
         fleet.metadata.lost = True
         try:
@@ -246,8 +246,8 @@ async def test_without_an_answer_the_turn_ends_before_the_lease() -> None:
         finally:
             over.append(TURN in fleet.metadata.live())
 
-    with pytest.raises(TurnOverError, match="in time"):
-        await Turns(fleet.metadata, TURN, "a").use(work)
+    with pytest.raises(LeaseLostError, match="in time"):
+        await LeaseLock(fleet.metadata, TURN, "a").use(work)
     assert over == [True]
 
 
@@ -256,7 +256,7 @@ async def test_a_turn_outlives_an_election() -> None:
     """A renewal that failed is tried again until the lease would end."""
     fleet = Fleet()
 
-    async def work(turn: Turn) -> None:
+    async def work(turn: HeldLease) -> None:
         await anyio.sleep(10 * TTL_S)
         fleet.metadata.lost = True
         await anyio.sleep(TTL_S - RENEW_S - AGAIN_S)
@@ -264,7 +264,7 @@ async def test_a_turn_outlives_an_election() -> None:
         await anyio.sleep(10 * TTL_S)
         await turn.put(b"key", b"value")
 
-    await Turns(fleet.metadata, TURN, "a").use(work)
+    await LeaseLock(fleet.metadata, TURN, "a").use(work)
     assert fleet.metadata.live() == {b"key": (b"value", 0)}
 
 
@@ -279,7 +279,7 @@ async def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None
         fleet.metadata.leases[1] = float("inf")
         fleet.metadata.lost = False
         await seen.until(lambda: seen.turns[-1] is None)
-    assert not any(isinstance(error, OthersTurnError) for error in seen.turns)
+    assert not any(isinstance(error, LeaseTakenError) for error in seen.turns)
 
 
 @in_virtual_time
@@ -291,7 +291,7 @@ async def test_who_lost_the_turn_without_noticing_moves_nothing() -> None:
         def looked(self, *_: Any) -> None:
             fleet.metadata.end_leases()
 
-    with pytest.raises(TurnOverError):
+    with pytest.raises(LeaseLostError):
         await fleet.balancer([EndsIt(), seen]).once()
     assert fleet.offsets.asked == []
     assert fleet.metadata.live() == {}
@@ -305,19 +305,19 @@ async def test_who_was_stopped_for_longer_than_the_lease_moves_nothing() -> None
     assert isinstance(loop, VirtualLoop)
     before_write = anyio.Event()
 
-    async def stopped(turn: Turn) -> None:
+    async def stopped(turn: HeldLease) -> None:
         before_write.set()
         await anyio.lowlevel.checkpoint()
         await turn.put(MOVED, b"late")
         first.moves.append("late")
 
-    stopping = asyncio.create_task(Turns(fleet.metadata, TURN, "first").use(stopped), context=process.context())
+    stopping = asyncio.create_task(LeaseLock(fleet.metadata, TURN, "first").use(stopped), context=process.context())
     await before_write.wait()
     loop.pause(process)
     async with running(fleet.balancer([second], name="second")):
         await second.until(lambda: bool(second.moves))
         loop.resume(process)
-        with pytest.raises(TurnOverError):
+        with pytest.raises(LeaseLostError):
             await stopping
         await second.looks_more(3)
         assert second.turns[-1] is None
@@ -329,11 +329,11 @@ async def test_who_was_stopped_for_longer_than_the_lease_moves_nothing() -> None
 async def test_a_turn_taken_twice_by_one_request_is_ones_own() -> None:
     """Sent again after a lost answer, it finds itself."""
     fleet = Fleet()
-    turns = Turns(fleet.metadata, TURN, "a")
+    turns = LeaseLock(fleet.metadata, TURN, "a")
     fleet.metadata.stored[TURN] = (b"a", 7)
     fleet.metadata.leases[7] = float("inf")
     await turns._take(7)
-    with pytest.raises(OthersTurnError):
+    with pytest.raises(LeaseTakenError):
         await turns._take(8)
 
 

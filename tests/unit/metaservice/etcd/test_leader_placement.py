@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from adapter.metaservice.etcd.leader_placement import (
     BEHIND_ENTRIES,
     FLOOR_MS,
-    Member,
+    ClusterState,
     Move,
     Moved,
     RaftGroup,
-    Situation,
+    RaftMember,
     apart,
     held,
     plan,
@@ -27,7 +27,7 @@ COMMITTED = 50_000
 COOLDOWN_MS = 30_000
 
 
-def member(group: str, node: str, leader: str, **fields: object) -> Member:
+def member(group: str, node: str, leader: str, **fields: object) -> RaftMember:
     """A member that has caught up and follows the leader on the node `leader`."""
     known = {
         "reachable": True,
@@ -37,32 +37,32 @@ def member(group: str, node: str, leader: str, **fields: object) -> Member:
         "committed": COMMITTED,
         "applied": COMMITTED,
     }
-    return Member(endpoint=f"{group}.{node}", node=node, **{**known, **fields})  # type: ignore[arg-type]
+    return RaftMember(endpoint=f"{group}.{node}", node=node, **{**known, **fields})  # type: ignore[arg-type]
 
 
 def _id(node: str) -> int:
     return int(node[1:]) + 1
 
 
-def raft_group(name: str, leader: str, nodes: str = "n0 n1 n2", **others: Member) -> RaftGroup:
+def raft_group(name: str, leader: str, nodes: str = "n0 n1 n2", **others: RaftMember) -> RaftGroup:
     """A Raft group led on a node, all members caught up, but those given by their node."""
     return RaftGroup(name, tuple(others.get(node) or member(name, node, leader) for node in nodes.split()))
 
 
-def situation(metadata: str, *leaders: str, nodes: str = "n0 n1 n2") -> Situation:
+def situation(metadata: str, *leaders: str, nodes: str = "n0 n1 n2") -> ClusterState:
     """Leaders by their nodes: the metadata group's, and those of offsets-1, offsets-2, ..."""
     offsets = tuple(raft_group(f"offsets-{number}", leader, nodes) for number, leader in enumerate(leaders, start=1))
-    return Situation(raft_group("metadata", metadata, nodes), offsets)
+    return ClusterState(raft_group("metadata", metadata, nodes), offsets)
 
 
-def moved(what: Situation, moves: list[Move]) -> Situation:
+def moved(what: ClusterState, moves: list[Move]) -> ClusterState:
     """The situation after some moves."""
     targets = {move.group: move.target for move in moves}
     offsets = tuple(_led_by(group, targets[group.name]) if group.name in targets else group for group in what.offsets)
     return what._replace(offsets=offsets)
 
 
-def _led_by(group: RaftGroup, target: Member) -> RaftGroup:
+def _led_by(group: RaftGroup, target: RaftMember) -> RaftGroup:
     old = group.leader
     followers = tuple(
         replace(one, leader_id=target.id, term=TERM + 1) if old and one.leader_id == old.id and one.term == old.term else one
@@ -76,7 +76,7 @@ def shown(moves: list[Move]) -> list[str]:
     return [f"{move.group} {move.source.node}-{move.target.node}" for move in moves]
 
 
-def leaders(what: Situation) -> list[str]:
+def leaders(what: ClusterState) -> list[str]:
     """The nodes that lead offsets."""
     return [group.leader.node for group in what.offsets if group.leader]
 
@@ -114,14 +114,14 @@ def test_moves_away_from_the_metadata_leader_come_first() -> None:
 def test_a_leader_makes_room_for_one_that_has_no_other_place() -> None:
     """A chain: offsets-2 can only go to n1, so offsets-1 goes on to n2."""
     lone = raft_group("offsets-2", "n0", "n0 n1")
-    what = Situation(raft_group("metadata", "n0"), (raft_group("offsets-1", "n1"), lone))
+    what = ClusterState(raft_group("metadata", "n0"), (raft_group("offsets-1", "n1"), lone))
     assert shown(plan(what)) == ["offsets-2 n0-n1", "offsets-1 n1-n2"]
 
 
 def test_evenness_is_worth_more_moves_than_one() -> None:
     """Nothing of n1 can go to n3, which leads none: so one goes to n2, and that gives one on."""
     free = raft_group("offsets-1", "n1", "n1 n2"), raft_group("offsets-2", "n2", "n2 n3")
-    what = Situation(raft_group("metadata", "n0"), (*free, raft_group("offsets-3", "n1", "n0 n1")))
+    what = ClusterState(raft_group("metadata", "n0"), (*free, raft_group("offsets-3", "n1", "n0 n1")))
     assert shown(plan(what)) == ["offsets-1 n1-n2", "offsets-2 n2-n3"]
 
 
@@ -140,7 +140,7 @@ def test_evenness_is_worth_more_moves_than_one() -> None:
 def test_a_member_that_could_not_lead_at_once_is_not_asked(fields: dict[str, object]) -> None:
     """The other one is, though its node leads another group already."""
     unfit = member("offsets-1", "n2", "n0", **fields)
-    what = Situation(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", n2=unfit), raft_group("offsets-2", "n1")))
+    what = ClusterState(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", n2=unfit), raft_group("offsets-2", "n1")))
     assert shown(plan(what)) == ["offsets-1 n0-n1", "offsets-2 n1-n2"]
     assert shown(plan(what, held=["offsets-2"])) == ["offsets-1 n0-n1"]
 
@@ -148,7 +148,7 @@ def test_a_member_that_could_not_lead_at_once_is_not_asked(fields: dict[str, obj
 def test_a_member_a_little_behind_may_lead() -> None:
     """Members are not looked at in one instant; what is written meanwhile does not count against one."""
     close = member("offsets-1", "n1", "n0", applied=COMMITTED - BEHIND_ENTRIES)
-    what = Situation(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", "n0 n1", n1=close),))
+    what = ClusterState(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", "n0 n1", n1=close),))
     assert shown(plan(what)) == ["offsets-1 n0-n1"]
 
 
@@ -156,7 +156,7 @@ def test_of_two_members_on_a_node_the_one_that_has_more_is_asked() -> None:
     """Both have caught up."""
     first, second = (member("offsets-1", "n1", "n0", applied=COMMITTED - lacks, id=9 - lacks) for lacks in (0, 1))
     group = RaftGroup("offsets-1", (member("offsets-1", "n0", "n0"), first, second))
-    assert [move.target for move in plan(Situation(raft_group("metadata", "n0"), (group,)))] == [first]
+    assert [move.target for move in plan(ClusterState(raft_group("metadata", "n0"), (group,)))] == [first]
 
 
 def test_without_a_metadata_leader_nothing_is_moved() -> None:
@@ -179,7 +179,7 @@ def test_a_group_without_a_leader_is_a_problem_that_no_move_helps() -> None:
 def test_a_leader_without_another_place_is_a_problem_that_no_move_helps() -> None:
     """All members of it are on the metadata leader's node, or not fit."""
     unfit = member("offsets-1", "n1", "n0", learner=True)
-    what = Situation(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", "n0 n1", n1=unfit),))
+    what = ClusterState(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", "n0 n1", n1=unfit),))
     assert plan(what) == []
     [problem] = problems(what)
     assert problem.endswith("no other node has a member of it that has caught up")
@@ -203,7 +203,7 @@ def test_the_leader_is_the_one_of_the_newest_term() -> None:
 
 def test_a_leader_that_does_not_answer_is_not_known() -> None:
     """Its followers name it until they elect another."""
-    away = Member(endpoint="metadata.n0", node="n0")
+    away = RaftMember(endpoint="metadata.n0", node="n0")
     assert raft_group("metadata", "n0", n0=away).leader is None
 
 
@@ -216,11 +216,11 @@ AT_HOME = Moved(at_ms=0, target="offsets-1.n1", metadata_node="n0")
         (situation("n0", "n1"), AT_HOME, COOLDOWN_MS),
         (situation("n0", "n0"), AT_HOME, COOLDOWN_MS),
         (situation("n1", "n1"), AT_HOME, FLOOR_MS),
-        (Situation(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", "n0 n2"),)), AT_HOME, FLOOR_MS),
+        (ClusterState(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", "n0 n2"),)), AT_HOME, FLOOR_MS),
     ],
     ids=["apart", "went back by itself", "the metadata leader came", "its node died"],
 )
-def test_a_leader_that_was_moved_stays_for_the_cool_down(what: Situation, last: Moved, stays_ms: int) -> None:
+def test_a_leader_that_was_moved_stays_for_the_cool_down(what: ClusterState, last: Moved, stays_ms: int) -> None:
     """For a short one only when it is beside the metadata leader since a node died, for the clocks of all fronts."""
     moves = {"offsets-1": last}
     assert held(what, moves, COOLDOWN_MS, stays_ms - 1) == {"offsets-1": 1}
@@ -238,9 +238,9 @@ NODES = ("n0", "n1", "n2", "n3")
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> Situation:
+def situations(draw: st.DrawFn) -> ClusterState:
     """Raft groups over up to four nodes, some members not fit to lead, some groups without a leader."""
-    return Situation(
+    return ClusterState(
         _drawn(draw, "metadata"), tuple(_drawn(draw, f"offsets-{number}") for number in range(draw(st.integers(0, 5))))
     )
 
@@ -257,7 +257,7 @@ _UNFIT: st.SearchStrategy[dict[str, object]] = st.sampled_from(
 )
 
 
-def choices(what: Situation, group: RaftGroup) -> set[str]:
+def choices(what: ClusterState, group: RaftGroup) -> set[str]:
     """By the rules: the nodes on which a group's leader may be."""
     assert what.metadata.leader is not None
     assert group.leader is not None
@@ -267,14 +267,14 @@ def choices(what: Situation, group: RaftGroup) -> set[str]:
     return {one.node for one in group.members if group.caught_up(one)} - {taken} or {home}
 
 
-def cost(what: Situation, nodes: tuple[str, ...]) -> tuple[int, int]:
+def cost(what: ClusterState, nodes: tuple[str, ...]) -> tuple[int, int]:
     """How uneven the leaders are when they are on these nodes, and how many moves that takes."""
     moves = sum(new != old for new, old in zip(nodes, leaders(what), strict=True))
     return sum(count**2 for count in Counter(nodes).values()), moves
 
 
 @given(situations())
-def test_a_plan_is_the_best_there_is(what: Situation) -> None:
+def test_a_plan_is_the_best_there_is(what: ClusterState) -> None:
     """As even as any placement by the rules, and of those with the fewest moves; found by trying all."""
     moves = plan(what)
     if what.metadata.leader is None:
@@ -288,7 +288,7 @@ def test_a_plan_is_the_best_there_is(what: Situation) -> None:
 
 
 @given(situations())
-def test_a_plan_goes_only_where_it_may(what: Situation) -> None:
+def test_a_plan_goes_only_where_it_may(what: ClusterState) -> None:
     """Never to the metadata leader's node, nor to a member that has not caught up; each group once, the metadata never."""
     groups = {group.name: group for group in what.offsets}
     moves = plan(what)
@@ -301,7 +301,7 @@ def test_a_plan_goes_only_where_it_may(what: Situation) -> None:
 
 
 @given(situations(), st.data())
-def test_a_plan_done_in_pieces_takes_no_move_more(what: Situation, data: st.DataObject) -> None:
+def test_a_plan_done_in_pieces_takes_no_move_more(what: ClusterState, data: st.DataObject) -> None:
     """Stopped after any move and planned anew, also by another front: as many moves in all, and then none."""
     wanted = len(plan(what))
     for left in range(wanted, 0, -1):
@@ -312,7 +312,7 @@ def test_a_plan_done_in_pieces_takes_no_move_more(what: Situation, data: st.Data
 
 
 @given(situations(), st.sets(st.sampled_from([f"offsets-{number}" for number in range(5)])))
-def test_what_is_held_or_refused_is_left_alone(what: Situation, names: set[str]) -> None:
+def test_what_is_held_or_refused_is_left_alone(what: ClusterState, names: set[str]) -> None:
     """And counts where it is."""
     assert not names & {move.group for move in plan(what, held=names)}
     refused = {(move.group, move.target.endpoint) for move in plan(what)}

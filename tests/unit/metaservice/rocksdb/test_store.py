@@ -15,7 +15,7 @@ from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
 from adapter.metaservice.rocksdb.store import DATA, FAMILIES, REPAIRED, check, open_store
 from adapter.model.codec import encode_key, encode_record, pack_names
-from adapter.model.records import LocalStore, OffsetKey, OffsetRecord, SaveEntry
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, StoreReport
 from adapter.runtime import rocks
 from adapter.runtime.watermark import Watermark
 from adapter.testing.waiting import eventually
@@ -24,7 +24,7 @@ from tests.unit.helpers import key, record
 
 CLUSTER = "c"
 KEYS = [key(f"s{number:03}") for number in range(40)]
-STORE = LocalStore("broker-a", "/data/adapter", bytes(range(16)), 7)
+STORE = StoreReport("broker-a", "/data/adapter", bytes(range(16)), 7)
 Records = dict[OffsetKey, OffsetRecord]
 
 

@@ -24,8 +24,8 @@ async def replies(core: Any, *offsets: int | None) -> list[tuple[int, int, int, 
             commit = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)])
             yield offsets_pb.StreamCommitsRequest(id=number, commit=commit)
 
-    store = OffsetStore(lambda: core, AdapterMetrics())
-    found = store.StreamCommits(requests(), None)  # type: ignore[arg-type]  # a context is for errors of the stream itself
+    service = OffsetStore(lambda: core, AdapterMetrics())
+    found = service.StreamCommits(requests(), None)  # type: ignore[arg-type]  # a context is for errors of the stream itself
     return [(reply.id, reply.covers, reply.code, len(reply.superseded)) async for reply in found]
 
 
@@ -49,7 +49,7 @@ async def test_what_is_not_plain_has_a_reply_of_its_own(tmp_path: Path) -> None:
 
 async def test_what_waits_for_a_sync_keeps_its_place(tmp_path: Path) -> None:
     """Each such request is answered by itself, in order."""
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=watched(tmp_path, "always")) as core:
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=watched(tmp_path, "always")) as core:
         assert await replies(core, 1, 2, None, 3) == [(0, 1, 0, 0), (1, 1, 0, 0), (2, 1, INVALID, 0), (3, 1, 0, 0)]
 
 

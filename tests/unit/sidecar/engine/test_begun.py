@@ -9,7 +9,7 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, Run, as_fir
 from adapter.sidecar.engine.changes import Begun, Change, Forget, Reconcile
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from tests.model.disk import Platter, SimDisk
 from tests.unit.helpers import commit_of, key, record
 
@@ -21,9 +21,9 @@ class Side:
     """A store with its dirty keys, while a flush of all of them is under way."""
 
     def __init__(self, before: Sequence[tuple[str, str, int, str]], epoch: int) -> None:
-        self.cache = OffsetCache.over(SimDisk(Platter(), lambda: None), "never")
+        self.store = LocalStore.over(SimDisk(Platter(), lambda: None), "never")
         self.dirty = DirtyKeys()
-        self.committer = Committer(self.cache, self.dirty, lambda: 1.0)
+        self.committer = Committer(self.store, self.dirty, lambda: 1.0)
         if epoch:
             self.committer.loaded.groups.update(GroupKey("default", group) for group in "gh")
         for fields in before:
@@ -40,7 +40,7 @@ class Side:
         """Something else before the answer to the flush is taken in."""
         shard, group, offset, metadata = fields
         where = key(shard, group)
-        known = self.cache.get(where)
+        known = self.store.get(where)
         if what == "commit":
             self.commit(fields)
         elif what == "rewind" and (known is None or known.epoch):  # else it is refused
@@ -60,8 +60,8 @@ class Side:
 
     def all(self) -> tuple[dict[OffsetKey, OffsetRecord], set[OffsetKey], int]:
         """What stands, what is dirty, and the sum of the write counters, which an open compares."""
-        stored = list(self.cache.scan())
-        return {each.key: each.record for each in stored}, self.dirty.keys(), self.cache.keys
+        stored = list(self.store.scan())
+        return {each.key: each.record for each in stored}, self.dirty.keys(), self.store.keys
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=8), CHANGES, st.sampled_from([0, 0, 1]))
@@ -84,7 +84,7 @@ def test_begun_does_what_a_reconcile_of_each_does(
     )
     assert together.all() == single.all()
     # What the store counts about itself is true: the next open finds nothing missing.
-    again = OffsetCache.over(together.cache._disk, "never")
+    again = LocalStore.over(together.store._disk, "never")
     assert again.loss is None
 
 
@@ -93,8 +93,8 @@ def test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent() -> None
     side = Side([("a", "g", 1, ""), ("b", "g", 1, "")], 0)
     side.commit(("a", "g", 4, ""))
     side.end(Begun(side.sent))
-    assert side.cache.get(key("a")) == record(4, 1, committed_at_ms=4)
-    assert side.cache.get(key("b")) == record(1, 1, committed_at_ms=1)
+    assert side.store.get(key("a")) == record(4, 1, committed_at_ms=4)
+    assert side.store.get(key("b")) == record(1, 1, committed_at_ms=1)
     assert side.dirty.keys() == {key("a")}
 
 

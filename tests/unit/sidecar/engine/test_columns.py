@@ -113,27 +113,27 @@ async def submit(core: Core, *parts: Columns, mode: CommitMode = CommitMode.INCR
 
 async def test_only_what_did_not_go_forward_is_answered(tmp_path: Path) -> None:
     """A lower offset is decided by itself; all is one batch."""
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await submit(core, columns({"a": 1, "b": 5}))
         core.dirty.take()
-        batches = cache.batches
+        batches = store.batches
         first = record(7, committed_at_ms=NOW_MS)
         stands = record(5, committed_at_ms=NOW_MS)
         assert await submit(core, columns({"a": 7, "b": 4, "c": 7})) == [Standing(key("b"), stands)]
-        assert cache.batches == batches + 1
-        assert [cache.find(key(shard)) for shard in "abc"] == [(first, 3), (stands, 2), (first, 4)]
+        assert store.batches == batches + 1
+        assert [store.find(key(shard)) for shard in "abc"] == [(first, 3), (stands, 2), (first, 4)]
         assert core.dirty.waiting == 2
 
 
 async def test_several_groups_go_forward_in_one_batch(tmp_path: Path) -> None:
     """With counters and bookkeeping that hold at the next open."""
-    cache = watched(tmp_path)
+    store = watched(tmp_path)
     other = GroupKey("default", "h")
-    async with core_over(tmp_path, FakeMeta(), knows="gh", cache=cache) as core:
+    async with core_over(tmp_path, FakeMeta(), knows="gh", store=store) as core:
         for offset in range(1, 4):
             await submit(core, columns({"a": offset, "b": offset}), Columns(other, ["a"], [offset], (), NOW_MS))
-        assert [cache.seq_of(found) for found in (key("a"), key("b"), key("a", "h"))] == [7, 8, 9]
+        assert [store.seq_of(found) for found in (key("a"), key("b"), key("a", "h"))] == [7, 8, 9]
         assert len(core.dirty) == 3
     again = watched(tmp_path)
     assert (again.loss, again.keys, again.get(key("a", "h"))) == (None, 3, record(3, committed_at_ms=NOW_MS))
@@ -142,14 +142,14 @@ async def test_several_groups_go_forward_in_one_batch(tmp_path: Path) -> None:
 
 async def test_columns_that_cannot_be_written_change_nothing(tmp_path: Path) -> None:
     """Neither what is in memory nor what is dirty."""
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await submit(core, columns({"a": 1}))
         await core.flusher.flush_once()
-        cache.refuses = DiskFullError("full by the test")
+        store.refuses = DiskFullError("full by the test")
         with pytest.raises(DiskFullError):
             await submit(core, columns({"a": 2}))
-        assert (cache.get(key("a")), len(core.dirty)) == (record(1, committed_at_ms=NOW_MS), 0)
+        assert (store.get(key("a")), len(core.dirty)) == (record(1, committed_at_ms=NOW_MS), 0)
 
 
 STANDING = [
@@ -172,13 +172,13 @@ async def test_a_column_does_what_an_entry_does(tmp_path: Path, mode: CommitMode
     ):
         cases = [(key(str(at), group), *case) for at, case in enumerate(product(STANDING, OFFERED))]
         for core in (one_by_one, fast):
-            core.cache.write({where: standing for where, standing, _ in cases if standing})
+            core.store.write({where: standing for where, standing, _ in cases if standing})
         for where, _, (offset, epoch) in cases:
             column = Columns(where.group_key, [where.shard], [offset], [epoch] if epoch else (), NOW_MS)
             wanted = await outcome(one_by_one, Commit(list(column.entries()), mode), where)
             assert await outcome(fast, Commit((), mode, columns=[column]), where) == wanted
-        assert list(fast.cache.scan()) == list(one_by_one.cache.scan())
-        assert all(fast.cache.find(found.key) == (found.record, found.seq) for found in fast.cache.scan())
+        assert list(fast.store.scan()) == list(one_by_one.store.scan())
+        assert all(fast.store.find(found.key) == (found.record, found.seq) for found in fast.store.scan())
         assert fast.dirty.take() == one_by_one.dirty.take()
 
 
@@ -186,7 +186,7 @@ async def outcome(core: Core, commit: Commit, where: OffsetKey) -> object:
     """What is answered, and what stands then."""
     try:
         # No answer: it went forward.
-        answer = await core.committer.submit(commit) or [Standing(where, core.cache.get(where))]
+        answer = await core.committer.submit(commit) or [Standing(where, core.store.get(where))]
     except AdapterError as error:
         return type(error), str(error)
-    return answer, core.cache.find(where), where in core.dirty
+    return answer, core.store.find(where), where in core.dirty

@@ -1,4 +1,4 @@
-"""The one writer of the cache: order, group commit, all or nothing, and what is dirty afterwards."""
+"""The one writer of the store: order, group commit, all or nothing, and what is dirty afterwards."""
 
 import asyncio
 from pathlib import Path
@@ -39,7 +39,7 @@ async def stand(core: Core, local: OffsetRecord, *, dirty: bool) -> None:
         await core.committer.submit(Commit([(A, local)], CommitMode.INCREASE_ONLY))
     core.dirty.discard(A)
     if dirty:
-        held = core.cache.hold(A)
+        held = core.store.hold(A)
         assert held
         core.dirty.add(A.group_key, {A.shard: held}, 0.0)
 
@@ -52,8 +52,8 @@ async def flushed(core: Core) -> None:
 
 async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Path) -> None:
     """Each is decided against those before it."""
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         answers = await submitted(
             core,
             commit_of({A: 5}),
@@ -63,72 +63,72 @@ async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Pat
         )
         assert answers == [[Standing(A, found)] for found in (record(5), record(5), record(2, 2), record(4, 2))]
         # The second changed nothing: three records were written.
-        assert cache.find(A) == (record(4, 2), 3)
+        assert store.find(A) == (record(4, 2), 3)
 
 
 async def test_callers_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
     """Group commit: two syncs, however many callers."""
-    cache = watched(tmp_path, "always")
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
-        syncs = cache.syncs
-        cache.gate = asyncio.Event()
+    store = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
+        syncs = store.syncs
+        store.gate = asyncio.Event()
         first = asyncio.create_task(core.committer.submit(commit_of({A: 1})))
-        await eventually(lambda: cache.syncs == syncs + 1)
+        await eventually(lambda: store.syncs == syncs + 1)
         others = [asyncio.create_task(core.committer.submit(commit_of({key(str(at)): at}))) for at in range(50)]
         await asyncio.sleep(0)
-        cache.gate.set()
+        store.gate.set()
         await asyncio.gather(first, *others)
-        assert (cache.syncs - syncs, cache.unsynced_writes) == (2, 0)
+        assert (store.syncs - syncs, store.unsynced_writes) == (2, 0)
 
 
 async def test_always_answers_after_the_sync(tmp_path: Path) -> None:
     """The record is written and dirty before, but nobody is told (1)."""
-    cache = watched(tmp_path, "always")
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
-        cache.gate = asyncio.Event()
+    store = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
+        store.gate = asyncio.Event()
         caller = asyncio.create_task(put(core, 5))
-        await eventually(lambda: cache.syncs == 1)
-        assert cache.get(A) == record(5)
+        await eventually(lambda: store.syncs == 1)
+        assert store.get(A) == record(5)
         assert A in core.dirty
-        assert cache.unsynced_writes == 1
+        assert store.unsynced_writes == 1
         assert not caller.done()
-        cache.gate.set()
+        store.gate.set()
         await caller
-        assert cache.unsynced_writes == 0
+        assert store.unsynced_writes == 0
 
 
 async def test_always_syncs_before_every_answer(tmp_path: Path) -> None:
     """One caller after the other: one sync each; what changed nothing needs none."""
-    cache = watched(tmp_path, "always")
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
+    store = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
         for offset in range(1, 6):
             await put(core, offset)
-            assert (cache.syncs, cache.unsynced_writes) == (offset, 0)
+            assert (store.syncs, store.unsynced_writes) == (offset, 0)
         await put(core, 2)
-        assert cache.syncs == 5
+        assert store.syncs == 5
 
 
 @pytest.mark.parametrize("wal_sync", ["interval", "never"])
 async def test_interval_and_never_answer_without_a_sync(tmp_path: Path, wal_sync: WalSync) -> None:
     """The write to the kernel is enough for a killed process (1)."""
-    cache = watched(tmp_path, wal_sync)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
+    store = watched(tmp_path, wal_sync)
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
         await put(core, 5)
-        assert (cache.syncs, cache.unsynced_writes) == (0, 1)
+        assert (store.syncs, store.unsynced_writes) == (0, 1)
 
 
 async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) -> None:
     """Nor anybody after it."""
-    cache = watched(tmp_path, "always")
+    store = watched(tmp_path, "always")
     callers = []
     with pytest.RaisesGroup(StorageFailedError):
-        async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
-            cache.gate = asyncio.Event()
+        async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
+            store.gate = asyncio.Event()
             callers += [asyncio.create_task(core.committer.submit(commit_of({found: 1}))) for found in (A, B)]
-            await eventually(lambda: cache.syncs == 1)
+            await eventually(lambda: store.syncs == 1)
             callers.append(asyncio.create_task(core.committer.submit(commit_of({A: 2}))))
-            rocks_of(cache)._db.close()
-            cache.gate.set()
+            rocks_of(store)._db.close()
+            store.gate.set()
             await anyio.sleep_forever()  # ended by the watch of the failed store
     answers = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(found) for found in answers] == [StorageFailedError] * 3
@@ -136,30 +136,30 @@ async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) ->
 
 async def test_a_batch_that_cannot_be_written_leaves_nothing_dirty(tmp_path: Path) -> None:
     """All or nothing: what is not in the store must not go to the Meta Service; the next batch is tried again."""
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await put(core, 1)
         await flushed(core)
-        cache.refuses = DiskFullError("full by the test")
+        store.refuses = DiskFullError("full by the test")
         answers = await submitted(core, commit_of({A: 2, B: 2}), commit_of({C: 3}))
-        assert answers == [cache.refuses, cache.refuses]
+        assert answers == [store.refuses, store.refuses]
         assert len(core.dirty) == 0
-        assert [core.cache.get(found) for found in (A, B, C)] == [record(1), None, None]
-        cache.refuses = None
+        assert [core.store.get(found) for found in (A, B, C)] == [record(1), None, None]
+        store.refuses = None
         await put(core, 2)
-        assert core.cache.get(A) == record(2)
+        assert core.store.get(A) == record(2)
 
 
 async def test_a_load_that_cannot_be_written_does_not_count(tmp_path: Path) -> None:
     """Its keys are absent here and stand in some epoch there: the next commit of one must not begin in the first (1)."""
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, FakeMeta({A: record(5, 4)}), cache=cache) as core:
-        cache.refuses = DiskFullError("full by the test")
+    store = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta({A: record(5, 4)}), store=store) as core:
+        store.refuses = DiskFullError("full by the test")
         with pytest.raises(DiskFullError):
             await core.committer.submit(Load([A.group_key], [(A, record(5, 4))], 0))
-        cache.refuses = None
+        store.refuses = None
         await put(core, 7)
-        assert core.cache.get(A) == record(7, 0)
+        assert core.store.get(A) == record(7, 0)
 
 
 async def test_a_refused_change_leaves_the_others_of_its_batch_alone(tmp_path: Path) -> None:
@@ -172,19 +172,19 @@ async def test_a_refused_change_leaves_the_others_of_its_batch_alone(tmp_path: P
         assert isinstance(answers[1], NotReadyError)
         assert "default/g/a: cannot be rewound now" in str(answers[1])
         assert answers[2] == [Standing(C, record(7, 0))]
-        assert [core.cache.get(found) for found in (A, B, C)] == [record(6, 0), None, record(7, 0)]
+        assert [core.store.get(found) for found in (A, B, C)] == [record(6, 0), None, record(7, 0)]
 
 
 async def test_a_commit_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
     """Neither a record nor a dirty key."""
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await put(core, 5)
         await flushed(core)
-        before = cache.seq
+        before = store.seq
         assert await core.committer.submit(commit_of({A: 4})) == [Standing(A, record(5))]
         assert await core.committer.submit(commit_of({A: 5})) == [Standing(A, record(5))]
-        assert (cache.seq, len(core.dirty)) == (before, 0)
+        assert (store.seq, len(core.dirty)) == (before, 0)
 
 
 LOCAL_AND_REMOTE = [
@@ -222,7 +222,7 @@ async def test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_d
         if local:
             await stand(core, local, dirty=dirty_before)
         assert await core.committer.submit(Reconcile([(A, remote)])) == [Standing(A, stands)]
-        assert core.cache.get(A) == stands
+        assert core.store.get(A) == stands
         assert (A in core.dirty) is dirty
 
 
@@ -230,14 +230,14 @@ async def test_a_commit_behind_a_reconcile_of_its_batch_is_dirty_and_one_before_
     """What was adopted is clean; a value above it is not, in either order (3)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         await submitted(core, Reconcile([(A, record(7, 2))]), commit_of({A: 9}))
-        assert core.cache.get(A) == record(9, 2)
+        assert core.store.get(A) == record(9, 2)
         assert A in core.dirty
         core.dirty.discard(A)
         await submitted(core, commit_of({A: 10}), Reconcile([(A, record(12, 2))]))
-        assert core.cache.get(A) == record(12, 2)
+        assert core.store.get(A) == record(12, 2)
         assert A not in core.dirty
         await submitted(core, commit_of({A: 20}), Reconcile([(A, record(15, 2))]))
-        assert core.cache.get(A) == record(20, 2)
+        assert core.store.get(A) == record(20, 2)
         assert A in core.dirty
 
 
@@ -247,8 +247,8 @@ async def test_forget_removes_clean_keys_and_says_which(tmp_path: Path) -> None:
         await core.committer.submit(commit_of({A: 1, B: 2}))
         await flushed(core)
         assert await core.committer.submit(Forget([A, C])) == [Standing(A, record(1))]
-        assert [core.cache.get(found) for found in (A, B)] == [None, record(2)]
-        assert core.cache.keys == 1
+        assert [core.store.get(found) for found in (A, B)] == [None, record(2)]
+        assert core.store.keys == 1
 
 
 async def test_forget_of_a_dirty_key_removes_nothing(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ async def test_forget_of_a_dirty_key_removes_nothing(tmp_path: Path) -> None:
         core.dirty.take()
         with pytest.raises(ContendedError):
             await core.committer.submit(Forget([A]))
-        assert [core.cache.get(found) for found in (A, B)] == [record(5), record(3)]
+        assert [core.store.get(found) for found in (A, B)] == [record(5), record(3)]
 
 
 async def test_a_new_key_begins_in_the_first_epoch_only_where_its_group_is_known(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ async def test_a_new_key_begins_in_the_first_epoch_only_where_its_group_is_known
         await core.committer.submit(commit_of({A: 1}))
         await core.committer.submit(Load([A.group_key], [], 0))
         await core.committer.submit(commit_of({A: 2, B: 2, key("s", "other"): 2}))
-        found = [core.cache.get(where) for where in (A, B, key("s", "other"))]
+        found = [core.store.get(where) for where in (A, B, key("s", "other"))]
         assert found == [record(2, 0), record(2), record(2, 0)]
 
 
@@ -282,7 +282,7 @@ async def test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         await core.committer.submit(Reconcile([(A, record(5, 3))]))
         await submitted(core, Forget([A]), commit_of({A: 6}))
-        assert core.cache.get(A) == record(6, 0)
+        assert core.store.get(A) == record(6, 0)
 
 
 async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path) -> None:
@@ -292,10 +292,10 @@ async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path
         before = core.committer.loaded.forgets
         answers = await submitted(core, Forget([A]), Load([A.group_key], [(A, record(5, 3))], before))
         assert isinstance(answers[1], ContendedError)
-        assert core.cache.get(A) is None
+        assert core.store.get(A) is None
         assert not core.committer.loaded.groups
         await submitted(core, Load([A.group_key], [(A, record(9, 3))], before + 1))
-        assert core.cache.get(A) == record(9, 3)
+        assert core.store.get(A) == record(9, 3)
         assert core.committer.loaded.groups == {A.group_key}
 
 
@@ -308,7 +308,7 @@ async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Pat
         await core.committer.submit(Reconcile([(A, record(4, 0))]))
         assert A in core.dirty
         await core.committer.submit(Reconcile([(A, record(7, 0))]))
-        assert core.cache.get(A) == record(7, 3)
+        assert core.store.get(A) == record(7, 3)
         assert A not in core.dirty
 
 
@@ -316,17 +316,17 @@ async def test_what_changes_nothing_is_not_acknowledged_after_a_failed_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands may be what the sync has lost (1). Found by the model."""
-    cache = watched(tmp_path, "always")
+    store = watched(tmp_path, "always")
     callers = []
     with pytest.RaisesGroup(StorageFailedError):
-        async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **QUIET) as core:
-            cache.gate = asyncio.Event()
+        async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
+            store.gate = asyncio.Event()
             callers.append(asyncio.create_task(core.committer.submit(commit_of({A: 5}))))
-            await eventually(lambda: cache.syncs == 1)
+            await eventually(lambda: store.syncs == 1)
             callers.append(asyncio.create_task(core.committer.submit(commit_of({A: 5}))))
-            rocks_of(cache)._db.close()
-            monkeypatch.setattr(cache, "find", lambda _: (record(5), 1))  # the closed database cannot be read
-            cache.gate.set()
+            rocks_of(store)._db.close()
+            monkeypatch.setattr(store, "find", lambda _: (record(5), 1))  # the closed database cannot be read
+            store.gate.set()
             await anyio.sleep_forever()  # ended by the watch of the failed store
     answers = await asyncio.gather(*callers, return_exceptions=True)
     assert [type(found) for found in answers] == [StorageFailedError, StorageFailedError]

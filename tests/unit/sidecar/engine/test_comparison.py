@@ -110,7 +110,7 @@ async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Pa
         assert core.recovery.report.compared == 4
         await core.recovery.run()
         # The whole group is read after a loss: what was handed over looks like lost, and comes with its newest value.
-        assert core.cache.get(key("s0005", "a")) == record(20)
+        assert core.store.get(key("s0005", "a")) == record(20)
         assert len(meta.rows) == 14
 
 
@@ -129,7 +129,7 @@ async def test_what_was_removed_between_the_read_of_a_batch_and_its_comparison_d
         meta.records[b] = record(20)
         with pytest.raises(ContendedError):
             await core.recovery.run()
-        assert core.cache.get(b) is None
+        assert core.store.get(b) is None
 
 
 NAMES = st.sampled_from(["a", "b", "bb", "c", "ä", "x" * 255])

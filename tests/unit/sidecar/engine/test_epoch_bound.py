@@ -20,7 +20,7 @@ from adapter.model.records import (
     next_era,
 )
 from adapter.sidecar.api.replies import describe_row
-from adapter.sidecar.engine.commit_rules import LoadedGroups, place
+from adapter.sidecar.engine.commit_rules import LoadedGroups, decide_commit
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.testing.fake_meta import FakeMeta
@@ -38,10 +38,10 @@ async def test_a_rewind_that_the_meta_service_would_refuse_is_refused_before_it_
         with capture_logs() as logs:
             await commit(core, 6, "a")
         assert [(line["event"], line["key"]) for line in logs if line["event"] == "epoch.high"] == [("epoch.high", "default/g/a")]
-        assert core.cache.get(A) == record(6, EPOCH_MAX)
+        assert core.store.get(A) == record(6, EPOCH_MAX)
         with pytest.raises(RefusedError, match=f"default/g/a: cannot be rewound: it stands in epoch {EPOCH_MAX}: .*{CLONE}"):
             await commit(core, 1, "a", overwrite=True)
-        assert core.cache.get(A) == record(6, EPOCH_MAX)
+        assert core.store.get(A) == record(6, EPOCH_MAX)
         await core.flusher.flush_once()
         assert meta.records[A] == record(6, EPOCH_MAX)
 
@@ -70,7 +70,7 @@ def test_every_rewind_that_is_acknowledged_is_one_that_the_meta_service_takes() 
         there = here = record(9, epoch)
         for offset in (5, 3):  # two of them, of which the Meta Service sees the second
             try:
-                here = place(A, record(offset, 0), here, CommitMode.OVERWRITE, loaded)
+                here = decide_commit(A, record(offset, 0), here, CommitMode.OVERWRITE, loaded)
             except RefusedError:
                 assert here.epoch == EPOCH_MAX
         assert settle(SaveEntry(A, here), there).status is Status.APPLIED
@@ -81,7 +81,7 @@ def test_a_late_commit_over_an_expired_one_of_the_largest_epoch_is_refused() -> 
     dead = expired(record(9, EPOCH_MAX), 5)
     assert decide(record(3, 0, committed_at_ms=6), dead, CommitMode.INCREASE_ONLY).epoch == EPOCH_MAX + 1
     with pytest.raises(RefusedError, match="cannot be rewound"):
-        place(A, record(3, 0, committed_at_ms=6), dead, CommitMode.INCREASE_ONLY, LoadedGroups())
+        decide_commit(A, record(3, 0, committed_at_ms=6), dead, CommitMode.INCREASE_ONLY, LoadedGroups())
     for late in (record(3, 0, committed_at_ms=6), record(3, EPOCH_MAX, committed_at_ms=6)):
         outcome = settle(SaveEntry(A, late), dead)
         assert (outcome.status, outcome.standing) == (Status.INVALID, dead)

@@ -45,7 +45,7 @@ async def test_an_old_group_leaves_the_cache_and_the_meta_service(tmp_path: Path
         before = dict(meta.records)
         await expiry_of(core).sweep_once()
         assert local(core) == {}
-        assert core.cache.member(GROUP) is None
+        assert core.store.member(GROUP) is None
         assert meta.records == {found: expired(stood, NOW_MS) for found, stood in before.items()}
         assert [stood.position for stood in meta.records.values()] == [(1, 5), (1, 5)]
 
@@ -105,7 +105,7 @@ async def test_commits_through_another_broker_keep_a_group_alive(tmp_path: Path)
         assert meta.proposed == ["g"]
         assert set(local(core)) == {A}
         assert set(meta.live()) == {A, B}
-        assert core.cache.member(GROUP) == Member(7)
+        assert core.store.member(GROUP) == Member(7)
 
 
 async def test_a_group_larger_than_a_page_goes_whole(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ async def test_a_group_larger_than_a_page_goes_whole(tmp_path: Path) -> None:
         await flushed(core, {key("a", "z"): 1}, YOUNG_MS)
         await expiry_of(core).sweep_once()
         assert set(local(core)) == set(meta.live()) == {key("a", "z")}
-        assert core.cache.member(GROUP) is None
+        assert core.store.member(GROUP) is None
 
 
 async def test_groups_that_are_named_by_uuid_do_not_pile_up(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_groups_that_are_named_by_uuid_do_not_pile_up(tmp_path: Path) -> N
         await flushed(core, {A: 5}, YOUNG_MS)
         await expiry_of(core).sweep_once()
         assert set(local(core)) == set(meta.live()) == {A}
-        assert core.cache.member(GroupKey("default", "console-consumer-0000")) is None
+        assert core.store.member(GroupKey("default", "console-consumer-0000")) is None
 
 
 async def test_a_group_that_is_not_here_is_not_proposed(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ async def test_a_meta_service_that_knows_no_epochs_keeps_everything(tmp_path: Pa
 
 @pytest.mark.parametrize("error", [DOWN, RefusedError("UNIMPLEMENTED by the test")], ids=["unavailable", "refused"])
 async def test_a_sweep_that_fails_is_told_once_and_the_next_ones_go_on(tmp_path: Path, error: Exception) -> None:
-    """It ends at the first group; nothing has left the cache."""
+    """It ends at the first group; nothing has left the store."""
     meta = ExpiringMeta()
 
     async def fail() -> None:

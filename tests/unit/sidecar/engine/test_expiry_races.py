@@ -11,7 +11,7 @@ from adapter.errors import FencedError, MetaUnavailableError
 from adapter.model.records import Member, OffsetKey
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.groups import PAGE_KEYS
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually
@@ -54,7 +54,7 @@ async def test_a_commit_while_its_group_expires_brings_all_of_it_back(tmp_path: 
         expected = {**shards(["a", "b", "c"]), key(shard): 9}
         assert {found: stands.offset for found, stands in local(core).items()} == expected
         assert meta.live() == {found: (1, offset) for found, offset in expected.items()}
-        assert core.cache.member(GROUP) == Member(8, "new")
+        assert core.store.member(GROUP) == Member(8, "new")
         with pytest.raises(FencedError):
             await committed(core, {A: 10}, NOW_MS, Member(7, "old"))
 
@@ -87,18 +87,18 @@ async def test_a_commit_that_is_flushed_before_its_group_is_forgotten_brings_it_
     """Clean again when it is looked at, but young; and its generation stands."""
     meta = ExpiringMeta()
 
-    class LateCache(OffsetCache):
+    class LateStore(LocalStore):
         async def page(self, *args: Any, **kwargs: Any) -> list[Stored]:
             if meta.proposed and not core.flusher._lock.locked() and len(meta.saves) == 1:
                 await flushed(core, {key("new"): 9}, NOW_MS, Member(8))
             return await super().page(*args, **kwargs)
 
-    async with core_over(tmp_path, meta, cache=LateCache.open(tmp_path / "adapter", "interval")) as core:
+    async with core_over(tmp_path, meta, store=LateStore.open(tmp_path / "adapter", "interval")) as core:
         await flushed(core, shards(["a", "b"]), member=Member(7))
         await expiry_of(core).sweep_once()
         await core.flusher.flush_once()
         assert everywhere(core, meta) == ({A, B, key("new")}, {A, B, key("new")})
-        assert core.cache.member(GROUP) == Member(8)
+        assert core.store.member(GROUP) == Member(8)
 
 
 async def test_a_commit_that_reaches_the_store_together_with_the_removal_keeps_its_generation(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_a_commit_that_reaches_the_store_together_with_the_removal_keeps_i
     meta = ExpiringMeta()
     coming: list[asyncio.Task[None]] = []
 
-    class LateCache(OffsetCache):
+    class LateStore(LocalStore):
         async def page(self, *args: Any, **kwargs: Any) -> list[Stored]:
             page = await super().page(*args, **kwargs)
             if meta.proposed and not core.flusher._lock.locked() and not coming:
@@ -114,13 +114,13 @@ async def test_a_commit_that_reaches_the_store_together_with_the_removal_keeps_i
                 await asyncio.sleep(0)
             return page
 
-    async with core_over(tmp_path, meta, cache=LateCache.open(tmp_path / "adapter", "interval")) as core:
+    async with core_over(tmp_path, meta, store=LateStore.open(tmp_path / "adapter", "interval")) as core:
         await flushed(core, shards(["a", "b"]), member=Member(7))
         await expiry_of(core).sweep_once()
         await coming[0]
         await core.flusher.flush_once()
         assert everywhere(core, meta) == ({A, B, key("new")}, {A, B, key("new")})
-        assert core.cache.member(GROUP) == Member(8)
+        assert core.store.member(GROUP) == Member(8)
 
 
 async def test_a_commit_in_the_middle_of_a_large_group_ends_its_removal(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_a_commit_in_the_middle_of_a_large_group_ends_its_removal(tmp_path
     many = shards([f"{at:05}" for at in range(3 * PAGE_KEYS)])
     last = key(f"{3 * PAGE_KEYS - 1:05}")
 
-    class BusyCache(OffsetCache):
+    class BusyCache(LocalStore):
         pages = 0
 
         async def page(self, *args: Any, **kwargs: Any) -> list[Stored]:
@@ -140,8 +140,8 @@ async def test_a_commit_in_the_middle_of_a_large_group_ends_its_removal(tmp_path
                     await committed(core, {last: 9}, NOW_MS)
             return page
 
-    cache = BusyCache.open(tmp_path / "adapter", "interval")
-    async with core_over(tmp_path, meta, cache=cache) as core:
+    store = BusyCache.open(tmp_path / "adapter", "interval")
+    async with core_over(tmp_path, meta, store=store) as core:
         await flushed(core, many)
         await expiry_of(core).sweep_once()
         await core.flusher.flush_once()
@@ -260,7 +260,7 @@ async def test_a_kill_between_both_stores_leaves_nothing_half(tmp_path: Path) ->
         sweep.cancel()
         with suppress(asyncio.CancelledError):
             await sweep
-        doom(core.cache)
+        doom(core.store)
     assert meta.live() == {}
     meta.after = None
     async with core_over(tmp_path, meta, tracks_all=False) as core:
@@ -269,7 +269,7 @@ async def test_a_kill_between_both_stores_leaves_nothing_half(tmp_path: Path) ->
         assert {stands.committed_at_ms for stands in meta.records.values()} == {OLD_MS}
         await expiry_of(core).sweep_once()
         assert everywhere(core, meta) == (set(), set())
-        assert core.cache.member(GROUP) is None
+        assert core.store.member(GROUP) is None
 
 
 async def test_a_stop_leaves_a_sweep_where_it_is(tmp_path: Path) -> None:

@@ -43,26 +43,26 @@ async def test_a_lone_commit_does_what_an_entry_does(tmp_path: Path, mode: Commi
     ):
         cases = [(key(str(at)), *case) for at, case in enumerate(product(STANDING, offered))]
         for core in (general, lone):
-            core.cache.write({where: standing for where, standing, _ in cases if standing})
+            core.store.write({where: standing for where, standing, _ in cases if standing})
         taken = 0
         for where, standing, (offset, epoch) in cases:
             sent = request(where.shard, mode.value, offset=offset, epoch=epoch)
             wanted = await outcome(general, sent, where)
             if takes(lone, sent):
                 taken += 1
-                after = lone.cache.get(where)
+                after = lone.store.get(where)
                 assert standing
                 assert after in {standing, OffsetRecord(standing.epoch, offset, committed_at_ms=NOW_MS)}
-                assert ([Standing(where, after)], lone.cache.find(where), where in lone.dirty) == wanted
+                assert ([Standing(where, after)], lone.store.find(where), where in lone.dirty) == wanted
             else:
                 assert await outcome(lone, sent, where) == wanted
         assert taken > len(cases) / 8
-        assert list(lone.cache.scan()) == list(general.cache.scan())
+        assert list(lone.store.scan()) == list(general.store.scan())
         assert lone.dirty.take() == general.dirty.take()
     again = [watched(tmp_path / name) for name in "ab"]
-    assert [cache.loss for cache in again] == [None, None]
-    for cache in again:
-        cache.close()
+    assert [store.loss for store in again] == [None, None]
+    for store in again:
+        store.close()
 
 
 async def outcome(core: Core, sent: Request, where: OffsetKey) -> object:
@@ -72,7 +72,7 @@ async def outcome(core: Core, sent: Request, where: OffsetKey) -> object:
         answer = await core.committer.submit(commit._replace(entries=commit.offered(), columns=()))
     except AdapterError as error:
         return type(error), str(error)
-    return answer, core.cache.find(where), where in core.dirty
+    return answer, core.store.find(where), where in core.dirty
 
 
 OTHERS: list[Request] = [
@@ -104,26 +104,26 @@ OTHERS: list[Request] = [
 async def test_whatever_is_more_or_less_goes_the_general_way(tmp_path: Path, sent: Request) -> None:
     """And nothing of it is stored (10)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        core.cache.write({key(): record(0)})
+        core.store.write({key(): record(0)})
         assert not takes(core, sent)
-        assert (core.cache.get(key()), len(core.dirty)) == (record(0), 0)
+        assert (core.store.get(key()), len(core.dirty)) == (record(0), 0)
         assert takes(core, request(offset=9, group={"namespace": "default"}))
 
 
 async def test_what_is_not_in_memory_goes_the_general_way(tmp_path: Path) -> None:
     """It may be in the store; the next one is short."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
-        core.cache.write({key(): record(1)})
-        core.cache._hot.discard(key())
+        core.store.write({key(): record(1)})
+        core.store._cache.discard(key())
         assert not takes(core, request(offset=9))
-        core.cache.get(key())
+        core.store.get(key())
         assert takes(core, request(offset=9))
 
 
 async def test_with_always_every_commit_goes_the_general_way(tmp_path: Path) -> None:
     """It has to wait for the sync (1); so has one that is written through to wait for the Meta Service."""
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=watched(tmp_path, "always")) as core:
-        core.cache.write({key(): record(1)})
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=watched(tmp_path, "always")) as core:
+        core.store.write({key(): record(1)})
         assert not takes(core, request(offset=9))
     async with core_over(tmp_path, FakeMeta(), knows="g", policy=[{"groups": "x", "mode": "write_through"}]) as core:
         assert not takes(core, request(offset=9))
@@ -131,18 +131,18 @@ async def test_with_always_every_commit_goes_the_general_way(tmp_path: Path) -> 
 
 async def test_a_lone_commit_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what is in memory nor what is dirty, nor a counter (1)."""
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
-        cache.write({key(): record(1)})
+    store = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
+        store.write({key(): record(1)})
 
         def full(_: object) -> None:
             raise DiskFullError("full by the test")
 
         with monkeypatch.context() as patched:
-            patched.setattr(cache._disk, "write", full)
+            patched.setattr(store._disk, "write", full)
             with pytest.raises(DiskFullError):
                 takes(core, request(offset=9))
-        assert (cache.find(key()), cache.seq, len(core.dirty)) == ((record(1), 1), 1, 0)
+        assert (store.find(key()), store.seq, len(core.dirty)) == ((record(1), 1), 1, 0)
         assert takes(core, request(offset=9))
     again = watched(tmp_path)
     assert (again.loss, again.find(key())) == (None, (record(9, committed_at_ms=NOW_MS), 2))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from adapter.errors import AdapterError, DiskFullError, StorageFailedError
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.sidecar.engine.dirty import DirtyKeys
-from adapter.sidecar.engine.fast_path import LoneCommits
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.engine.fast_path import FastPath
+from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model.disk import Platter, SimBatch, SimDisk
 from tests.unit.helpers import key, record
@@ -50,13 +50,13 @@ class Store:
     def __init__(self, platter: Platter | None = None) -> None:
         self.platter = platter or Platter()
         self.disk = Disk(self.platter, lambda: None)
-        self.cache = OffsetCache.over(self.disk, "interval")
+        self.store = LocalStore.over(self.disk, "interval")
         self.dirty = DirtyKeys()
-        self.lone = LoneCommits(self.cache, self.dirty, possible=True, clock=lambda: 0.0)
+        self.lone = FastPath(self.store, self.dirty, possible=True, clock=lambda: 0.0)
 
     def holds(self, **offsets: int) -> "Store":
         """Put records in, and so in memory, that are clean."""
-        self.cache.write({key(shard): record(offset) for shard, offset in offsets.items()})
+        self.store.write({key(shard): record(offset) for shard, offset in offsets.items()})
         return self
 
     def commit(self, *runs: Sequence[Request], now_ms: int = NOW_MS) -> list[int]:
@@ -65,10 +65,10 @@ class Store:
 
     def state(self) -> State:
         """What is in memory has to be what is on the disk; and what is dirty."""
-        stored = {found.key: found for found in self.cache.scan()}
+        stored = {found.key: found for found in self.store.scan()}
         for where, found in stored.items():
-            assert self.cache.find(where) == found[1:]
-        return stored, self.cache.seq, self.dirty.keys()
+            assert self.store.find(where) == found[1:]
+        return stored, self.store.seq, self.dirty.keys()
 
     def offsets(self) -> dict[str, int]:
         """What stands, by shard."""
@@ -77,7 +77,7 @@ class Store:
     def again(self) -> "Store":
         """As a process after this one opens it. It must not miss anything."""
         opened = Store(self.platter)
-        assert opened.cache.loss is None
+        assert opened.store.loss is None
         assert opened.state()[:2] == self.state()[:2]
         return opened
 
@@ -90,7 +90,7 @@ def test_all_runs_of_a_turn_are_one_write() -> None:
     assert store.platter.unsynced == before + 1
     assert store.offsets() == {"a": 5, "b": 6, "c": 7}
     assert store.dirty.keys() == {key("a"), key("b"), key("c")}
-    assert store.cache.seq == store.disk.watermark == 6
+    assert store.store.seq == store.disk.watermark == 6
     store.again()
 
 
@@ -102,7 +102,7 @@ def test_a_shard_may_go_on_several_times_in_a_turn() -> None:
         1,
         1,
     ]
-    assert store.cache.find(key("a")) == (record(9, committed_at_ms=NOW_MS), 4)
+    assert store.store.find(key("a")) == (record(9, committed_at_ms=NOW_MS), 4)
     ((shards, held),) = [(list(found), found["a"]) for found in store.dirty.take().values()]
     assert (shards, held[:2]) == (["a"], ((1, 9, True, NOW_MS, "", "", 0), 4))
     store.again()
@@ -147,21 +147,21 @@ def test_a_turn_that_cannot_be_written_leaves_all_as_it_was(error: AdapterError)
         with pytest.raises(StorageFailedError):  # until it is opened again, also for what stands already
             store.commit([request("b", offset=3)])
     again = store.again()
-    assert again.cache.get(key("b"))
+    assert again.store.get(key("b"))
     assert again.commit([request("b", offset=8)]) == [1]
 
 
 def test_what_stands_on_the_disk_without_its_watermark_is_not_acknowledged() -> None:
     """And is no loss for the next process, which finds it."""
     store = Store().holds(a=1)
-    assert store.cache.get(key("a"))
+    assert store.store.get(key("a"))
     store.disk.watermark_fails = True
     with pytest.raises(StorageFailedError):
         store.commit([request("a", offset=5)])
     with pytest.raises(StorageFailedError):
         store.commit([request("a", offset=1)])
     again = Store(store.platter)
-    assert (again.cache.loss, again.offsets()) == (None, {"a": 5})
+    assert (again.store.loss, again.offsets()) == (None, {"a": 5})
 
 
 def test_a_process_that_dies_in_the_write_has_stored_all_or_nothing() -> None:
@@ -172,7 +172,7 @@ def test_a_process_that_dies_in_the_write_has_stored_all_or_nothing() -> None:
         with pytest.raises(StorageFailedError):
             store.commit([request("a", offset=5)], [request("b", offset=6)])
         again = Store(store.platter)
-        assert (again.cache.loss, again.offsets()) == (None, expected)
+        assert (again.store.loss, again.offsets()) == (None, expected)
 
 
 def test_whatever_is_raised_halfway_nothing_of_the_turn_is_left() -> None:
@@ -222,6 +222,6 @@ def test_turns_do_what_their_commits_do_one_by_one(
 def test_a_record_is_what_a_commit_makes_of_it() -> None:
     """Its epoch stays; labels of the one before are gone, as in the general way."""
     store = Store()
-    store.cache.write({key("a"): OffsetRecord(4, 1, metadata="m", topic="t", partition=3)})
+    store.store.write({key("a"): OffsetRecord(4, 1, metadata="m", topic="t", partition=3)})
     assert store.commit([request("a", offset=2, epoch=4)], [request("a", offset=3, epoch=3)]) == [1, 0]
-    assert store.cache.get(key("a")) == OffsetRecord(4, 2, committed_at_ms=NOW_MS)
+    assert store.store.get(key("a")) == OffsetRecord(4, 2, committed_at_ms=NOW_MS)

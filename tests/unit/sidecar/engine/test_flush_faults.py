@@ -111,7 +111,7 @@ async def test_a_save_that_applies_and_then_times_out_is_sent_again_and_harms_no
         meta.records[B] = record(9)
         await core.flusher.flush_once()
         assert offsets_in(meta) == {A: 5, B: 9}
-        assert core.cache.get(B) == record(9)
+        assert core.store.get(B) == record(9)
         assert len(core.dirty) == 0
 
 
@@ -172,7 +172,7 @@ async def test_what_stands_is_taken_over_even_when_a_later_chunk_fails(tmp_path:
             await core.flusher.flush_once()
         assert "a" in shards_of(meta)[0]
         assert len(meta.saves) == 2
-        assert A in core.dirty or core.cache.get(A) == record(9, 3)
+        assert A in core.dirty or core.store.get(A) == record(9, 3)
 
 
 async def test_what_was_acknowledged_before_a_chunk_failed_is_clean_and_the_rest_is_dirty(tmp_path: Path) -> None:
@@ -187,9 +187,9 @@ async def test_what_was_acknowledged_before_a_chunk_failed_is_clean_and_the_rest
         sent = {entry.key for entry in meta.saves[0]}
         assert 0 < len(sent) < len(keys)
         assert {found for found in keys if found in core.dirty} == keys.keys() - sent
-        assert core.cache.flushed_seq == 0
+        assert core.store.flushed_seq == 0
         assert await core.flusher.flush_once() == len(keys) - len(sent)
-        assert core.cache.flushed_seq == core.cache.seq
+        assert core.store.flushed_seq == core.store.seq
 
 
 async def test_a_cancelled_flush_leaves_its_keys_dirty(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ async def test_a_drain_goes_on_until_nothing_is_dirty(tmp_path: Path) -> None:
         meta.faults.extend([DOWN, applied_then(meta, DOWN), during(meta, lambda: commit(core, 7, "c"))])
         assert await core.flusher.drain(PATIENCE_S) == 0
         assert offsets_in(meta) == {A: 6, B: 5, C: 7}
-        assert core.cache.flushed_seq == core.cache.seq
+        assert core.store.flushed_seq == core.store.seq
 
 
 async def test_a_drain_ends_at_its_deadline_and_says_how_many_keys_are_left(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ async def test_a_drain_ends_at_its_deadline_and_says_how_many_keys_are_left(tmp_
         await commit_all(core, 5)
         assert await core.flusher.drain(0.05) == 4
         assert core.flusher.last_error == "down by the test"
-        assert core.cache.flushed_seq == 0
+        assert core.store.flushed_seq == 0
 
 
 async def test_a_drain_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ async def test_a_flush_slower_than_the_interval_does_not_end_the_loop(tmp_path: 
 
     async with core_over(tmp_path, meta) as core:
         section = FlushSection(interval_ms=1)
-        flusher = Flusher(section, core.cache, core.dirty, core.committer, meta, AdapterMetrics(), Clocks(lambda: now[0]))
+        flusher = Flusher(section, core.store, core.dirty, core.committer, meta, AdapterMetrics(), Clocks(lambda: now[0]))
         meta.faults.append(during(meta, slow))
         await commit(core, 5)
         core.tasks.start_soon(flusher.run)

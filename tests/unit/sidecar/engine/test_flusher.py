@@ -80,16 +80,16 @@ async def test_nothing_is_sent_when_nothing_changed(tmp_path: Path) -> None:
 async def test_a_flush_sends_only_what_changed_however_much_is_stored(tmp_path: Path) -> None:
     """One key among a thousand is one entry, and no scan and no batch of the store is needed for it (6)."""
     meta = FakeMeta()
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, meta, cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, meta, store=store) as core:
         await send(core, commit_of({key(f"s{at}"): 1 for at in range(1000)}))
         await core.flusher.flush_once()
         await commit(core, 2, "s500")
-        batches = cache.batches
-        cache.scan = None  # type: ignore[assignment]
+        batches = store.batches
+        store.scan = None  # type: ignore[assignment]
         await core.flusher.flush_once()
         assert shards_of(meta)[1:] == [["s500"]]
-        assert cache.batches == batches
+        assert store.batches == batches
 
 
 async def test_a_commit_during_a_flush_stays_dirty(tmp_path: Path) -> None:
@@ -109,13 +109,13 @@ async def test_a_commit_during_a_flush_stays_dirty(tmp_path: Path) -> None:
 async def test_a_commit_during_a_flush_is_above_the_flushed_watermark(tmp_path: Path) -> None:
     """A kill right after the flush leaves it dirty on disk as well (3)."""
     meta = FakeMeta()
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, meta, cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, meta, store=store) as core:
         await commit(core, 5)
         meta.faults.append(during(meta, lambda: commit(core, 6)))
         await core.flusher.flush_once()
-        assert cache.flushed_seq < cache.seq_of(key())
-        doom(cache)
+        assert store.flushed_seq < store.seq_of(key())
+        doom(store)
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         await core.recovery.mark_unflushed()
         assert key() in core.dirty
@@ -144,7 +144,7 @@ async def test_a_superseded_key_takes_over_what_stands(tmp_path: Path) -> None:
         await commit_all(core, 5)
         meta.records = {A: record(9), B: record(0, 2), C: tombstone(2), D: record(4)}
         assert await core.flusher.flush_once() == 4
-        assert [core.cache.get(found) for found in (A, B, C, D)] == [record(9), record(0, 2), tombstone(2), record(5)]
+        assert [core.store.get(found) for found in (A, B, C, D)] == [record(9), record(0, 2), tombstone(2), record(5)]
         assert len(core.dirty) == 0
 
 
@@ -156,7 +156,7 @@ async def test_an_unknown_epoch_becomes_the_one_that_stands(tmp_path: Path) -> N
         await core.flusher.flush_once()
         expected = {A: record(5, 4), B: record(9, 4), C: record(5, 1)}
         assert meta.records == expected
-        assert {found: core.cache.get(found) for found in (A, B, C)} == expected
+        assert {found: core.store.get(found) for found in (A, B, C)} == expected
         assert len(core.dirty) == 0
 
 
@@ -167,7 +167,7 @@ async def test_a_commit_during_a_flush_that_is_superseded_merges_with_what_stand
         await core.committer.submit(commit_of({key(): 2}))
         meta.faults.append(during(meta, lambda: commit(core, 8)))
         await core.flusher.flush_once()
-        assert core.cache.get(key()) == record(8, 4)
+        assert core.store.get(key()) == record(8, 4)
         assert key() in core.dirty
         await core.flusher.flush_once()
         assert meta.records[key()] == record(8, 4)
@@ -193,19 +193,19 @@ async def test_the_flushed_watermark_follows_what_was_acknowledged(tmp_path: Pat
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
         await core.flusher.flush_once()
-        assert core.cache.flushed_seq == 1
+        assert core.store.flushed_seq == 1
         await commit(core, 5, "b")
         meta.faults.append(DOWN)
         with pytest.raises(MetaUnavailableError):
             await core.flusher.flush_once()
-        assert core.cache.flushed_seq == 1
+        assert core.store.flushed_seq == 1
         meta.faults.append(refusing(meta, {"b"}))
         await core.flusher.flush_once()
         await commit(core, 6, "a")
         await core.flusher.flush_once()
-        assert (core.cache.flushed_seq, core.cache.seq_of(B)) == (1, 2)
+        assert (core.store.flushed_seq, core.store.seq_of(B)) == (1, 2)
         await core.flusher.flush_all()
-        assert core.cache.flushed_seq == core.cache.seq == 3
+        assert core.store.flushed_seq == core.store.seq == 3
 
 
 async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path:
     async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
         await commit(core, 5)
         assert await core.flusher.flush_once() == 1
-        assert core.cache.flushed_seq == 0
+        assert core.store.flushed_seq == 0
 
 
 async def test_one_flush_runs_at_a_time(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from adapter.errors import AdapterError, DiskFullError, NotReadyError
 from adapter.model.records import GroupKey
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.group_commit import Turn
+from adapter.sidecar.engine.group_commit import GroupCommit
 from adapter.sidecar.metrics import AdapterMetrics
 from tests.unit.helpers import key
 from tests.unit.sidecar.engine.test_columns import NOW_MS
@@ -24,7 +24,7 @@ class Turns:
         self.refused: list[AdapterError] = []
         self.answers: list[tuple[str, int, AdapterError | None]] = []
         self.not_ready: AdapterError | None = None
-        self.turn = Turn(self.core, AdapterMetrics(), self.refused.append)
+        self.turn = GroupCommit(self.core, AdapterMetrics(), self.refused.append)
 
     def core(self) -> Core:
         """As far as a turn needs it."""
@@ -125,12 +125,12 @@ async def test_a_group_that_left_memory_meanwhile_goes_the_general_way() -> None
     """What is decided is decided at the end of the turn."""
     turns = Turns()
     turns.add("gone", request("a", offset=5))
-    turns.store.cache._hot.discard(key("a"))
+    turns.store.store._cache.discard(key("a"))
     await asyncio.sleep(0)
     assert turns.answers == [("gone", 0, None)]
-    turns.store.cache._hot._max_keys = 1
+    turns.store.store._cache._max_keys = 1
     turns.add("pushed out", request("b", offset=5))
-    turns.store.cache._hot.update(GroupKey("default", "other"), {"x": (cast("Any", None), 1, b"x")})
+    turns.store.store._cache.update(GroupKey("default", "other"), {"x": (cast("Any", None), 1, b"x")})
     await asyncio.sleep(0)
     assert turns.answers[1:] == [("pushed out", 0, None)]
     assert turns.store.offsets() == {"a": 1, "b": 1}

@@ -11,7 +11,7 @@ import pytest
 
 from adapter.errors import DiskFullError
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.http2.server import LeanServer
+from adapter.runtime.http2.server import Http2Server
 from adapter.sidecar.api.offset_store import ENDED, MAX_PIPELINED, OffsetStore
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.metrics import AdapterMetrics
@@ -31,10 +31,10 @@ class Front:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.store = OffsetStore(lambda: core, AdapterMetrics())
-        self.server = LeanServer()
-        offsets_grpc.add_OffsetStoreServicer_to_server(self.store, cast("grpc.Server", self.server))
-        self.server.take_together({COMMIT: self.store.take})
+        self.offsets = OffsetStore(lambda: core, AdapterMetrics())
+        self.server = Http2Server()
+        offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", self.server))
+        self.server.take_together({COMMIT: self.offsets.take})
         self.client = Client(self.server)
         self.told: dict[str, list[bytes | Ended]] = {}
 
@@ -62,9 +62,9 @@ class Front:
 @asynccontextmanager
 async def front_over(directory: Path) -> AsyncIterator[Front]:
     """With a shard that is in memory, and clean."""
-    cache = watched(directory)
-    async with core_over(directory, FakeMeta(), knows="g", cache=cache) as core:
-        cache.write({key("a"): record(1), key("b"): record(1)})
+    store = watched(directory)
+    async with core_over(directory, FakeMeta(), knows="g", store=store) as core:
+        store.write({key("a"): record(1), key("b"): record(1)})
         front = Front(core)
         await front.answers()
         yield front
@@ -110,7 +110,7 @@ async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_pa
         assert front.told["lone"][0] == b""
         (row,) = offsets_pb.CommitOffsetsReply.FromString(cast("bytes", front.told["back"][0])).superseded
         assert (row.shard, row.offset) == ("a", 5)
-        found = {stored.key.shard: stored.record.offset for stored in front.core.cache.scan()}
+        found = {stored.key.shard: stored.record.offset for stored in front.core.store.scan()}
         assert found == {"a": 5, "b": 2, "new": 3}
 
 
@@ -122,7 +122,7 @@ async def test_a_call_of_two_messages_is_not_done(tmp_path: Path) -> None:
         front.call("remove", message, message, path=REMOVE)
         front.call("commit", *[request("a", offset=5).SerializeToString()] * 2)
         assert await front.answers() == {"remove": UNIMPLEMENTED, "commit": UNIMPLEMENTED}
-        assert front.core.cache.get(key("a")) == record(1)
+        assert front.core.store.get(key("a")) == record(1)
 
 
 async def test_a_call_that_is_cancelled_in_its_read_is_answered_to_nobody(tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ async def test_what_the_disk_refuses_is_refused_to_every_caller(tmp_path: Path, 
             other.send()
 
         with monkeypatch.context() as patched:
-            patched.setattr(front.core.cache._disk, "write", full)
+            patched.setattr(front.core.store._disk, "write", full)
             send()
             assert await front.answers() == {"one": FULL, "two": FULL, "stream": OK}
         assert front.replies("stream") == [(0, 1, FULL), (1, 1, FULL)]
-        assert (front.core.cache.get(key("a")), len(front.core.dirty)) == (record(1), 0)
+        assert (front.core.store.get(key("a")), len(front.core.dirty)) == (record(1), 0)
         front.told.clear()
         send()
         assert await front.answers() == {"one": OK, "two": OK, "stream": OK}
@@ -189,7 +189,7 @@ async def test_a_stream_keeps_its_order_whatever_is_between(tmp_path: Path) -> N
         front.call("stream", *messages, path=STREAM)
         assert await front.answers() == {"stream": OK}
         assert front.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, INVALID), (4, 1, 0), (6, 2, 0)]
-        assert {stored.key.shard: stored.record.offset for stored in front.core.cache.scan()} == {"a": 6, "b": 1, "new": 2}
+        assert {stored.key.shard: stored.record.offset for stored in front.core.store.scan()} == {"a": 6, "b": 1, "new": 2}
 
 
 async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) -> None:
@@ -197,13 +197,13 @@ async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) ->
     async with front_over(tmp_path) as front:
         front.call("stream", *stream_requests(5, 6, 7), path=STREAM, ends=False)
         front.client.send()
-        while not front.store.turn._runs:  # noqa: ASYNC110 - the instant between a turn's first run and its end
+        while not front.offsets.turn._runs:  # noqa: ASYNC110 - the instant between a turn's first run and its end
             await asyncio.sleep(0)
-        front.store.end_streams()
+        front.offsets.end_streams()
         assert await front.answers() == {"stream": UNAVAILABLE}
         assert front.replies("stream") == [(2, 3, 0)]
         assert cast("Ended", front.told["stream"][-1]).text == ENDED
-        assert (front.core.cache.get(key("a")) or record(0)).offset == 7
+        assert (front.core.store.get(key("a")) or record(0)).offset == 7
 
 
 async def test_a_long_run_of_a_stream_is_cut_to_what_may_be_unanswered(tmp_path: Path) -> None:
@@ -217,15 +217,15 @@ async def test_a_long_run_of_a_stream_is_cut_to_what_may_be_unanswered(tmp_path:
 
 async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> None:
     """It goes the general way, whatever is in memory (1)."""
-    cache = watched(tmp_path, "always")
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache) as core:
-        cache.write({key("a"): record(1)})
-        await cache.sync()
-        cache.gate = asyncio.Event()
+    store = watched(tmp_path, "always")
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
+        store.write({key("a"): record(1)})
+        await store.sync()
+        store.gate = asyncio.Event()
         front = Front(core)
         front.call("synced", request("a", offset=5).SerializeToString())
         front.call("stream", *stream_requests(6), path=STREAM)
         assert await front.answers() == {}
-        assert (core.cache.get(key("a")) or record(0)).offset == 6
-        cache.gate.set()
+        assert (core.store.get(key("a")) or record(0)).offset == 6
+        store.gate.set()
         await eventually(lambda: front.ended() == {"synced": OK, "stream": OK})

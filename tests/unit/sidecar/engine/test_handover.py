@@ -78,7 +78,7 @@ async def test_remove_persists_first_and_then_forgets(tmp_path: Path) -> None:
         await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
         assert await core.ownership.remove(only("a", "nowhere")) == 1
         assert meta.records[A] == record(5)
-        assert [core.cache.get(found) for found in (A, B, OTHER)] == [None, record(6), record(7)]
+        assert [core.store.get(found) for found in (A, B, OTHER)] == [None, record(6), record(7)]
 
 
 async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, commit_of(dict.fromkeys([A, B, *near], 5)))
         assert await core.ownership.remove(ALL) == 2
-        assert sorted(stored.key for stored in core.cache.scan()) == sorted(near)
+        assert sorted(stored.key for stored in core.store.scan()) == sorted(near)
 
 
 async def test_a_shard_that_cannot_be_persisted_is_not_removed(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_a_shard_that_cannot_be_persisted_is_not_removed(tmp_path: Path) -
             await core.ownership.remove(ALL)
         with pytest.raises(RefusedError):
             await core.ownership.remove(ALL)
-        assert core.cache.get(A) == record(5)
+        assert core.store.get(A) == record(5)
         assert A in core.dirty
 
 
@@ -112,7 +112,7 @@ async def test_a_commit_during_a_removal_is_persisted_before_it_is_removed(tmp_p
         meta.faults.append(during(meta, lambda: commit(core, 6, "a")))
         assert await core.ownership.remove(ALL) == 1
         assert meta.records[A] == record(6)
-        assert core.cache.get(A) is None
+        assert core.store.get(A) is None
 
 
 async def test_commits_during_each_flush_of_a_removal_are_persisted_before_it(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_commits_during_each_flush_of_a_removal_are_persisted_before_it(tm
         meta.faults.extend(during(meta, partial(commit, core, offset, "a")) for offset in (6, 7))
         assert await core.ownership.remove(ALL) == 1
         assert meta.records[A] == record(7)
-        assert core.cache.get(A) is None
+        assert core.store.get(A) is None
 
 
 async def test_a_commit_after_a_removal_asks_for_the_epoch_again(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_a_commit_after_a_removal_asks_for_the_epoch_again(tmp_path: Path)
         await core.ownership.remove(ALL)
         meta.records[A] = record(2, 7)
         await commit(core, 6, "a")
-        assert core.cache.get(A) == record(6, 7)
+        assert core.store.get(A) == record(6, 7)
 
 
 async def test_a_group_that_is_loaded_again_during_a_removal_is_not_taken_for_known(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_a_group_that_is_loaded_again_during_a_removal_is_not_taken_for_kn
         meta.available = False
         await commit(core, 7, "a")
         await core.flusher.flush_once()
-        assert core.cache.get(A) == meta.records[A] == record(7, 3)
+        assert core.store.get(A) == meta.records[A] == record(7, 3)
 
 
 async def test_the_next_owner_reads_what_was_persisted(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, RefusedError, StorageFailedError, UnknownCallError
-from adapter.model.records import KnownStore, LocalStore, OffsetKey, OffsetRecord, ReadMode
+from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import commit, core_over, doom, key, record
@@ -28,7 +28,7 @@ class ForgetfulMeta(FakeMeta):
         self.refusal: AdapterError | None = None
         self.unanswered = 0  # reports that are applied, and whose answers get lost
 
-    async def report_store(self, store: LocalStore, replaces: bytes = b"") -> KnownStore | None:
+    async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
         """See `MetaClient.report_store`."""
         if self.refusal:
             raise self.refusal
@@ -69,7 +69,7 @@ async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> Non
         meta.restore({A: record(9)})
         await compared(core)
         assert (meta.records[A].offset, meta.records[B].offset) == (9, 7)
-        assert core.cache.get(A) == meta.records[A]
+        assert core.store.get(A) == meta.records[A]
         assert core.recovery.report.done
         assert core.flusher.tracks_all
 
@@ -81,13 +81,13 @@ async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> N
         await core.meta_watch.recover()
         await flushed(core, 5, "a")
         await flushed(core, 7, "b")
-        assert core.cache.flushed_seq == core.cache.seq == 2
+        assert core.store.flushed_seq == core.store.seq == 2
         meta.restore({})
         core.recovery.again()
-        assert (core.cache.flushed_seq, core.flusher.tracks_all, core.recovery.report.done) == (0, False, False)
-        doom(core.cache)
+        assert (core.store.flushed_seq, core.flusher.tracks_all, core.recovery.report.done) == (0, False, False)
+        doom(core.store)
     async with core_over(tmp_path, meta, tracks_all=False) as core:
-        assert core.cache.flushed_seq == 0
+        assert core.store.flushed_seq == 0
         await core.recovery.mark_unflushed()
         assert core.dirty.keys() == {A, B}
         assert await core.flusher.drain(30) == 0
@@ -180,7 +180,7 @@ async def test_another_store_that_is_told_of_in_place_of_this_one_is_told_once(t
         for _ in range(3):
             meta.stores[where] = KnownStore(known.store._replace(store_id=b"sixteen bytes, 2"), 0)
             await core.meta_watch.report()
-            assert meta.stores[where].store.store_id == core.cache.store_id
+            assert meta.stores[where].store.store_id == core.store.store_id
         assert meta.told.less == 1
 
 
@@ -194,7 +194,7 @@ async def test_a_server_that_remembers_no_stores_is_no_loss(tmp_path: Path, refu
         await flushed(core, 5, "a")
         for _ in range(3):
             await core.meta_watch.report()
-        assert (meta.told.less, core.recovery.report.done, core.cache.loss) == (0, True, None)
+        assert (meta.told.less, core.recovery.report.done, core.store.loss) == (0, True, None)
 
 
 async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Path) -> None:
@@ -204,22 +204,22 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
         await core.meta_watch.recover()
         await flushed(core, 5, "a")
         await core.meta_watch.report()
-        old = core.cache.store_id
+        old = core.store.store_id
     shutil.rmtree(tmp_path / "adapter")
     async with core_over(tmp_path, meta, tracks_all=False) as core:
 
         async def failing() -> None:
             raise DiskFullError("full by the test")
 
-        core.cache.sync = failing  # type: ignore[method-assign]
+        core.store.sync = failing  # type: ignore[method-assign]
         with pytest.raises(DiskFullError):
             await core.meta_watch.recover()
         assert next(iter(meta.stores.values())).store.store_id == old
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         await core.meta_watch.recover()
-        assert core.cache.loss
-        assert f"the Meta Service remembers another store here, {old.hex()}" in core.cache.loss.why
-        assert next(iter(meta.stores.values())).store.store_id == core.cache.store_id != old
+        assert core.store.loss
+        assert f"the Meta Service remembers another store here, {old.hex()}" in core.store.loss.why
+        assert next(iter(meta.stores.values())).store.store_id == core.store.store_id != old
         core.reader.recovered = True
         found = await core.reader.read([Wanted(A.group_key, ["a"])], ReadMode.MEMORY)
         assert [row.offset for _, row in found] == [5]
@@ -241,29 +241,29 @@ async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path:
     (tmp_path / "copy").rename(tmp_path / "adapter")
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         await core.meta_watch.recover()
-        assert core.cache.loss
-        assert core.cache.loss[::2] == (
+        assert core.store.loss
+        assert core.store.loss[::2] == (
             2,
             "the Meta Service has the write 3 of this store, whose newest is 1: it was put back from an older copy",
         )
-        assert (core.cache.get(A), core.cache.get(B)) == (meta.records[A], meta.records[B])
-        assert core.cache.seq > 3
+        assert (core.store.get(A), core.store.get(B)) == (meta.records[A], meta.records[B])
+        assert core.store.seq > 3
 
 
 async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_path: Path) -> None:
     """Not what is dirty, refused, or not compared yet; with the last save of a flush what it brings."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta, tracks_all=False) as core:
-        assert core.meta_watch.store().flushed_seq == 0
+        assert core.meta_watch.local().flushed_seq == 0
         await core.meta_watch.recover()
         await flushed(core, 5, "a")
-        assert core.meta_watch.store().flushed_seq == 1
+        assert core.meta_watch.local().flushed_seq == 1
         await commit(core, 6, shard="a")
-        assert core.meta_watch.store().flushed_seq == 1
+        assert core.meta_watch.local().flushed_seq == 1
         told: list[int] = []
 
         async def during(entries: Sequence[object]) -> object:
-            told.append(core.meta_watch.store().flushed_seq)
+            told.append(core.meta_watch.local().flushed_seq)
             return meta.apply(entries)  # type: ignore[arg-type]
 
         meta.faults.append(during)
@@ -273,7 +273,7 @@ async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_p
         meta.faults.append(DOWN)
         with pytest.raises(MetaUnavailableError):
             await core.flusher.flush_once()
-        assert core.meta_watch.store().flushed_seq == 2
+        assert core.meta_watch.local().flushed_seq == 2
 
 
 async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ async def test_a_rescue_sends_what_is_dirty_and_writes_nothing(tmp_path: Path) -
             await commit(core, 7, shard="b")
             meta.records[B] = record(9)
             shutil.rmtree(tmp_path / "adapter")
-            assert await core.cache.look()
+            assert await core.store.look()
             assert await core.flusher.rescue() == 0
 
     with pytest.raises(ExceptionGroup) as raised:
@@ -314,14 +314,14 @@ async def test_a_rescue_sends_what_is_dirty_and_writes_nothing(tmp_path: Path) -
 
 def test_only_the_store_that_was_open_is_opened_again(tmp_path: Path) -> None:
     """Another one in its place is refused, untouched by a verification."""
-    one = OffsetCache.open(tmp_path / "one", "interval")
+    one = LocalStore.open(tmp_path / "one", "interval")
     one.close()
-    OffsetCache.open(tmp_path / "other", "interval").close()
-    again = OffsetCache.open(tmp_path / "one", "interval", only=one.store_id)
+    LocalStore.open(tmp_path / "other", "interval").close()
+    again = LocalStore.open(tmp_path / "one", "interval", only=one.store_id)
     assert again.store_id == one.store_id
     again.close()
     with pytest.raises(StorageFailedError, match="holds another store"):
-        OffsetCache.open(tmp_path / "other", "interval", only=one.store_id)
+        LocalStore.open(tmp_path / "other", "interval", only=one.store_id)
     with pytest.raises(StorageFailedError, match="the store is gone"):
-        OffsetCache.open(tmp_path / "none", "interval", only=one.store_id)
+        LocalStore.open(tmp_path / "none", "interval", only=one.store_id)
     assert not (tmp_path / "none").exists()

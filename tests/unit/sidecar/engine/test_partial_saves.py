@@ -10,7 +10,7 @@ from adapter.errors import MetaUnavailableError
 from adapter.model.records import GroupKey, SaveEntry, SaveOutcome, Status
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Change, Reset, To
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, crash, doom, key, record, send, watched
 from tests.unit.parted import BOTH, GONE, GONE_GROUP, UP, WHY, PartedMeta, commit_both
@@ -57,7 +57,7 @@ async def test_an_entry_that_was_applied_without_an_answer_is_sent_again_and_har
         meta.records[GONE] = record(9)
         meta.gone.clear()
         assert await core.flusher.flush_all() == 1
-        assert (meta.records[GONE], core.cache.get(GONE), len(core.dirty)) == (record(9), record(9), 0)
+        assert (meta.records[GONE], core.store.get(GONE), len(core.dirty)) == (record(9), record(9), 0)
 
 
 async def test_what_is_found_to_be_saved_all_the_same_is_clean(tmp_path: Path) -> None:
@@ -77,25 +77,25 @@ async def test_what_is_found_to_be_saved_all_the_same_is_clean(tmp_path: Path) -
 async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: Path) -> None:
     """However much of the rest is flushed; a kill finds it unflushed on the disk (1, 3)."""
     meta = PartedMeta()
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, meta, cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, meta, store=store) as core:
         await commit_both(core, 5)
         await core.flusher.flush_once()
-        before = cache.flushed_seq
+        before = store.flushed_seq
         meta.gone.add("gone")
         for offset in (6, 7):
             await commit_both(core, offset)
             await core.flusher.flush_once()
-        assert cache.flushed_seq == before < cache.seq_of(GONE)
+        assert store.flushed_seq == before < store.seq_of(GONE)
         await send(core, commit_of({UP: 8}))  # with which the watermark rides to the disk
-        doom(cache)
+        doom(store)
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         await core.recovery.mark_unflushed()
         assert GONE in core.dirty
         core.flusher.tracks_all = True
         meta.gone.clear()
         await core.flusher.flush_all()
-        assert core.cache.flushed_seq == core.cache.seq
+        assert core.store.flushed_seq == core.store.seq
         assert meta.records[GONE] == record(7)
 
 
@@ -124,7 +124,7 @@ async def test_flush_all_says_what_has_no_answer(tmp_path: Path) -> None:
         tried = len(meta.saves)
         assert await core.flusher.drain(0.05) == 1
         assert len(meta.saves) > tried + 1
-        assert core.cache.flushed_seq == 0
+        assert core.store.flushed_seq == 0
 
 
 async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Pat
         await commit_both(core, 5)
         with pytest.raises(MetaUnavailableError, match=WHY):
             await core.ownership.remove([Wanted(GONE_GROUP, [])])
-        assert core.cache.get(GONE) == record(5)
+        assert core.store.get(GONE) == record(5)
         assert await core.ownership.remove([Wanted(GroupKey("default", "up"), [])]) == 1
         meta.gone.clear()
         assert await core.ownership.remove([Wanted(GONE_GROUP, [])]) == 1
@@ -149,7 +149,7 @@ async def test_a_written_through_commit_without_an_answer_is_unavailable_and_not
         assert answers[0] == [(UP, record(5))]
         assert type(answers[1]) is MetaUnavailableError
         assert str(answers[1]) == f"default/gone/s: the Meta Service did not answer for it: {WHY}"
-        assert (core.cache.get(UP), core.cache.get(GONE), len(core.dirty)) == (record(5), None, 0)
+        assert (core.store.get(UP), core.store.get(GONE), len(core.dirty)) == (record(5), None, 0)
 
 
 async def test_a_reset_without_an_answer_is_no_success_and_is_made_by_the_next_try(tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ async def test_a_reset_without_an_answer_is_no_success_and_is_made_by_the_next_t
         assert [change.key for change in caught.value.attempted if isinstance(change, Change)] == [GONE]
         with pytest.raises(MetaUnavailableError, match=WHY):
             await core.resets.delete(wanted, execute=True)
-        assert core.cache.get(GONE) == record(5)
+        assert core.store.get(GONE) == record(5)
         meta.gone.clear()
         outcome = await core.resets.reset(wanted, Reset(To.OFFSET, 1), execute=True)
         assert outcome.executed
-        assert meta.records[GONE] == core.cache.get(GONE)
+        assert meta.records[GONE] == core.store.get(GONE)
         assert meta.records[GONE].offset == 1
 
 
@@ -187,7 +187,7 @@ async def test_a_reset_of_which_a_part_was_made_is_known_here_and_not_undone_by_
         meta.faults.append(half)
         with pytest.raises(MetaUnavailableError, match="default/g/b"):
             await core.resets.reset(Wanted(first.group_key, []), Reset(To.OFFSET, 1), execute=True)
-        assert core.cache.get(first) == meta.records[first]
+        assert core.store.get(first) == meta.records[first]
         assert meta.records[first].offset == 1
         await send(core, commit_of({first: 2}))
         await core.flusher.flush_all()
@@ -196,9 +196,9 @@ async def test_a_reset_of_which_a_part_was_made_is_known_here_and_not_undone_by_
 
 async def test_a_push_of_the_recovery_without_an_answer_has_failed(tmp_path: Path) -> None:
     """The report says so, and the key is dirty; the flush loop goes on with it (9)."""
-    cache = OffsetCache.open(tmp_path / "adapter", "interval")
-    cache.write(dict.fromkeys(BOTH, record(5)))
-    crash(cache)
+    store = LocalStore.open(tmp_path / "adapter", "interval")
+    store.write(dict.fromkeys(BOTH, record(5)))
+    crash(store)
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         report = await core.recovery.run()
@@ -212,9 +212,9 @@ async def test_a_push_of_the_recovery_without_an_answer_has_failed(tmp_path: Pat
 async def test_an_overloaded_meta_service_is_left_alone_by_the_recovery_for_as_long_as_it_asked(tmp_path: Path) -> None:
     """Each of its batches would send all that is dirty again."""
     keys = [key(f"s{at}") for at in range(6)]
-    cache = OffsetCache.open(tmp_path / "adapter", "interval")
-    cache.write(dict.fromkeys(keys, record(5)))
-    crash(cache)
+    store = LocalStore.open(tmp_path / "adapter", "interval")
+    store.write(dict.fromkeys(keys, record(5)))
+    crash(store)
     meta = FakeMeta()
     meta.faults.append(MetaUnavailableError("overloaded", retry_after_s=60.0))
     async with core_over(tmp_path, meta, tracks_all=False, recovery={"batch_keys": 1}) as core:
@@ -240,7 +240,7 @@ async def test_a_key_that_was_refused_before_its_group_was_set_aside_is_not_lost
         await core.flusher.flush_once()
         await core.flusher.flush_once(refused_too=True)
         assert core.dirty.keys() == {GONE, other}
-        assert (core.dirty.aside, core.dirty.refused, core.cache.flushed_seq) == (2, 0, 0)
+        assert (core.dirty.aside, core.dirty.refused, core.store.flushed_seq) == (2, 0, 0)
         meta.gone.clear()
         assert await core.flusher.flush_all() == 2
-        assert core.cache.flushed_seq == core.cache.seq
+        assert core.store.flushed_seq == core.store.seq

@@ -36,7 +36,7 @@ async def test_a_cached_commit_is_local_and_dirty_when_it_is_acknowledged(tmp_pa
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         assert await send(core, commit_of({A: 5})) == [Standing(A, record(5))]
-        assert core.cache.get(A) == record(5)
+        assert core.store.get(A) == record(5)
         assert A in core.dirty
         assert meta.saves == []
 
@@ -49,7 +49,7 @@ async def test_a_cached_commit_is_acknowledged_with_the_meta_service_down(tmp_pa
         await commit(core, 5, "a")
         assert not meta.available
         await commit(core, 6, "b")
-        assert [core.cache.get(found) for found in (A, B)] == [record(5, 0), record(6, 0)]
+        assert [core.store.get(found) for found in (A, B)] == [record(5, 0), record(6, 0)]
 
 
 async def test_a_written_through_commit_is_in_the_meta_service_when_it_is_acknowledged(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ async def test_a_written_through_commit_is_in_the_meta_service_when_it_is_acknow
     async with core_over(tmp_path, meta, **THROUGH) as core:
         assert await send(core, commit_of({A: 5})) == [Standing(A, record(5))]
         assert meta.records == {A: record(5)}
-        assert core.cache.get(A) == record(5)
+        assert core.store.get(A) == record(5)
         assert len(core.dirty) == 0
         assert await core.flusher.flush_once() == 0
 
@@ -86,10 +86,10 @@ async def test_a_failed_save_fails_every_commit_that_shared_it_and_none_of_them_
         callers = [asyncio.create_task(commit(core, 5, shard)) for shard in "ab"]
         meta.gate.set()
         assert await asyncio.gather(*callers, return_exceptions=True) == [DOWN, DOWN]
-        assert [core.cache.get(found) for found in (A, B)] == [record(3), None]
+        assert [core.store.get(found) for found in (A, B)] == [record(3), None]
         assert len(core.dirty) == 0
         await commit(core, 5, "a")
-        assert core.cache.get(A) == record(5)
+        assert core.store.get(A) == record(5)
 
 
 async def test_a_save_that_applies_and_then_times_out_does_not_count(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ async def test_a_save_that_applies_and_then_times_out_does_not_count(tmp_path: P
         meta.faults.append(applied_then(meta, DOWN))
         with pytest.raises(MetaUnavailableError):
             await commit(core, 5)
-        assert core.cache.get(key()) == record(4)
+        assert core.store.get(key()) == record(4)
         await commit(core, 5)
-        assert core.cache.get(key()) == meta.records[key()] == record(5)
+        assert core.store.get(key()) == meta.records[key()] == record(5)
 
 
 @pytest.mark.parametrize("status", [Status.INVALID, Status.CONFLICT])
@@ -118,7 +118,7 @@ async def test_a_refused_entry_hits_its_caller_alone(tmp_path: Path, status: Sta
         assert (first, third) == ([Standing(A, record(5))], [Standing(C, record(5))])
         assert isinstance(second, RefusedError)
         assert str(second) == f"default/g/b: the Meta Service refused it: {status.name} by the test"
-        assert [core.cache.get(found) for found in (A, B, C)] == [record(5), None, record(5)]
+        assert [core.store.get(found) for found in (A, B, C)] == [record(5), None, record(5)]
 
 
 async def test_callers_of_one_key_in_one_save_are_decided_in_their_order(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_callers_of_one_key_in_one_save_are_decided_in_their_order(tmp_pat
         answers = await asyncio.gather(*callers)
         assert [len(save) for save in meta.saves] == [1]
         assert [found[0].record for found in answers] == [record(5), record(5), record(2, 2), record(4, 2)]
-        assert core.cache.get(A) == meta.records[A] == record(4, 2)
+        assert core.store.get(A) == meta.records[A] == record(4, 2)
 
 
 async def test_a_written_through_commit_hears_of_a_larger_value_that_stands(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ async def test_a_written_through_commit_hears_of_a_larger_value_that_stands(tmp_
         meta.records = {A: record(9), B: tombstone(3)}
         answers = await send(core, commit_of({A: 5, B: 5}))
         assert answers == [Standing(A, record(9)), Standing(B, tombstone(3))]
-        assert [core.cache.get(found) for found in (A, B)] == [record(9), tombstone(3)]
+        assert [core.store.get(found) for found in (A, B)] == [record(9), tombstone(3)]
         assert len(core.dirty) == 0
 
 
@@ -151,7 +151,7 @@ async def test_a_written_through_commit_learns_the_epoch(tmp_path: Path) -> None
     async with core_over(tmp_path, meta, **THROUGH) as core:
         meta.available = False
         assert await send(core, commit_of({A: 6, B: 1})) == [Standing(A, record(6, 4)), Standing(B, record(1))]
-        assert core.cache.get(A) == meta.records[A] == record(6, 4)
+        assert core.store.get(A) == meta.records[A] == record(6, 4)
 
 
 async def test_a_written_through_commit_of_a_dirty_key_brings_the_larger_value(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ async def test_a_commit_during_a_written_through_save_of_its_key_stays_dirty(tmp
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
         meta.faults.append(during(meta, lambda: core.committer.submit(commit_of({A: 9}))))
         await send(core, commit_of({A: 5}))
-        assert core.cache.get(A) == record(9)
+        assert core.store.get(A) == record(9)
         assert A in core.dirty
 
 
@@ -186,14 +186,14 @@ async def test_a_rewind_in_an_unknown_epoch_is_refused_alone_and_sends_nothing(t
 
 async def test_a_full_disk_refuses_a_written_through_commit(tmp_path: Path) -> None:
     """It is in the Meta Service, but not here: not acknowledged, and not dirty."""
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, FakeMeta(), knows="g", cache=cache, **THROUGH) as core:
-        cache.refuses = DiskFullError("full by the test")
+    store = watched(tmp_path)
+    async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **THROUGH) as core:
+        store.refuses = DiskFullError("full by the test")
         with pytest.raises(DiskFullError):
             await commit(core, 5)
-        cache.refuses = None
+        store.refuses = None
         await commit(core, 5)
-        assert core.cache.get(key()) == record(5)
+        assert core.store.get(key()) == record(5)
 
 
 PAYMENTS: dict[str, Any] = {"policy": [{"groups": "payments-*", "mode": "write_through"}]}
@@ -218,7 +218,7 @@ async def test_when_the_written_through_part_fails_nothing_of_the_request_is_sto
         meta.faults.append(DOWN)
         with pytest.raises(MetaUnavailableError):
             await send(core, commit_of({other: 1, paid: 2}))
-        assert [core.cache.get(found) for found in (paid, other)] == [None, None]
+        assert [core.store.get(found) for found in (paid, other)] == [None, None]
         assert len(core.dirty) == 0
 
 

@@ -23,7 +23,7 @@ INCREASE, OVERWRITE = CommitMode.INCREASE_ONLY, CommitMode.OVERWRITE
 POLICIES: list[dict[str, Any]] = [{}, {"mode": "write_through"}]
 
 
-@pytest.fixture(params=POLICIES, ids=["cached", "write_through"])
+@pytest.fixture(params=POLICIES, ids=["write_back", "write_through"])
 def policy(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Both commit policies."""
     found: dict[str, Any] = request.param
@@ -47,22 +47,22 @@ async def everything_flushed(core: Core, meta: FakeMeta) -> OffsetRecord | None:
     """Flush until nothing is dirty; both sides then hold the same."""
     while core.dirty.waiting:
         await core.flusher.flush_once()
-    assert core.cache.get(A) == meta.records.get(A)
-    return core.cache.get(A)
+    assert core.store.get(A) == meta.records.get(A)
+    return core.store.get(A)
 
 
 async def test_a_reset_that_cannot_be_adopted_now_is_adopted_by_the_next_flush(tmp_path: Path) -> None:
     """The disk is full when the answer comes: the key stays dirty, so that it is asked for again (3)."""
     meta = FakeMeta()
-    cache = watched(tmp_path)
-    async with core_over(tmp_path, meta, cache=cache) as core:
+    store = watched(tmp_path)
+    async with core_over(tmp_path, meta, store=store) as core:
         await send(core, commit_of({A: 10}))
         wanted = reset(meta, 3)
-        cache.refuses = DiskFullError("full by the test")
+        store.refuses = DiskFullError("full by the test")
         with pytest.raises(DiskFullError):
             await core.flusher.flush_once()
         assert A in core.dirty
-        cache.refuses = None
+        store.refuses = None
         assert await everything_flushed(core, meta) == wanted
 
 
@@ -109,7 +109,7 @@ async def test_written_through_the_meta_service_itself_supersedes_it(tmp_path: P
         await send(core, commit_of({A: 10}))
         wanted = reset(meta, 3)
         assert await send(core, read_in(1, 12)) == [Standing(A, wanted)]
-        assert core.cache.get(A) == meta.records[A] == wanted
+        assert core.store.get(A) == meta.records[A] == wanted
 
 
 async def test_a_newer_epoch_than_is_known_here_is_loaded_first(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ async def test_an_epoch_that_nobody_knows_is_unavailable_and_nothing_is_stored(t
     async with core_over(tmp_path, meta, **policy) as core:
         with pytest.raises(NotReadyError, match=r"^default/g/a: epoch 9 is not known here"):
             await send(core, Commit([(B, record(1, 0)), (A, record(12, 9))], INCREASE))
-        assert (core.cache.get(A), core.cache.get(B), meta.records) == (record(10), None, {A: record(10)})
+        assert (core.store.get(A), core.store.get(B), meta.records) == (record(10), None, {A: record(10)})
         assert len(core.dirty) == 0
 
 
@@ -153,7 +153,7 @@ async def test_without_the_meta_service_an_unknown_epoch_is_unavailable(
         meta.down, meta.available = DOWN, False
         with pytest.raises(NotReadyError, match=f"^default/g/a: epoch {ERA} is not known here"):
             await send(core, read_in(ERA, 12))
-        assert (core.cache.get(A), len(core.dirty)) == (local, dirty)
+        assert (core.store.get(A), len(core.dirty)) == (local, dirty)
 
 
 async def test_a_rewind_of_the_epoch_that_was_read_stays_one(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -248,9 +248,9 @@ async def test_a_first_commit_without_the_meta_service_meets_what_happened_there
     meta.down, meta.available = DOWN, False
     async with core_over(tmp_path, meta) as core:
         await send(core, Commit([(A, FIRST)], INCREASE))
-        assert core.cache.get(A) == FIRST
+        assert core.store.get(A) == FIRST
         if killed:
-            core.cache.failure = "killed by the test"
+            core.store.failure = "killed by the test"
         else:
             await _comes_back(core, meta, there)
             assert await everything_flushed(core, meta) == stands
@@ -263,7 +263,7 @@ async def test_a_first_commit_without_the_meta_service_meets_what_happened_there
 
 async def _comes_back(core: Core, meta: FakeMeta, there: OffsetRecord | None) -> None:
     """The Meta Service is there again, and something happened in it."""
-    assert core.cache.get(A) == FIRST
+    assert core.store.get(A) == FIRST
     meta.down, meta.available = None, True
     if there:
         meta.records[A] = there

@@ -85,7 +85,7 @@ async def test_store_asks_the_meta_service_and_gives_the_larger_value(tmp_path: 
         await recovered(core)
         await core.committer.submit(commit_of({A: 5, B: 11, C: 5}))
         assert await read(core, STORE, "a", "b", "c") == {"a": 9, "b": 11, "c": 1}
-        assert [core.cache.get(found) for found in (A, B, C)] == [record(9), record(11), record(1, 2)]
+        assert [core.store.get(found) for found in (A, B, C)] == [record(9), record(11), record(1, 2)]
         assert [found in core.dirty for found in (A, B, C)] == [False, True, False]
         meta.records[A] = record(10)
         assert await read(core, STORE) == {"a": 10, "b": 11, "c": 1}
@@ -174,15 +174,15 @@ async def test_before_the_recovery_reads_of_the_store_are_refused(tmp_path: Path
 
 async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path) -> None:
     """It may be absent because it was lost (1)."""
-    cache = watched(tmp_path)
-    cache.write({A: record(5)})
-    crash(cache)
+    store = watched(tmp_path)
+    store.write({A: record(5)})
+    crash(store)
     mark = Watermark.open(tmp_path / "adapter" / "watermark")
     mark.advance(3)
     mark.close()
     meta = AskedMeta({A: record(5), B: record(7)})
     async with core_over(tmp_path, meta) as core:
-        assert core.cache.loss is not None
+        assert core.store.loss is not None
         with pytest.raises(NotReadyError):
             await read(core, MEMORY, "b")
         await recovered(core)
@@ -199,7 +199,7 @@ async def test_the_first_commit_of_a_key_learns_its_epoch(tmp_path: Path) -> Non
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 6, B: 6, C: 6}))
         await commit(core, 6, "d")
-        assert [core.cache.get(found) for found in (A, B, C, key("d"))] == [record(6, 4), record(9, 4), record(6), record(6)]
+        assert [core.store.get(found) for found in (A, B, C, key("d"))] == [record(6, 4), record(9, 4), record(6), record(6)]
         assert meta.asked == [[GROUP]]
         assert [found in core.dirty for found in (A, B, C)] == [True, False, True]
 
@@ -210,7 +210,7 @@ async def test_a_commit_of_a_local_key_asks_nobody(tmp_path: Path) -> None:
     async with core_over(tmp_path, meta) as core:
         await core.committer.submit(Reconcile([(A, record(5, 4))]))
         await commit(core, 6, "a")
-        assert core.cache.get(A) == record(6, 4)
+        assert core.store.get(A) == record(6, 4)
         assert meta.asked == []
 
 
@@ -222,12 +222,12 @@ async def test_with_the_meta_service_down_a_new_key_goes_in_with_epoch_0_at_once
         for at in range(10):
             await send(core, commit_of({key("s", f"g{at}"): 5, key("t", f"h{at}"): 5}))
         assert len(meta.asked) == 1
-        assert core.cache.get(key("s", "g3")) == record(5, 0)
+        assert core.store.get(key("s", "g3")) == record(5, 0)
         meta.down = None
         await core.flusher.flush_once()
-        assert core.cache.get(key("s", "g3")) == record(5, 1)
+        assert core.store.get(key("s", "g3")) == record(5, 1)
         await commit(core, 5, "b")
-        assert core.cache.get(B) == record(5, 7)
+        assert core.store.get(B) == record(5, 7)
 
 
 async def test_concurrent_loads_share_calls(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_concurrent_loads_share_calls(tmp_path: Path) -> None:
         await asyncio.gather(*(loader.load(group) for group in groups))
         assert [len(call) for call in meta.asked] == [100]
         assert LOAD_GROUPS >= 200
-        assert core.cache.get(key("s", "g7")) == record(7, 2)
+        assert core.store.get(key("s", "g7")) == record(7, 2)
         assert all(loader.is_loaded(group) for group in groups)
 
 
@@ -253,7 +253,7 @@ async def test_a_load_that_fails_does_not_count(tmp_path: Path) -> None:
         assert not loader_of(core).is_loaded(GROUP)
         meta.down, meta.available = None, True
         await commit(core, 6, "a")
-        assert core.cache.get(A) == record(6, 4)
+        assert core.store.get(A) == record(6, 4)
 
 
 async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None
         meta.gate.set()
         await load
         assert len(meta.asked) == 2
-        assert core.cache.get(A) == record(8, 4)
+        assert core.store.get(A) == record(8, 4)
 
 
 def of_large(count: int = 7) -> dict[OffsetKey, OffsetRecord]:
@@ -290,15 +290,15 @@ async def test_of_a_large_group_a_commit_loads_only_its_keys(tmp_path: Path) -> 
     meta.page_rows = 3
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({key("s6"): 6, key("new"): 1}))
-        assert (core.cache.get(key("s6")), core.cache.get(key("new"))) == (record(6, 4), record(1, 1))
+        assert (core.store.get(key("s6")), core.store.get(key("new"))) == (record(6, 4), record(1, 1))
         assert meta.asked == [[GROUP], [key("s6"), key("new")]]
         assert not loader_of(core).is_loaded(GROUP)
         meta.asked.clear()
         await send(core, commit_of({key("s5"): 6, key("newer"): 1}))
-        assert (core.cache.get(key("s5")), core.cache.get(key("newer"))) == (record(6, 4), record(1, 1))
+        assert (core.store.get(key("s5")), core.store.get(key("newer"))) == (record(6, 4), record(1, 1))
         assert meta.asked == [[key("s5"), key("newer")]]
         await send(core, commit_of({key("newer"): 0}, overwrite=True))
-        assert core.cache.get(key("newer")) == record(0, 2)
+        assert core.store.get(key("newer")) == record(0, 2)
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -313,7 +313,7 @@ async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) ->
             assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
             meta.records[key("new")] = record(9, 7)
             await commit(core, 1, "new")
-            assert core.cache.get(key("new")) == record(9, 7)
+            assert core.store.get(key("new")) == record(9, 7)
 
 
 async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
@@ -323,11 +323,11 @@ async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_ab
         await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
         await loader_of(core).load(GROUP)
         await send(core, Commit((), CommitMode.INCREASE_ONLY, columns=[Columns(GROUP, ["new"], [1], [], 1)]))
-        assert core.cache.get(key("new")) == record(1, committed_at_ms=1)
+        assert core.store.get(key("new")) == record(1, committed_at_ms=1)
         assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
         meta.records[key("new")] = record(9, 7)
         await commit(core, 1, "new")
-        assert core.cache.get(key("new")) == record(9, 7)
+        assert core.store.get(key("new")) == record(9, 7)
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -343,7 +343,7 @@ async def test_a_whole_large_group_is_read_in_pages_and_is_loaded_behind_the_las
         assert loader_of(core).is_loaded(GROUP)
         meta.asked.clear()
         await commit(core, 1, "new")
-        assert core.cache.get(key("new")) == record(1, 1)
+        assert core.store.get(key("new")) == record(1, 1)
         assert meta.asked == []
 
 
@@ -358,11 +358,11 @@ async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> Non
         assert not loader_of(core).is_loaded(GROUP)
         meta.slow = [True]
         await commit(core, 1, "s8")
-        assert core.cache.get(key("s8")) == record(1, 0)
+        assert core.store.get(key("s8")) == record(1, 0)
         meta.asked.clear()
         # What took too long as a whole is asked for by its keys from now on.
         await commit(core, 6, "s7")
-        assert core.cache.get(key("s7")) == record(6, 4)
+        assert core.store.get(key("s7")) == record(6, 4)
         assert meta.asked == [[key("s7")]]
 
 

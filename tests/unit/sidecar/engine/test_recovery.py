@@ -11,7 +11,7 @@ from adapter.runtime.watermark import Watermark
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.recovery import RecoveryReport
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import applied_then, commit, commit_of, core_over, crash, during, key, record, refusing, send, tombstone
 
@@ -41,11 +41,11 @@ class ComparedMeta(FakeMeta):
 
 def left_behind(directory: Path, records: Records, flushed: int = 0) -> None:
     """The store of a process that was killed with these records."""
-    cache = OffsetCache.open(directory / "adapter", "interval")
-    cache.write(records)
-    cache.flushed_seq = flushed
-    cache.write({})
-    crash(cache)
+    store = LocalStore.open(directory / "adapter", "interval")
+    store.write(records)
+    store.flushed_seq = flushed
+    store.write({})
+    crash(store)
 
 
 def lost(directory: Path, writes: int) -> None:
@@ -62,7 +62,7 @@ def counts(report: RecoveryReport) -> tuple[int, int, int, int, int]:
 
 def local(core: Core) -> Records:
     """What stands here."""
-    return {stored.key: stored.record for stored in core.cache.scan()}
+    return {stored.key: stored.record for stored in core.store.scan()}
 
 
 CASES = [
@@ -141,11 +141,11 @@ async def test_only_after_the_recovery_does_the_flushed_watermark_move(tmp_path:
     async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
         await commit(core, 6, "b")
         await core.flusher.flush_once()
-        assert core.cache.flushed_seq == 0
+        assert core.store.flushed_seq == 0
         await core.recovery.run()
         await commit(core, 7, "b")
         await core.flusher.flush_once()
-        assert core.cache.flushed_seq == core.cache.seq
+        assert core.store.flushed_seq == core.store.seq
 
 
 async def test_a_recovery_that_fails_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_a_commit_during_the_recovery_is_not_lost(tmp_path: Path) -> None:
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         meta.faults.append(during(meta, lambda: commit(core, 9, "a")))
         await core.recovery.run()
-        assert core.cache.get(A) == record(9)
+        assert core.store.get(A) == record(9)
         assert A in core.dirty
 
 
@@ -223,7 +223,7 @@ async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: 
     async with core_over(tmp_path, HandingOver({A: record(8)}), tracks_all=False) as core:
         with pytest.raises(ContendedError):
             await core.recovery.run()
-        assert core.cache.get(A) is None
+        assert core.store.get(A) is None
 
 
 async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) -> None:

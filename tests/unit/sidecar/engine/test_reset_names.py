@@ -131,7 +131,7 @@ async def test_the_delete_of_a_topic_leaves_the_groups_generation(tmp_path: Path
     async with core_over(tmp_path, FakeMeta(dict(STANDING))) as core:
         await send(core, commit_of({key("orders/0"): 10})._replace(members={G: Member(7, "m")}))
         await core.resets.delete(Wanted(G, [], ["orders"]), execute=True)
-        assert core.cache.member(G) == Member(7, "m")
+        assert core.store.member(G) == Member(7, "m")
 
 
 async def test_an_unknown_topic_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ TO_2 = Reset(To.OFFSET, 2)
 
 async def _moved(core: Core, shard: str = "a") -> tuple[int, int] | None:
     """What stands here."""
-    standing = core.cache.get(key(shard))
+    standing = core.store.get(key(shard))
     return standing.position if standing else None
 
 
@@ -195,7 +195,7 @@ async def test_a_deleted_group_is_gone_for_reads_and_for_late_flushes(tmp_path: 
         await send(core, commit_of({A: 10})._replace(members={G: Member(7, "m")}))
         await core.resets.delete(ALL, execute=True)
         assert await core.reader.read([ALL], ReadMode.MEMORY) == []
-        assert core.cache.member(G) is None
+        assert core.store.member(G) is None
         await late.flusher.flush_once()
         assert is_deleted(meta.records[A])
 
@@ -206,7 +206,7 @@ async def test_deleted_shards_leave_the_generation(tmp_path: Path) -> None:
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 10})._replace(members={G: Member(7, "m")}))
         await core.resets.delete(Wanted(G, ["a"]), execute=True)
-        assert core.cache.member(G) == Member(7, "m")
+        assert core.store.member(G) == Member(7, "m")
         assert meta.records[B] == record(9)
 
 
@@ -283,7 +283,7 @@ async def test_a_server_without_epochs_is_never_sent_a_tombstone(tmp_path: Path)
         await commit(core, 12, "a")
         await core.resets.delete(ALL, execute=True)
         assert all(entry.record.live for save in meta.saves for entry in save)
-        assert core.cache.get(A) is None
+        assert core.store.get(A) is None
         assert A not in core.dirty
 
 

@@ -19,7 +19,7 @@ from adapter.runtime.clocks import Clocks
 from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.metrics import AdapterMetrics
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
 from tests.model.loop import VirtualLoop
@@ -52,11 +52,11 @@ def flushed_while(tmp_path: Path, gone: set[str], groups_at: Callable[[int], Col
     loop = VirtualLoop()
     meta = TimedMeta(loop, *gone)
     config = adapter_config(tmp_path, flush={"interval_ms": 100, "backoff_max_ms": 2_000})
-    cache = OffsetCache.over(SimDisk(Platter(), lambda: None), "interval")
+    store = LocalStore.over(SimDisk(Platter(), lambda: None), "interval")
 
     async def main() -> None:
         clocks = Clocks(loop.time)
-        async with running_core(config, cache, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
+        async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
             core.flusher.tracks_all = True
             core.tasks.start_soon(core.flusher.run)
             for turn in range(TURNS):
@@ -153,13 +153,13 @@ async def test_whatever_happens_in_whatever_order_the_watermark_stays_below_what
                 with suppress(MetaUnavailableError):
                     await core.flusher.flush_once(refused_too=chance.random() < 0.3, aside_too=chance.random() < 0.3)
             for found in keys:
-                stands = core.cache.get(found)
+                stands = core.store.get(found)
                 saved = meta.records.get(found)
                 if stands and (saved is None or saved.position < stands.position):
                     assert found in core.dirty
-                    assert core.cache.seq_of(found) > core.cache.flushed_seq
+                    assert core.store.seq_of(found) > core.store.flushed_seq
         meta.gone, meta.applies = set(), False
         meta.faults.clear()
         await core.flusher.flush_all()
-        assert core.cache.flushed_seq == core.cache.seq
-        assert meta.records == {found: core.cache.get(found) for found in keys}
+        assert core.store.flushed_seq == core.store.seq
+        assert meta.records == {found: core.store.get(found) for found in keys}

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from adapter.model.codec import encode_key
 from adapter.model.records import GroupKey, Held
-from adapter.sidecar.storage.record_cache import HotRecords
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.record_cache import RecordCache
+from adapter.sidecar.storage.store import LocalStore
 from tests.unit.helpers import key, record
 
 G, H, J = (GroupKey("default", name) for name in "ghj")
@@ -18,7 +18,7 @@ def held(offset: int) -> Held:
 
 def test_the_newest_of_a_shard_is_there() -> None:
     """Others of its group stay."""
-    hot = HotRecords()
+    hot = RecordCache()
     hot.update(G, {"a": held(1), "b": held(2)})
     hot.update(G, {"a": held(3)})
     assert hot.of(G) == {"a": held(3), "b": held(2)}
@@ -28,7 +28,7 @@ def test_the_newest_of_a_shard_is_there() -> None:
 
 def test_what_is_not_there_is_none() -> None:
     """Nor is an empty group made by looking."""
-    hot = HotRecords()
+    hot = RecordCache()
     assert hot.of(G) == {}
     assert hot.get(key("a")) is None
     hot.discard(key("a"))
@@ -39,7 +39,7 @@ def test_what_is_not_there_is_none() -> None:
 
 def test_beyond_its_size_the_group_that_was_used_longest_ago_leaves() -> None:
     """Reading is use."""
-    hot = HotRecords(max_keys=4)
+    hot = RecordCache(max_keys=4)
     hot.update(G, {"a": held(1), "b": held(1)})
     hot.update(H, {"a": held(1), "b": held(1)})
     assert hot.of(G)
@@ -49,20 +49,20 @@ def test_beyond_its_size_the_group_that_was_used_longest_ago_leaves() -> None:
 
 def test_a_group_that_is_larger_than_the_size_leaves_at_once() -> None:
     """The bound holds for one group as well."""
-    hot = HotRecords(max_keys=2)
+    hot = RecordCache(max_keys=2)
     hot.update(G, {shard: held(1) for shard in "abc"})
     assert len(hot) == 0
 
 
 def test_the_cache_answers_from_memory_what_is_in_the_store(tmp_path: Path) -> None:
     """After a write, an overwrite, and a removal; also what a reopened store has."""
-    cache = OffsetCache.open(tmp_path / "store", "never")
-    cache.write({key("a"): record(1), key("b"): record(2, metadata="m")})
-    cache.write({key("a"): record(5), key("b"): None})
-    assert cache.hold_all(G, ()).keys() == {"a"}
-    assert (cache.get(key("a")), cache.get(key("b"))) == (record(5), None)
-    cache.close()
-    again = OffsetCache.open(tmp_path / "store", "never")
+    store = LocalStore.open(tmp_path / "store", "never")
+    store.write({key("a"): record(1), key("b"): record(2, metadata="m")})
+    store.write({key("a"): record(5), key("b"): None})
+    assert store.hold_all(G, ()).keys() == {"a"}
+    assert (store.get(key("a")), store.get(key("b"))) == (record(5), None)
+    store.close()
+    again = LocalStore.open(tmp_path / "store", "never")
     assert again.hold_all(G, ()) == {}
     assert again.find(key("a")) == (record(5), 3)
     assert again.hold_all(G, ()).keys() == {"a"}
@@ -71,18 +71,18 @@ def test_the_cache_answers_from_memory_what_is_in_the_store(tmp_path: Path) -> N
 
 def test_what_stands_is_read_also_when_its_group_is_too_large_for_the_memory(tmp_path: Path) -> None:
     """The answer has all that is there of what was asked for, and nothing of it twice from the disk."""
-    cache = OffsetCache.open(tmp_path / "store", "never")
+    store = LocalStore.open(tmp_path / "store", "never")
     shards = [str(at) for at in range(10)]
-    cache.write({key(shard): record(at) for at, shard in enumerate(shards)})
-    cache._hot = HotRecords(max_keys=4)
-    answer = cache.hold_all(G, [*shards, "absent"])
+    store.write({key(shard): record(at) for at, shard in enumerate(shards)})
+    store._cache = RecordCache(max_keys=4)
+    answer = store.hold_all(G, [*shards, "absent"])
     assert answer.keys() == {*shards, "absent"}
     assert answer["absent"] == (None, 0, encode_key(key("absent")))
-    assert len(cache._hot) == 0
-    few = cache.hold_all(G, shards[:3])
+    assert len(store._cache) == 0
+    few = store.hold_all(G, shards[:3])
     assert {shard: (fields, seq) for shard, (fields, seq, _) in few.items()} == {
         shard: (record(at), at + 1) for at, shard in enumerate(shards[:3])
     }
-    assert cache.hold_all(G, shards[1:4]).keys() >= set(shards[1:4])
-    assert len(cache._hot) == 4
-    cache.close()
+    assert store.hold_all(G, shards[1:4]).keys() >= set(shards[1:4])
+    assert len(store._cache) == 4
+    store.close()

@@ -13,7 +13,7 @@ from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.runtime import rocks
 from adapter.sidecar.storage import snapshot
 from adapter.sidecar.storage.snapshot import PAGE_BYTES, PAGE_RECORDS, Snapshot, Snapshots
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.waiting import eventually
 from tests.unit.helpers import crash, key, record, tombstone
 
@@ -22,9 +22,9 @@ ROWS = [(encode_key(key(name)), encode_record(record(1), seq)) for seq, name in 
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Iterator[OffsetCache]:
+def store(tmp_path: Path) -> Iterator[LocalStore]:
     """A store of this test."""
-    made = OffsetCache.open(tmp_path, "interval")
+    made = LocalStore.open(tmp_path, "interval")
     yield made
     made.close()
 
@@ -43,33 +43,33 @@ def of(rows: list[tuple[bytes, bytes]], records: int) -> Snapshot:
     return Snapshots().take(iter(rows), records, 0)
 
 
-def test_a_snapshot_shows_what_was_written_before_it_and_nothing_from_behind_it(cache: OffsetCache) -> None:
+def test_a_snapshot_shows_what_was_written_before_it_and_nothing_from_behind_it(store: LocalStore) -> None:
     """Records that changed, vanished or appeared since are as they were; bookkeeping and members are no records."""
-    cache.write({A: record(1, metadata="m"), B: tombstone(2)}, {GroupKey("default", "g"): Member(3)})
-    cache.flushed_seq = 1
-    with cache.snapshot() as taken:
-        cache.write({A: record(9), B: None, C: record(1)})
+    store.write({A: record(1, metadata="m"), B: tombstone(2)}, {GroupKey("default", "g"): Member(3)})
+    store.flushed_seq = 1
+    with store.snapshot() as taken:
+        store.write({A: record(9), B: None, C: record(1)})
         assert (taken.records, taken.flushed_seq) == (2, 1)
         assert rest(taken) == {A: (record(1, metadata="m"), 1), B: (tombstone(2), 2)}
-    with cache.snapshot() as taken:
+    with store.snapshot() as taken:
         assert rest(taken) == {A: (record(9), 3), C: (record(1), 4)}
-    assert len(cache.snapshots) == 0
+    assert len(store.snapshots) == 0
 
 
-async def test_commits_have_their_turns_between_pages(cache: OffsetCache) -> None:
+async def test_commits_have_their_turns_between_pages(store: LocalStore) -> None:
     """A large store does not hold up the event loop, and what is committed in these turns is not shown."""
     keys = [key(f"{number:06}") for number in range(3 * PAGE_RECORDS + 1)]
-    cache.write({name: record(7) for name in keys})
+    store.write({name: record(7) for name in keys})
     turns: list[int] = []
 
     async def commits() -> None:
         while True:
-            cache.write({keys[-1]: record(8 + len(turns))})
+            store.write({keys[-1]: record(8 + len(turns))})
             turns.append(len(shown))
             await asyncio.sleep(0)
 
     shown: list[bytes] = []
-    with cache.snapshot() as taken:
+    with store.snapshot() as taken:
         others = asyncio.create_task(commits())
         async for page in taken.pages():
             assert len(page.keys) <= PAGE_RECORDS
@@ -80,29 +80,29 @@ async def test_commits_have_their_turns_between_pages(cache: OffsetCache) -> Non
     assert {PAGE_RECORDS, 2 * PAGE_RECORDS, 3 * PAGE_RECORDS} <= set(turns)
 
 
-async def test_pages_of_long_metadata_stay_small(cache: OffsetCache) -> None:
+async def test_pages_of_long_metadata_stay_small(store: LocalStore) -> None:
     """A page is a message; how many records it has depends on their size."""
-    cache.write({key(f"{number:04}"): record(1, metadata="x" * 4096) for number in range(PAGE_RECORDS)})
-    with cache.snapshot() as taken:
+    store.write({key(f"{number:04}"): record(1, metadata="x" * 4096) for number in range(PAGE_RECORDS)})
+    with store.snapshot() as taken:
         sizes = [sum(map(len, page.records)) async for page in taken.pages()]
     assert max(sizes) < PAGE_BYTES + 5_000
     assert sum(sizes) > 3 * PAGE_BYTES
 
 
-async def test_an_empty_store_has_an_empty_snapshot(cache: OffsetCache) -> None:
+async def test_an_empty_store_has_an_empty_snapshot(store: LocalStore) -> None:
     """It is no damage."""
-    with cache.snapshot() as taken:
+    with store.snapshot() as taken:
         assert (taken.records, [page async for page in taken.pages()]) == (0, [])
 
 
 def test_the_store_closes_and_opens_under_a_snapshot(tmp_path: Path) -> None:
     """RocksDB keeps its lock as long as there is an iterator: a failed store could not be opened again (invariant 1)."""
-    cache = OffsetCache.open(tmp_path, "interval")
-    cache.write({A: record(1), B: record(2)})
-    taken = cache.snapshot()
-    cache.failure = "the disk is gone"
-    cache.close()
-    OffsetCache.open(tmp_path, "interval").close()
+    store = LocalStore.open(tmp_path, "interval")
+    store.write({A: record(1), B: record(2)})
+    taken = store.snapshot()
+    store.failure = "the disk is gone"
+    store.close()
+    LocalStore.open(tmp_path, "interval").close()
     with pytest.raises(StorageFailedError, match=r"cannot be read to its end: the disk is gone"):
         taken.read()
     taken.close("again")
@@ -110,11 +110,11 @@ def test_the_store_closes_and_opens_under_a_snapshot(tmp_path: Path) -> None:
 
 def test_a_store_that_failed_gives_no_snapshot(tmp_path: Path) -> None:
     """What it shows may be lost already."""
-    cache = OffsetCache.open(tmp_path, "interval")
-    cache.failure = "the sync failed"
+    store = LocalStore.open(tmp_path, "interval")
+    store.failure = "the sync failed"
     with pytest.raises(StorageFailedError, match="the sync failed"):
-        cache.snapshot()
-    crash(cache)
+        store.snapshot()
+    crash(store)
 
 
 class WatchedLock:
@@ -194,24 +194,24 @@ def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end(tmp_path: Path)
     damaged.close()
 
 
-async def test_a_reader_that_stands_still_loses_its_snapshot(cache: OffsetCache, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_stands_still_loses_its_snapshot(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep files on the disk for ever."""
     monkeypatch.setattr(snapshot, "IDLE_S", 0.001)
-    cache.write({A: record(1), B: record(2)})
-    taken = cache.snapshot()
+    store.write({A: record(1), B: record(2)})
+    taken = store.snapshot()
     pages = taken.pages()
     assert len((await anext(pages)).keys) == 2
-    await eventually(lambda: not len(cache.snapshots))
+    await eventually(lambda: not len(store.snapshots))
     with pytest.raises(StorageFailedError, match=r"its reader did nothing for 0\.001 s"):
         await anext(pages)
 
 
-async def test_a_reader_that_goes_on_keeps_its_snapshot(cache: OffsetCache, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_goes_on_keeps_its_snapshot(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time runs from page to page."""
     monkeypatch.setattr(snapshot, "IDLE_S", 30.0)
     loop = asyncio.get_running_loop()
-    cache.write({A: record(1)})
-    with cache.snapshot() as taken:
+    store.write({A: record(1)})
+    with store.snapshot() as taken:
         assert [len(page.keys) async for page in taken.pages()] == [1]
         timers = [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
         assert timers == []

@@ -107,8 +107,8 @@ async def test_a_client_that_goes_away_leaves_no_snapshot_behind(tmp_path: Path)
             await fill(client)
             async with OffsetClient.connect(sidecar.addresses[-1]) as other:
                 await begun(other)
-                assert len(sidecar.core().cache.snapshots) == 1
-            await eventually(lambda: not len(sidecar.core().cache.snapshots))
+                assert len(sidecar.core().store.snapshots) == 1
+            await eventually(lambda: not len(sidecar.core().store.snapshots))
             await eventually(lambda: any(line.get("method") == "SnapshotOffsets" for line in lines))
             assert len(await replies_of(client)) > 1
     outcomes = [line["outcome"] for line in lines if line.get("method") == "SnapshotOffsets"]
@@ -120,15 +120,15 @@ async def test_a_failed_store_ends_the_snapshot_and_is_opened_again(tmp_path: Pa
     async with serving(tmp_path) as (sidecar, client):
         await fill(client)
         replies = await begun(client)
-        failed = sidecar.core().cache
+        failed = sidecar.core().store
         failed.failure = "failed by the test"
         failed.failed.set()
-        await eventually(lambda: sidecar.situation.core is not None and sidecar.situation.core.cache is not failed)
+        await eventually(lambda: sidecar.sidecar_status.core is not None and sidecar.sidecar_status.core.store is not failed)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             _ = [reply async for reply in replies]
         assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
         assert "cannot be read to its end: failed by the test" in str(raised.value.details())
-        await eventually(lambda: bool(sidecar.situation.state == offsets_pb.StatusReply.SERVING))
+        await eventually(lambda: bool(sidecar.sidecar_status.state == offsets_pb.StatusReply.SERVING))
         assert (await replies_of(client))[0].head.records == PADDING
 
 
@@ -137,8 +137,8 @@ async def test_a_stop_does_not_wait_for_a_snapshot_that_nobody_reads(tmp_path: P
     async with serving(tmp_path, stop={"grace_ms": 1}) as (sidecar, client):
         await fill(client)
         replies = await begun(client)
-        cache = sidecar.core().cache
+        store = sidecar.core().store
         sidecar.stop()
-        await eventually(lambda: sidecar.situation.core is None and not len(cache.snapshots))
+        await eventually(lambda: sidecar.sidecar_status.core is None and not len(store.snapshots))
         with pytest.raises(grpc.aio.AioRpcError):
             _ = [reply async for reply in replies]

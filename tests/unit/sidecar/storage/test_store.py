@@ -14,17 +14,17 @@ from adapter.model.codec import encode_key, encode_record, group_prefix
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.runtime import rocks
 from adapter.runtime.watermark import Loss, Watermark
-from adapter.sidecar.storage.store import OffsetCache
+from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import Stored
 from adapter.testing.waiting import eventually
-from tests.unit.helpers import KEYS, RECORDS, WatchedCache, crash, key, record, rocks_of, tombstone
+from tests.unit.helpers import KEYS, RECORDS, WatchedStore, crash, key, record, rocks_of, tombstone
 
 A, B, C = key("a"), key("b"), key("c")
 
 
-def opened(path: Path) -> OffsetCache:
+def opened(path: Path) -> LocalStore:
     """The store of a test."""
-    return OffsetCache.open(path, "interval")
+    return LocalStore.open(path, "interval")
 
 
 def behind_its_back(path: Path, change: dict[OffsetKey, bytes | None]) -> None:
@@ -47,25 +47,25 @@ def advance_watermark(path: Path, by: int) -> None:
 
 def test_what_was_written_is_there_with_growing_counters(tmp_path: Path) -> None:
     """Each stored record has a counter of its own, above all before it."""
-    cache = opened(tmp_path)
-    assert cache.write({A: record(1), B: tombstone(2)}).stored == [Stored(A, record(1), 1), Stored(B, tombstone(2), 2)]
-    assert cache.write({A: record(5)}).stored == [Stored(A, record(5), 3)]
-    assert (cache.get(A), cache.seq_of(A)) == (record(5), 3)
-    assert (cache.get(B), cache.seq_of(B)) == (tombstone(2), 2)
-    assert (cache.get(C), cache.seq_of(C), cache.find(C)) == (None, 0, (None, 0))
-    assert cache.find(B) == (tombstone(2), 2)
-    assert (cache.seq, cache.keys) == (3, 2)
-    cache.close()
+    store = opened(tmp_path)
+    assert store.write({A: record(1), B: tombstone(2)}).stored == [Stored(A, record(1), 1), Stored(B, tombstone(2), 2)]
+    assert store.write({A: record(5)}).stored == [Stored(A, record(5), 3)]
+    assert (store.get(A), store.seq_of(A)) == (record(5), 3)
+    assert (store.get(B), store.seq_of(B)) == (tombstone(2), 2)
+    assert (store.get(C), store.seq_of(C), store.find(C)) == (None, 0, (None, 0))
+    assert store.find(B) == (tombstone(2), 2)
+    assert (store.seq, store.keys) == (3, 2)
+    store.close()
 
 
-@pytest.mark.parametrize("end", [OffsetCache.close, crash], ids=["close", "kill"])
+@pytest.mark.parametrize("end", [LocalStore.close, crash], ids=["close", "kill"])
 def test_a_store_that_is_opened_again_has_everything(tmp_path: Path, end: object) -> None:
     """Records, counters and count, and no loss is claimed (1)."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1, metadata="m"), B: record(2)})
-    cache.write({B: None, C: record(3)})
+    store = opened(tmp_path)
+    store.write({A: record(1, metadata="m"), B: record(2)})
+    store.write({B: None, C: record(3)})
     assert callable(end)
-    end(cache)
+    end(store)
     again = opened(tmp_path)
     assert list(again.scan()) == [Stored(A, record(1, metadata="m"), 1), Stored(C, record(3), 3)]
     assert (again.seq, again.keys, again.loss, again.loss_at_open) == (3, 2, None, False)
@@ -84,12 +84,12 @@ def test_the_bookkeeping_agrees_with_any_sequence_of_batches(
 ) -> None:
     """Puts, replacements and removals in any order: a kill and an open find no loss and the right number of keys."""
     path = tmp_path_factory.mktemp("b")
-    cache = opened(path)
+    store = opened(path)
     expected: dict[OffsetKey, OffsetRecord] = {}
     for batch in batches:
-        cache.write(batch)
+        store.write(batch)
         expected = {where: found for where, found in {**expected, **batch}.items() if found is not None}
-    crash(cache)
+    crash(store)
     again = opened(path)
     assert {stored.key: stored.record for stored in again.scan()} == expected
     assert (again.keys, again.loss) == (len(expected), None)
@@ -98,23 +98,23 @@ def test_the_bookkeeping_agrees_with_any_sequence_of_batches(
 
 def test_a_scan_is_in_key_order_below_its_prefix_and_behind_its_start(tmp_path: Path) -> None:
     """The bookkeeping is not in it, and a group is not its neighbours."""
-    cache = opened(tmp_path)
+    store = opened(tmp_path)
     keys = [key(shard, group) for group in ("g", "gg", "g/") for shard in ("1", "2", "3")]
-    cache.write({where: record(at) for at, where in enumerate(keys)})
-    assert [stored.key for stored in cache.scan()] == sorted(keys, key=encode_key)
+    store.write({where: record(at) for at, where in enumerate(keys)})
+    assert [stored.key for stored in store.scan()] == sorted(keys, key=encode_key)
     prefix = group_prefix(GroupKey("default", "g"))
-    assert [stored.key.shard for stored in cache.scan(prefix)] == ["1", "2", "3"]
-    assert [stored.key.shard for stored in cache.scan(prefix, key("1"))] == ["2", "3"]
-    assert len(list(cache.scan(after=sorted(keys, key=encode_key)[3]))) == 5
-    cache.close()
+    assert [stored.key.shard for stored in store.scan(prefix)] == ["1", "2", "3"]
+    assert [stored.key.shard for stored in store.scan(prefix, key("1"))] == ["2", "3"]
+    assert len(list(store.scan(after=sorted(keys, key=encode_key)[3]))) == 5
+    store.close()
 
 
 def test_the_flushed_watermark_rides_on_the_next_write(tmp_path: Path) -> None:
     """It may be late, never early: after a kill more is dirty than was, not less (3)."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1)})
-    cache.flushed_seq = 1
-    crash(cache)
+    store = opened(tmp_path)
+    store.write({A: record(1)})
+    store.flushed_seq = 1
+    crash(store)
     again = opened(tmp_path)
     assert again.flushed_seq == 0
     again.flushed_seq = 1
@@ -131,18 +131,18 @@ def test_the_flushed_watermark_rides_on_the_next_write(tmp_path: Path) -> None:
 
 def test_a_second_open_is_told_that_the_store_is_in_use(tmp_path: Path) -> None:
     """And does no harm to the first."""
-    cache = opened(tmp_path)
+    store = opened(tmp_path)
     with pytest.raises(StoreLockedError, match="another process has this store open"):
         opened(tmp_path)
-    cache.write({A: record(1)})
-    cache.close()
+    store.write({A: record(1)})
+    store.close()
 
 
 def test_a_watermark_ahead_of_the_store_is_a_loss(tmp_path: Path) -> None:
     """Acknowledged writes are missing: told at this open, kept for ever, and counters go on above what was lost (1)."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1), B: record(2)})
-    crash(cache)
+    store = opened(tmp_path)
+    store.write({A: record(1), B: record(2)})
+    crash(store)
     advance_watermark(tmp_path, 5)
     again = opened(tmp_path)
     assert again.loss is not None
@@ -161,10 +161,10 @@ def test_a_watermark_ahead_of_the_store_is_a_loss(tmp_path: Path) -> None:
 )
 def test_a_record_that_changed_behind_the_stores_back_is_a_loss(tmp_path: Path, damage: dict[OffsetKey, bytes | None]) -> None:
     """The watermark does not see it; the sum of the counters does (1)."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1), B: record(2)})
-    cache.write({A: record(3)})
-    cache.close()
+    store = opened(tmp_path)
+    store.write({A: record(1), B: record(2)})
+    store.write({A: record(3)})
+    store.close()
     behind_its_back(tmp_path, damage)
     again = opened(tmp_path)
     assert isinstance(again.loss, Loss)
@@ -179,9 +179,9 @@ def test_a_record_that_changed_behind_the_stores_back_is_a_loss(tmp_path: Path, 
 @pytest.mark.parametrize("what", ["db", "files"])
 def test_a_store_that_vanished_is_refused_however_often_it_is_started(tmp_path: Path, what: str) -> None:
     """It never silently begins empty: a supervisor that starts it again changes nothing."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1)})
-    cache.close()
+    store = opened(tmp_path)
+    store.write({A: record(1)})
+    store.close()
     for file in (tmp_path / "db").iterdir():
         file.unlink()
     if what == "db":
@@ -193,32 +193,32 @@ def test_a_store_that_vanished_is_refused_however_often_it_is_started(tmp_path: 
 
 async def test_unsynced_writes_are_counted_until_the_sync(tmp_path: Path) -> None:
     """What a power cut could lose now."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1), B: record(1)})
-    assert (cache.unsynced_writes, cache.synced_seq) == (2, 0)
-    await cache.sync()
-    assert (cache.unsynced_writes, cache.synced_seq) == (0, 2)
-    cache.close()
+    store = opened(tmp_path)
+    store.write({A: record(1), B: record(1)})
+    assert (store.unsynced_writes, store.synced_seq) == (2, 0)
+    await store.sync()
+    assert (store.unsynced_writes, store.synced_seq) == (0, 2)
+    store.close()
 
 
 async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     """No write, no sync and no acknowledgement after it, though RocksDB might say yes again."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1)})
-    rocks_of(cache)._db.close()
+    store = opened(tmp_path)
+    store.write({A: record(1)})
+    rocks_of(store)._db.close()
     with pytest.raises(StorageFailedError, match="the sync of the local store failed"):
-        await cache.sync()
-    assert cache.failed.is_set()
-    assert cache.synced_seq == 0
-    rocks_of(cache)._db = Rdict(str(tmp_path / "db"), options=rocks.options())
-    for attempt in (cache.check, lambda: cache.write({B: record(1)})):
+        await store.sync()
+    assert store.failed.is_set()
+    assert store.synced_seq == 0
+    rocks_of(store)._db = Rdict(str(tmp_path / "db"), options=rocks.options())
+    for attempt in (store.check, lambda: store.write({B: record(1)})):
         with pytest.raises(StorageFailedError, match="the sync of the local store failed"):
             attempt()
     with pytest.raises(StorageFailedError):
-        await cache.sync()
+        await store.sync()
     with pytest.raises(StorageFailedError):
-        await cache.watch()
-    cache.close()
+        await store.watch()
+    store.close()
     again = opened(tmp_path)
     assert [stored.key for stored in again.scan()] == [A]
     assert again.loss is None
@@ -227,96 +227,96 @@ async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
 
 def test_a_refused_write_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands is what is stored: the next commit is decided against it (1)."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1)})
+    store = opened(tmp_path)
+    store.write({A: record(1)})
 
     def full(_: object) -> None:
         raise DiskFullError("full by the test")
 
     with monkeypatch.context() as patched:
-        patched.setattr(rocks_of(cache), "write", full)
+        patched.setattr(rocks_of(store), "write", full)
         with pytest.raises(DiskFullError):
-            cache.write({A: record(2), B: record(1)})
-    assert (cache.find(A), cache.get(B)) == ((record(1), 1), None)
-    assert cache.held(A.group_key).keys() == {"a"}
-    cache.close()
+            store.write({A: record(2), B: record(1)})
+    assert (store.find(A), store.get(B)) == ((record(1), 1), None)
+    assert store.held(A.group_key).keys() == {"a"}
+    store.close()
 
 
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     """Neither counters nor count; the store has to be opened again (4)."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1)})
-    rocks_of(cache)._db.close()
+    store = opened(tmp_path)
+    store.write({A: record(1)})
+    rocks_of(store)._db.close()
     with pytest.raises(StorageFailedError, match="a write of the local store failed"):
-        cache.write({A: record(2)})
-    assert (cache.seq, cache.keys, rocks_of(cache).watermark) == (1, 1, 1)
-    assert cache.failed.is_set()
-    cache.close()
+        store.write({A: record(2)})
+    assert (store.seq, store.keys, rocks_of(store).watermark) == (1, 1, 1)
+    assert store.failed.is_set()
+    store.close()
 
 
 def test_a_watermark_that_cannot_be_written_fails_the_store(tmp_path: Path) -> None:
     """Without it a later loss would go unseen: nothing more is acknowledged."""
-    cache = opened(tmp_path)
-    disk = rocks_of(cache)
+    store = opened(tmp_path)
+    disk = rocks_of(store)
     healthy, disk._watermark = disk._watermark, Watermark.open(tmp_path / "other")
     disk._watermark.close()
     with pytest.raises(StorageFailedError, match="the watermark could not be written"):
-        cache.write({A: record(1)})
+        store.write({A: record(1)})
     with pytest.raises(StorageFailedError):
-        cache.write({B: record(1)})
+        store.write({B: record(1)})
     disk._watermark = healthy
-    cache.close()
+    store.close()
 
 
 async def test_the_interval_syncs_once_after_writes_and_not_without(tmp_path: Path) -> None:
     """One sync covers all that was written before it; an idle store is left alone."""
-    cache = WatchedCache.open(tmp_path, "interval")
-    task = asyncio.create_task(cache.run_sync(0.001))
+    store = WatchedStore.open(tmp_path, "interval")
+    task = asyncio.create_task(store.run_sync(0.001))
     await asyncio.sleep(0)
     for offset in range(3):
-        cache.write({A: record(offset)})
-    await eventually(lambda: cache.unsynced_writes == 0)
-    assert cache.syncs == 1
-    cache.write({A: record(9)})
-    await eventually(lambda: cache.unsynced_writes == 0)
-    assert cache.syncs == 2
+        store.write({A: record(offset)})
+    await eventually(lambda: store.unsynced_writes == 0)
+    assert store.syncs == 1
+    store.write({A: record(9)})
+    await eventually(lambda: store.unsynced_writes == 0)
+    assert store.syncs == 2
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    cache.close()
+    store.close()
 
 
 async def test_never_leaves_the_sync_to_the_kernel(tmp_path: Path) -> None:
     """The sync task ends at once."""
-    cache = WatchedCache.open(tmp_path, "never")
-    cache.write({A: record(1)})
-    await cache.run_sync(0.001)
-    assert (cache.syncs, cache.unsynced_writes) == (0, 1)
-    cache.close()
+    store = WatchedStore.open(tmp_path, "never")
+    store.write({A: record(1)})
+    await store.run_sync(0.001)
+    assert (store.syncs, store.unsynced_writes) == (0, 1)
+    store.close()
 
 
 async def test_with_always_the_watermark_follows_the_sync(tmp_path: Path) -> None:
     """A power cut between the write and its sync takes nothing that was acknowledged, and must not alarm (1)."""
-    cache = OffsetCache.open(tmp_path, "always")
-    cache.write({A: record(1)})
-    assert rocks_of(cache).watermark == 0
-    await cache.sync()
-    assert rocks_of(cache).watermark == cache.seq == 1
-    cache.close()
+    store = LocalStore.open(tmp_path, "always")
+    store.write({A: record(1)})
+    assert rocks_of(store).watermark == 0
+    await store.sync()
+    assert rocks_of(store).watermark == store.seq == 1
+    store.close()
 
 
 async def test_a_sync_behind_a_failed_one_proves_nothing(tmp_path: Path) -> None:
     """The kernel has marked the pages clean: nobody who waited for the second one is told that it is durable (1)."""
-    cache = opened(tmp_path)
-    cache.write({A: record(1)})
-    disk, sync = rocks_of(cache), rocks_of(cache).sync
+    store = opened(tmp_path)
+    store.write({A: record(1)})
+    disk, sync = rocks_of(store), rocks_of(store).sync
 
     async def sync_after_a_failed_one() -> None:
-        cache.failure = "the sync of another caller failed"
+        store.failure = "the sync of another caller failed"
         await sync()
 
     disk.sync = sync_after_a_failed_one  # type: ignore[method-assign]
     with pytest.raises(StorageFailedError, match="the sync of another caller failed"):
-        await cache.sync()
-    assert cache.synced_seq == 0
-    crash(cache)
+        await store.sync()
+    assert store.synced_seq == 0
+    crash(store)

@@ -1,0 +1,31 @@
+"""`adapter.client` is what consumers import: all of it can be named, and it is light."""
+
+import subprocess
+import sys
+
+import adapter.client
+
+NOT_LOADED = ("rocksdict", "pydantic", "structlog", "prometheus_client", "click", "rich", "pyarrow")
+MODULES_MAX = 12  # of ours that hold code: a package that only names things, and generated messages, do not count
+SCRIPT = """
+import sys
+import adapter.client
+ours = [name for name, module in sys.modules.items() if name.startswith("adapter.") and not hasattr(module, "__path__")]
+print(*sorted(name for name in ours if not name.startswith("adapter.rpc.")))
+print(*sorted(sys.modules))
+"""
+
+
+def test_every_public_name_is_there() -> None:
+    """Also those that are loaded when they are named."""
+    for name in adapter.client.__all__:
+        assert getattr(adapter.client, name).__name__ == name
+    assert not hasattr(adapter.client, "OffsetStores")
+
+
+def test_importing_it_loads_little() -> None:
+    """No store, no settings, no command."""
+    ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    ours, everything = (line.split() for line in ended.stdout.splitlines())
+    assert len(ours) <= MODULES_MAX, ours
+    assert not {*NOT_LOADED} & {*everything}
