@@ -24,7 +24,7 @@ from adapter.runtime.process import Until
 from adapter.runtime.retry import Attempts, retrying
 from adapter.sidecar.api.access import Access
 from adapter.sidecar.api.offset_admin import OffsetAdmin
-from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
@@ -66,7 +66,7 @@ class Sidecar:
         self._journal = journal_of(config.broker, config.journal, clocks)
         self._stop = anyio.Event()
         self.sidecar_status = SidecarStatus(config, meta, self._metrics, self._journal)
-        self.offsets = OffsetStore(self.core, self._metrics)
+        self.offsets = OffsetService(self.core, self._metrics)
         self.ready = anyio.Event()
         self.addresses: list[str] = []
 

@@ -53,7 +53,7 @@ FAST_PATH_MUTANTS = (
     ),
     Mutant(
         "one-reply-across-a-refusal",
-        "sidecar/api/offset_store.py",
+        "sidecar/api/commit_stream.py",
         "        if _is_plain(answer) and _is_plain(last):\n",
         "        if _is_plain(answer) and isinstance(last, Reply):\n",
         "a refused commit of a stream is acknowledged with the one behind it",

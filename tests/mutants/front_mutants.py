@@ -57,7 +57,7 @@ FRONT_MUTANTS = (
     ),
     Mutant(
         "stream-answers-the-whole-run",
-        "sidecar/api/offset_store.py",
+        "sidecar/api/commit_stream.py",
         "self._add(Reply(id=run[count - 1].id, covers=count))",
         "self._add(Reply(id=run[-1].id, covers=len(run)))",
         "a rewind, or a bad commit, is acknowledged with the plain ones before it, and then answered again",
@@ -106,7 +106,7 @@ FRONT_MUTANTS = (
     Mutant(
         "refused-call-is-done",
         "runtime/http2/call.py",
-        "        self._stream.call = self._requests = self._task = None\n",
+        "        self._stream.call = self._requests = self._offered = self._task = None\n",
         "        self._task = None\n",
         "a call that is refused for its form is done all the same",
         (f"{ANSWERS}::test_a_call_of_two_messages_is_not_done",),
@@ -114,7 +114,7 @@ FRONT_MUTANTS = (
     Mutant(
         "one-answer-breaks-the-others",
         "sidecar/engine/group_commit.py",
-        '        except Exception:\n            log.exception("turn.answer_failed")\n',
+        '        except Exception:\n            log.exception("group_commit.answer_failed")\n',
         "        finally:\n            pass\n",
         "commits of other connections are stored and never answered",
         (f"{TURN}::test_an_answer_that_breaks_leaves_those_behind_it",),

@@ -101,8 +101,8 @@ async def core_over(
 
 async def send(core: Core, change: Commit) -> list[Standing]:
     """Commit as the server does."""
-    await core.commits.prepare(change)
-    return await core.commits.commit(change)
+    await core.router.prepare(change)
+    return await core.router.commit(change)
 
 
 async def commit(core: Core, offset: int, shard: str = "s", *, overwrite: bool = False, **fields: Any) -> None:

@@ -114,7 +114,7 @@ class Broadcasts:
         groups: Groups,
         loader: GroupLoader,
         reader: OffsetReader,
-        commits: Router,
+        router: Router,
         now_ms: Callable[[], int],
     ) -> None:
         self._expires_ms = section.broadcast_seconds * 1000
@@ -122,7 +122,7 @@ class Broadcasts:
         self._groups = groups
         self._loader = loader
         self._reader = reader
-        self._commits = commits
+        self._router = router
         self._now_ms = now_ms
         # Shards that were committed to here, and when. Of others this adapter may know what was true before they moved.
         self._noted: dict[GroupKey, dict[str, int]] = {}
@@ -231,8 +231,8 @@ class Broadcasts:
         ]
         if entries:
             commit = Commit(entries, CommitMode.OVERWRITE)  # a new client may begin lower
-            await self._commits.prepare(commit)
-            await self._commits.commit(commit)
+            await self._router.prepare(commit)
+            await self._router.commit(commit)
 
     async def _kept(
         self, group: GroupKey, shards: Sequence[str], mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE

@@ -90,12 +90,12 @@ async def read_after_a_loss(core: Core) -> object:
 
 async def remove(core: Core) -> object:
     """The whole group."""
-    return await core.ownership.remove(ALL)
+    return await core.handover.remove(ALL)
 
 
 async def remove_named(core: Core) -> object:
     """All shards by name."""
-    return await core.ownership.remove([Wanted(GROUP, NAMED)])
+    return await core.handover.remove([Wanted(GROUP, NAMED)])
 
 
 async def list_groups(core: Core) -> object:
@@ -228,7 +228,7 @@ async def test_a_removal_in_slices_removes_all_and_leaves_what_is_committed_behi
     async with core_over(tmp_path, meta) as core:
         await fill(core)
         await send(core, commit_of({key(NAMED[-1]): 6}))
-        removing = asyncio.create_task(core.ownership.remove(ALL))
+        removing = asyncio.create_task(core.handover.remove(ALL))
         with anyio.fail_after(PATIENCE_S):
             while core.store.get(key(NAMED[0])):  # noqa: ASYNC110 - turn by turn
                 await asyncio.sleep(0)
@@ -245,7 +245,7 @@ async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: P
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=3)
         forgets = core.committer.loaded.forgets
-        await core.ownership.remove(ALL)
+        await core.handover.remove(ALL)
         await core.committer.submit(Load([GroupKey("default", "other")], [], forgets))
         with pytest.raises(ContendedError):
             await core.committer.submit(Load([GROUP], [], forgets))

@@ -29,7 +29,7 @@ def request(shard: str = "s", mode: int = 0, group: dict[str, Any] | None = None
 
 def takes(core: Core, sent: Request) -> bool:
     """Commit it the short way; False when it has to go the general one."""
-    (count,) = core.lone.commit([(sent,)], NOW_MS)
+    (count,) = core.fast_path.commit([(sent,)], NOW_MS)
     return bool(count)
 
 

@@ -52,7 +52,7 @@ class Store:
         self.disk = Disk(self.platter, lambda: None)
         self.store = LocalStore.over(self.disk, "interval")
         self.dirty = DirtyKeys()
-        self.lone = FastPath(self.store, self.dirty, possible=True, clock=lambda: 0.0)
+        self.fast_path = FastPath(self.store, self.dirty, possible=True, clock=lambda: 0.0)
 
     def holds(self, **offsets: int) -> "Store":
         """Put records in, and so in memory, that are clean."""
@@ -61,7 +61,7 @@ class Store:
 
     def commit(self, *runs: Sequence[Request], now_ms: int = NOW_MS) -> list[int]:
         """Runs that come in one turn."""
-        return self.lone.commit(runs, now_ms)
+        return self.fast_path.commit(runs, now_ms)
 
     def state(self) -> State:
         """What is in memory has to be what is on the disk; and what is dirty."""

@@ -30,7 +30,7 @@ class Turns:
         """As far as a turn needs it."""
         if self.not_ready:
             raise self.not_ready
-        return cast("Core", SimpleNamespace(lone=self.store.lone, clocks=Clocks(lambda: 0.0, lambda: NOW_MS)))
+        return cast("Core", SimpleNamespace(fast_path=self.store.fast_path, clocks=Clocks(lambda: 0.0, lambda: NOW_MS)))
 
     def add(self, name: str, *run: Request) -> None:
         """A run that comes now."""

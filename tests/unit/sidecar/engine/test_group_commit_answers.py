@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from adapter.errors import DiskFullError
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.http2.server import Http2Server
-from adapter.sidecar.api.offset_store import ENDED, MAX_PIPELINED, OffsetStore
+from adapter.sidecar.api.commit_stream import MAX_PIPELINED
+from adapter.sidecar.api.offset_service import ENDED, OffsetService
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
@@ -31,7 +32,7 @@ class Front:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.offsets = OffsetStore(lambda: core, AdapterMetrics())
+        self.offsets = OffsetService(lambda: core, AdapterMetrics())
         self.server = Http2Server()
         offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", self.server))
         self.server.take_together({COMMIT: self.offsets.take})
@@ -197,7 +198,7 @@ async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) ->
     async with front_over(tmp_path) as front:
         front.call("stream", *stream_requests(5, 6, 7), path=STREAM, ends=False)
         front.client.send()
-        while not front.offsets.turn._runs:  # noqa: ASYNC110 - the instant between a turn's first run and its end
+        while not front.offsets.commits._group_commit._runs:  # noqa: ASYNC110 - the instant between a turn's first run and its end
             await asyncio.sleep(0)
         front.offsets.end_streams()
         assert await front.answers() == {"stream": UNAVAILABLE}
@@ -229,3 +230,48 @@ async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> 
         assert (core.store.get(key("a")) or record(0)).offset == 6
         store.gate.set()
         await eventually(lambda: front.ended() == {"synced": OK, "stream": OK})
+
+
+class Steps:
+    """Counts what is parsed, and what the fast path looks at, by offset."""
+
+    def __init__(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parsed: list[int] = []
+        self.offered: list[int] = []
+        method, fast_path = front.server.methods[COMMIT], front.core.fast_path
+        stage = fast_path._stage
+
+        def parse(message: bytes) -> Request:
+            found = Request.FromString(message)
+            self.parsed.append(found.groups[0].shards[0].offset)
+            return found
+
+        def counted(forward: Any, staged: Any, request: Request, now_ms: int) -> bool:
+            self.offered.append(request.groups[0].shards[0].offset)
+            return stage(forward, staged, request, now_ms)
+
+        front.server.methods[COMMIT] = method._replace(parse=parse)
+        monkeypatch.setattr(fast_path, "_stage", counted)
+
+
+async def test_a_call_is_parsed_once_and_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the fast path takes it, leaves it, or it is too long to be offered with the others."""
+    async with front_over(tmp_path) as front:
+        steps = Steps(front, monkeypatch)
+        front.call("taken", request("a", offset=5).SerializeToString())
+        front.call("left", request("new", offset=6).SerializeToString())
+        front.call("long", request("b", offset=7, metadata="m" * 2_000).SerializeToString())
+        assert await front.answers() == {"taken": OK, "left": OK, "long": OK}
+        assert (sorted(steps.parsed), sorted(steps.offered)) == ([5, 6, 7], [5, 6, 7])
+        found = {stored.key.shard: stored.record.offset for stored in front.core.store.scan()}
+        assert found == {"a": 5, "b": 7, "new": 6}
+
+
+async def test_a_request_of_a_stream_is_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the one at which a run ends, and one that is the first of its run."""
+    async with front_over(tmp_path) as front:
+        steps = Steps(front, monkeypatch)
+        front.call("stream", *stream_requests(5, 6, 4, 3, 7), path=STREAM)
+        assert await front.answers() == {"stream": OK}
+        assert steps.offered == [5, 6, 4, 3, 7]
+        assert front.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, 0), (4, 1, 0)]

@@ -133,11 +133,11 @@ async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Pat
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
         with pytest.raises(MetaUnavailableError, match=WHY):
-            await core.ownership.remove([Wanted(GONE_GROUP, [])])
+            await core.handover.remove([Wanted(GONE_GROUP, [])])
         assert core.store.get(GONE) == record(5)
-        assert await core.ownership.remove([Wanted(GroupKey("default", "up"), [])]) == 1
+        assert await core.handover.remove([Wanted(GroupKey("default", "up"), [])]) == 1
         meta.gone.clear()
-        assert await core.ownership.remove([Wanted(GONE_GROUP, [])]) == 1
+        assert await core.handover.remove([Wanted(GONE_GROUP, [])]) == 1
         assert meta.records[GONE] == record(5)
 
 

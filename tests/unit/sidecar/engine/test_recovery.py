@@ -215,7 +215,7 @@ async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: 
         async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> Records:
             found = await super().get(keys, patient=patient)
             if keys:
-                await core.ownership.remove([Wanted(A.group_key, ["a"])])
+                await core.handover.remove([Wanted(A.group_key, ["a"])])
                 self.records[A] = record(20)
             return found
 
