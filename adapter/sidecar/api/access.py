@@ -75,7 +75,7 @@ class Access:
         """Let a call through, or abort it; write what came of it. Its AdapterErrors become statuses."""
         call = Call(method, request, context)
         try:
-            call.who = self.admit(context)
+            call.admitted(self.admit(context))
             yield call
         except AdapterError as error:
             call.attempted(error)
@@ -113,6 +113,10 @@ class Call:
         }
         if "execute" in request.DESCRIPTOR.fields_by_name:
             self._fields["dry_run"] = not getattr(request, "execute")  # noqa: B009 - some requests have it
+
+    def admitted(self, who: str) -> None:
+        """Keep who calls, as far as it is verified."""
+        self.who = who
 
     def note(self, reply: object) -> None:
         """Keep what a change did; a dry run does nothing."""

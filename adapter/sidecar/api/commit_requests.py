@@ -90,6 +90,11 @@ class _Group:
     offsets: list[int] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
 
+    def add(self, shards: Sequence[str], offsets: Sequence[int], epochs: Sequence[int]) -> None:
+        self.shards += shards
+        self.offsets += offsets
+        self.epochs += epochs
+
 
 class _Parsing:
     """A request that is read group by group."""
@@ -160,9 +165,7 @@ class _Parsing:
         known.seen.update(shards)
         if len(known.seen) != before + len(shards):
             self._find_twice(name, known, shards, f"{where}.shard_names")
-        known.shards += shards
-        known.offsets += offsets
-        known.epochs += epochs or [0] * len(shards)
+        known.add(shards, offsets, epochs or [0] * len(shards))
 
     def _find_twice(self, name: GroupKey, known: _Group, shards: Sequence[str], where: str) -> None:
         others = {*known.shards, *(key.shard for key, _ in self._entries if key.group_key == name)}

@@ -159,7 +159,7 @@ class _Deciding:
                     self._dirty.add(key.group_key, {key.shard: one}, now)
         if self._newly_loaded:
             # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
-            self._loaded.groups.update(self._newly_loaded)
+            self._loaded.note_loaded(self._newly_loaded)
         if self._newly_absent:
             self._loaded.note_absent(self._newly_absent)
 
@@ -168,7 +168,7 @@ class _Deciding:
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
         self._staged[key] = record
-        self._loaded.absent.discard(key)
+        self._loaded.note_present(key)
         if clean:
             self._clean.add(key)
         else:

@@ -40,13 +40,24 @@ Batch = Mapping[GroupKey, Mapping[str, Held]]
 
 @dataclass
 class _Outcome:
-    """What one flush found out."""
+    """How many keys of one flush were acknowledged, and how many were refused or got no answer, with the last reason of each."""
 
     acknowledged: int = 0
     refused: int = 0
     why_refused: str = ""
     unanswered: int = 0
     why_unanswered: str = ""
+
+    def note_acknowledged(self, keys: int = 1) -> None:
+        self.acknowledged += keys
+
+    def note_refused(self, why: str) -> None:
+        self.refused += 1
+        self.why_refused = why
+
+    def note_unanswered(self, why: str) -> None:
+        self.unanswered += 1
+        self.why_unanswered = why
 
 
 class Flusher:
@@ -79,7 +90,7 @@ class Flusher:
         self._aside_tries = 0
         # False until the recovery has seen every key: before, the store may hold dirty keys that `dirty` does not know.
         self.tracks_all = False
-        # What was still dirty then: a Meta Service without epochs may hold more of it.
+        # Keys that were still dirty then, and have not been saved since.
         self.uncompared: set[OffsetKey] = set()
         self._carried = 0  # all up to this write is in the Meta Service once the save under way is applied
         self.last_error = ""
@@ -137,6 +148,15 @@ class Flusher:
                 self._settle(outcome, started)
             self._finish(seq, started, outcome)
         return outcome.acknowledged
+
+    def comparison_started(self) -> None:
+        """All local keys are compared with the Meta Service from now on: until that is done, `dirty` may lack some dirty ones."""
+        self.tracks_all = False
+
+    def comparison_finished(self) -> None:
+        """Every dirty key is known from now on. A server without epochs may hold more of those that are dirty now."""
+        self.uncompared = self._dirty.keys()
+        self.tracks_all = True
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
@@ -234,12 +254,12 @@ class Flusher:
             self._dirty.acknowledge_all(group, shards)
             if self.uncompared:
                 self.uncompared.difference_update(OffsetKey(*group, shard) for shard in shards)
-            outcome.acknowledged += len(shards)
+            outcome.note_acknowledged(len(shards))
 
     def _acknowledge(self, key: OffsetKey, outcome: _Outcome) -> None:
         self._dirty.acknowledge(key)
         self.uncompared.discard(key)
-        outcome.acknowledged += 1
+        outcome.note_acknowledged()
 
     def _leave(self, key: OffsetKey, result: SaveOutcome, outcome: _Outcome) -> None:
         why = f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip()
@@ -247,13 +267,11 @@ class Flusher:
             self._refuse(key, why, outcome)
             return
         self._dirty.set_aside(key.group_key)
-        outcome.unanswered += 1
-        outcome.why_unanswered = why
+        outcome.note_unanswered(why)
 
     def _refuse(self, key: OffsetKey, why: str, outcome: _Outcome) -> None:
         self._dirty.refuse(key)
-        outcome.refused += 1
-        outcome.why_refused = why
+        outcome.note_refused(why)
 
     def _is_uncompared(self, key: OffsetKey) -> bool:
         return not self.tracks_all or key in self.uncompared
@@ -295,7 +313,7 @@ class Flusher:
         if outcome.unanswered:
             self._metrics.flush_failed()
         if self.tracks_all:
-            self._store.flushed_seq = max(self._store.flushed_seq, self._covers(seq))
+            self._store.advance_flushed(self._covers(seq))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()
         self._metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)

@@ -44,7 +44,7 @@ class MetaWatch:
         self._others: set[bytes] = set()  # stores that were told of in place of this one
         self._handled = meta.told.less  # comparisons that began before are covered by the recovery
         self._refused = ""
-        meta.told.store = self.local
+        meta.told.set_local_store(self.local)
 
     def local(self) -> StoreReport:
         """The local store as it is told."""
@@ -64,9 +64,7 @@ class MetaWatch:
         """Report for ever; compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""
         told = self._meta.told
         while True:
-            with anyio.move_on_after(REPORT_S * jitter.uniform(0.8, 1)):
-                await told.changed.wait()
-            told.changed = anyio.Event()
+            await told.wait_for_change(REPORT_S * jitter.uniform(0.8, 1))
             try:
                 await self.report()
             except AdapterError as error:

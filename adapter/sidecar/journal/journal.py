@@ -83,7 +83,7 @@ class WrittenJournal:
 
     def sees(self, bounds: ReportedBounds) -> None:
         """See `Journal.sees`."""
-        self._notes.bounds = bounds
+        self._notes.use_bounds(bounds)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

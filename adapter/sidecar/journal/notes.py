@@ -87,6 +87,10 @@ class Notes:
         self._max_rows = max_rows
         self._notes: deque[tuple[int, Note]] = deque()
 
+    def use_bounds(self, bounds: ReportedBounds) -> None:
+        """Look the watermarks of shards up here from now on."""
+        self.bounds = bounds
+
     def put(self, note: Note, rows: int) -> bool:
         """Take a note of so many rows; False when there is no room."""
         if self.counts.queued >= self._max_rows:

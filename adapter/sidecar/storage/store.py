@@ -269,6 +269,10 @@ class LocalStore:
         self._put_loss(writes, why, reached)
         await self.sync()
 
+    def advance_flushed(self, seq: int) -> None:
+        """The Meta Service has every write up to `seq`. Stored with the next write: after a kill it may be lower."""
+        self.flushed_seq = max(self.flushed_seq, seq)
+
     def forget_flushed(self) -> None:
         """From here on nothing counts as flushed: the Meta Service holds less than it acknowledged.
 

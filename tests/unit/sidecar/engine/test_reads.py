@@ -64,7 +64,7 @@ def loader_of(core: Core) -> GroupLoader:
 async def recovered(core: Core) -> Core:
     """A core whose recovery is done."""
     await core.recovery.run()
-    core.reader.recovered = True
+    core.reader.recovery_finished()
     return core
 
 

@@ -43,7 +43,7 @@ def left_behind(directory: Path, records: Records, flushed: int = 0) -> None:
     """The store of a process that was killed with these records."""
     store = LocalStore.open(directory / "adapter", "interval")
     store.write(records)
-    store.flushed_seq = flushed
+    store.advance_flushed(flushed)
     store.write({})
     crash(store)
 
