@@ -89,7 +89,7 @@ async def _pass(read: bytes, connection: Connection, service: OffsetService, sta
     messages = [(event[1], event[2]) for event in events if len(event) == 3]  # (MESSAGE, stream, message)
     stages.begin()
     for _, message in messages:
-        service.take.offer(offsets_pb.CommitOffsetsRequest.FromString(message), answered)
+        service.take.offer((offsets_pb.CommitOffsetsRequest.FromString(message),), answered)
     stages.end(TAKE)
     await done.wait()
     stages.end(WRITE)

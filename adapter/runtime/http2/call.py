@@ -6,7 +6,7 @@ Servicers are those of grpc.aio; what none of ours uses of a context is not here
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -28,14 +28,14 @@ Done = Callable[[int, AdapterError | None], None]
 
 
 class Take(NamedTuple):
-    """How the small requests of a unary method are handled together, those of all connections at the end of an iteration.
+    """How the small requests of a unary method are handled together: those of all connections, at the end of an iteration.
 
-    `offer` gets a parsed request, and calls the function once: with 1 when it is done and an empty message is the reply, with 0
-    when it is left, or with an error. `call_left` is called, in place of the method, with a request that was left. Requests of
-    more than `max_bytes` are not offered: for them the method is called.
+    `offer` gets parsed requests, here always one, and calls the function once: with how many of them are done, for which an empty
+    message is the reply, or with an error. `call_left` is called, in place of the method, with a request that is not done.
+    Requests of more than `max_bytes` are not offered: for them the method is called.
     """
 
-    offer: Callable[[Any, Done], None]
+    offer: Callable[[Sequence[Any], Done], None]
     call_left: Callable[[Any, Any], Any]
     max_bytes: int
 
@@ -260,7 +260,7 @@ class Call:
     def _offer(self, take: Take, message: bytes) -> None:
         self._offered = self._parse(message)
         if self._offered is not None:
-            take.offer(self._offered, self._taken)
+            take.offer((self._offered,), self._taken)
 
     def _parse(self, message: bytes) -> Any:  # noqa: ANN401 - whatever the method takes
         """The request; None when it cannot be parsed: then the call ends as grpcio's does, whatever the parser raises."""

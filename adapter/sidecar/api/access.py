@@ -99,7 +99,7 @@ class Access:
 
 
 class Call:
-    """One call as the audit log tells it."""
+    """What the audit log says of one call."""
 
     def __init__(self, method: str, request: Message, context: Context) -> None:
         self.who = "unknown"
@@ -119,7 +119,7 @@ class Call:
         self.who = who
 
     def note(self, reply: object) -> None:
-        """Keep what a change did; a dry run does nothing."""
+        """Keep the rows of a change that was executed."""
         if isinstance(reply, offsets_pb.ChangeReply) and not self._fields.get("dry_run"):
             self._rows = reply.rows
 
@@ -128,7 +128,7 @@ class Call:
         self._attempted = cast("Sequence[Change]", error.attempted)
 
     async def write(self, outcome: str, reason: str = "") -> None:
-        """Write the event; in parts when there are many rows, with turns for others in between."""
+        """Write the event; of many rows in parts, with other work of the event loop between them."""
         for part in self._events(outcome, reason):
             audit.info("admin.call", **part)
             if "part" in part:

@@ -38,7 +38,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         self._readers: set[asyncio.Task[None]] = set()
         self._stopping = False
         self.commits = Commits(core, metrics)
-        self.take = Take(self._offer, self._commit_offered, MAX_REQUEST_BYTES)
+        self.take = Take(self.commits.offer, self._commit_offered, MAX_REQUEST_BYTES)
 
     @answering
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
@@ -122,9 +122,6 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         self._stopping = True
         for reader in self._readers:
             reader.cancel()
-
-    def _offer(self, request: offsets_pb.CommitOffsetsRequest, done: Callable[[int, AdapterError | None], None]) -> None:
-        self.commits.offer((request,), done)
 
     @answering
     async def _commit_offered(self, request: offsets_pb.CommitOffsetsRequest, context: Context) -> offsets_pb.CommitOffsetsReply:

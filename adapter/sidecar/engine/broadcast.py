@@ -41,7 +41,7 @@ class Client(NamedTuple):
 
 
 class Lowest(NamedTuple):
-    """The lowest offset of a shard. Without live `clients` it is the last one that there was, and nobody's."""
+    """The lowest offset of a shard. Without live `clients` it is the last one that there was, and `client` is empty."""
 
     record: OffsetRecord
     client: str = ""
@@ -130,7 +130,7 @@ class Broadcasts:
         self._told = ""
 
     async def run(self) -> None:
-        """Keep the lowest every 5 s. What fails is told once, and tried again."""
+        """Keep the lowest every 5 s. A failure is logged once, and tried again."""
         while True:
             await anyio.sleep(KEEP_S)
             await self.keep()
@@ -253,7 +253,7 @@ class Broadcasts:
     async def _lowest(
         self, clients: Sequence[Client], kept: Mapping[str, OffsetRecord], now_ms: int, shards: Sequence[str] = ()
     ) -> dict[str, Lowest]:
-        """See `lowest_of`. Away from the event loop: of many clients with many shards it takes a while."""
+        """What `lowest_of` returns, computed in a thread: of many clients with many shards it takes a while."""
         return await self._store.apart(partial(lowest_of, clients, kept, now_ms, self._expires_ms, shards))
 
     async def _clients(self, group: GroupKey) -> list[Client]:

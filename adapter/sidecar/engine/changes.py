@@ -1,4 +1,4 @@
-"""What the committer is asked to do, as values."""
+"""The changes of the store that `committer` applies, as values."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, repeat
@@ -20,11 +20,11 @@ class Columns(NamedTuple):
     committed_at_ms: int
 
     def entry(self, shard: str, offset: int, epoch: int) -> Entry:
-        """One of them, as it would be by itself."""
+        """One of them as an entry."""
         return OffsetKey(*self.group, shard), OffsetRecord(epoch, offset, committed_at_ms=self.committed_at_ms)
 
     def entries(self) -> Iterator[Entry]:
-        """All of them."""
+        """All of them, each as an entry."""
         return map(self.entry, self.shards, self.offsets, self.epochs or repeat(0))
 
 
@@ -46,7 +46,7 @@ class Commit(NamedTuple):
         return len(self.entries) + sum(len(columns.shards) for columns in self.columns)
 
     def offered(self) -> list[Entry]:
-        """All of them, one by one."""
+        """All offsets as entries."""
         return [*self.entries, *chain.from_iterable(columns.entries() for columns in self.columns)]
 
 

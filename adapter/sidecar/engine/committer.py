@@ -1,7 +1,7 @@
-"""The only writer of the store: decide, write, mark dirty, sync, answer, in this order.
+"""Applies every change of the store that the fast path does not take: decide, write, mark dirty, sync, answer, in this order.
 
-A change is decided and written in one go, with nothing awaited; a sync is shared by all who wait for one. Never talks to the Meta
-Service.
+A change is decided and written without an await, so that neither another change nor one of the fast path comes between. The cache
+gets its records after RocksDB has them. A sync is shared by all that wait for one. Never talks to the Meta Service.
 """
 
 import sys

@@ -1,8 +1,8 @@
 """What the Meta Service has not acknowledged yet. In memory, bounded by the number of distinct keys (invariants 3 and 4).
 
-By group, as commits come and saves go. A group that is set aside waits, new commits included, until it is taken up: the part of
-the Meta Service that holds it does not answer. A key leaves by `acknowledge`, during the flush that took it, or by `discard`:
-the Meta Service is known to hold as much.
+By group, as commits come and saves go. A group is set aside when the part of the Meta Service that holds it does not answer; its
+keys, new commits included, are not sent until it is taken up again. A key leaves by `acknowledge`, during the flush that took it,
+or by `discard`, when the Meta Service is known to hold as much.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class _Part:
 
 
 class DirtyKeys:
-    """The dirty keys: those that wait, those of the running flush, and those that the Meta Service refused."""
+    """The dirty keys: pending ones, those of the flush under way, refused ones, and those of groups that are set aside."""
 
     def __init__(self) -> None:
         self._waiting = _Part()
@@ -75,7 +75,7 @@ class DirtyKeys:
         self._waiting.add(group, held, now)
 
     def add_one(self, group: tuple[str, str], shard: str, held: Held, now: float) -> None:
-        """Mark a shard dirty."""
+        """Mark one shard dirty, in fewer steps."""
         waiting = self._waiting
         shards = waiting.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         if shards is None:
@@ -84,7 +84,7 @@ class DirtyKeys:
             shards[shard] = held
 
     def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
-        """Begin a flush of what waits and is not set aside. What is committed from now on waits for the next (invariant 3)."""
+        """Begin a flush of what is pending and not set aside. What is committed from now on is for the next one (invariant 3)."""
         taken, self._waiting = self._waiting, _Part()
         for group in self._aside & taken.groups.keys():
             self._away.add(group, taken.groups.pop(group), taken.since)
@@ -92,13 +92,13 @@ class DirtyKeys:
         return taken.groups
 
     def acknowledge(self, key: OffsetKey) -> None:
-        """The Meta Service holds at least what the running flush took."""
+        """The Meta Service holds at least what the flush under way took."""
         self._in_flight.pop(key)
         if self._refused:
             self._refused.pop(key)
 
     def acknowledge_all(self, group: GroupKey, shards: Collection[str]) -> None:
-        """The same of some shards of a group."""
+        """The Meta Service holds at least what the flush under way took of these shards."""
         taken = self._in_flight.groups.get(group, {})
         for shard in shards:
             taken.pop(shard, None)
@@ -109,14 +109,14 @@ class DirtyKeys:
                 self._refused.pop(OffsetKey(*group, shard))
 
     def refuse(self, key: OffsetKey) -> None:
-        """The Meta Service refused what the running flush took: it waits for `retry_refused`."""
+        """The Meta Service refused what the flush under way took: it is not sent before `retry_refused`."""
         since = self._in_flight.since
         found = self._in_flight.pop(key)
         if found:
             self._refused.add(key.group_key, {key.shard: found}, since)
 
     def set_aside(self, group: GroupKey) -> None:
-        """What the running flush took of a group, and what is committed to it, waits for `take_up`: it got no answer."""
+        """Do not send the keys of a group before `take_up`: what the flush under way took of it got no answer."""
         self._aside.add(group)
 
     def take_up(self) -> None:
@@ -126,7 +126,7 @@ class DirtyKeys:
         self._put_back(away)
 
     def settle(self) -> None:
-        """End the flush that `take` began. What was neither acknowledged nor refused waits again."""
+        """End the flush that `take` began. What was neither acknowledged nor refused is pending again."""
         unsent, self._in_flight = self._in_flight, _Part()
         for group in unsent.groups:
             for shard in unsent.groups[group] if self._refused else ():
@@ -157,7 +157,7 @@ class DirtyKeys:
         return [part.groups[group].keys() for part in self._parts() if group in part.groups]
 
     def any_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
-        """One of these shards (none named: of all) that is dirty. In one turn also of tens of thousands."""
+        """One of these shards (none named: of all) that is dirty. Fast enough for tens of thousands of them at once."""
         return _any_of(self.of(group), shards)
 
     def refused_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
@@ -182,7 +182,7 @@ class DirtyKeys:
         return any(self._parts())
 
     def __len__(self) -> int:
-        """Distinct dirty keys."""
+        """The number of distinct dirty keys. Thread-safe."""
         # Also called from the metrics thread: `list` and `set` copy while no other thread runs.
         smaller = sorted((part.groups for part in self._parts() if part.groups), key=len)
         if not smaller:
@@ -212,11 +212,11 @@ class DirtyKeys:
 
     @property
     def refused(self) -> int:
-        """Keys that the Meta Service refused and that wait for another try."""
+        """Keys that the Meta Service refused, and that are not pending again."""
         return len(self._refused)
 
     def oldest_age(self, now: float) -> float:
-        """For how many seconds the longest waiting key has been dirty, at most; 0 when none is."""
+        """For how many seconds the longest dirty key has been dirty, at most; 0 when none is."""
         return max((now - part.since for part in self._parts() if part.since is not None), default=0.0)
 
     def lowest_refused_seq(self) -> int | None:

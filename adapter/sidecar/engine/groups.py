@@ -62,20 +62,20 @@ class Begun(NamedTuple):
 
     @property
     def token(self) -> bytes:
-        """The inverse of `of`."""
+        """The token that `of` parses."""
         group, *counts = self.row
         return _COUNTS.pack(_HALF, *counts) + pack_names(*group, self.shard)
 
 
 class _Counting:
-    """A group as it is read."""
+    """The counts of a group while its records are read."""
 
     def __init__(self, row: GroupRow, dirty: DirtyKeys) -> None:
         self.group, self._shards, self._dirty, self._last_ms, self._tombstones = row
         self._parts = dirty.of(row.group)
 
     def add(self, stored: Stored) -> None:
-        """One of its records."""
+        """Count one of its records."""
         key, record, _ = stored
         if record.live:
             self._shards += 1
@@ -86,7 +86,7 @@ class _Counting:
             self._dirty += 1
 
     def row(self) -> GroupRow:
-        """What it is so far."""
+        """The counts so far."""
         return GroupRow(self.group, self._shards, self._dirty, self._last_ms, self._tombstones)
 
 
@@ -175,6 +175,6 @@ class Groups:
 
 
 def _behind(token: bytes) -> OffsetKey | None:
-    """Behind every key of the group that a page ended with, also those that came in meanwhile: no name is above this one."""
+    """A key behind every key of the group at which a page ended, also those that came in meanwhile."""
     names = unpack_names(token)
     return OffsetKey(names[0], names[1], LAST_NAME) if token else None
