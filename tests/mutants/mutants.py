@@ -207,8 +207,8 @@ MUTANTS = (
     Mutant(
         "put-back-overwrites-newer",
         "sidecar/engine/dirty.py",
-        "                self._waiting.add(group, {**held, **self._waiting.groups.get(group, {})}, part.since)\n",
-        "                self._waiting.add(group, {**self._waiting.groups.get(group, {}), **held}, part.since)\n",
+        "                self._pending.add(group, {**held, **self._pending.groups.get(group, {})}, part.since)\n",
+        "                self._pending.add(group, {**self._pending.groups.get(group, {}), **held}, part.since)\n",
         "after a failed flush the old value is sent again instead of the newer one, which counts as flushed",
         ("unit/sidecar/engine/test_dirty.py::test_what_was_not_sent_goes_under_a_newer_commit_with_its_older_time",),
     ),
@@ -235,7 +235,7 @@ MUTANTS = (
         "                if plain and now[shard][1] == seq:\n",
         "                if plain:\n",
         "the answer to a flush takes a commit back that came meanwhile",
-        ("unit/sidecar/engine/test_begun.py::test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent",),
+        ("unit/sidecar/engine/test_first_epochs.py::test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent",),
     ),
     Mutant(
         "begun-without-labels",
@@ -243,7 +243,7 @@ MUTANTS = (
         "                plain = live and not (epoch or metadata or topic or partition)\n",
         "                plain = live and not epoch\n",
         "metadata that was committed during an outage is gone here, and there at the next commit",
-        ("unit/sidecar/engine/test_begun.py::test_begun_does_what_a_reconcile_of_each_does",),
+        ("unit/sidecar/engine/test_first_epochs.py::test_first_epochs_do_what_a_reconcile_of_each_does",),
     ),
     Mutant(
         "answer-about-something-else-believed",

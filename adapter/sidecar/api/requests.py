@@ -10,7 +10,7 @@ from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import MAX_CHANGES, MAX_NAMED
 from adapter.runtime.slices import others
-from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, Wish, group_of_client
+from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, BroadcastQuery, group_of_client
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 
@@ -119,12 +119,12 @@ def parse_commit_broadcast(request: offsets_pb.CommitBroadcastRequest) -> offset
     return offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(**inner._asdict(), shards=request.shards)])
 
 
-async def parse_read_broadcast(request: offsets_pb.ReadBroadcastRequest) -> Wish:
+async def parse_read_broadcast(request: offsets_pb.ReadBroadcastRequest) -> BroadcastQuery:
     """Which offsets of a broadcasting group are asked for. Raises InvalidInputError."""
     group = _checked_group(request.namespace, request.group)
     if request.client_id:
         _checked_client(group, request.client_id)
-    return Wish(group, request.client_id, await parse_shards(request.shards))
+    return BroadcastQuery(group, request.client_id, await parse_shards(request.shards))
 
 
 def _checked_group(namespace: str, group: str) -> GroupKey:

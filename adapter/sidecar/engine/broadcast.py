@@ -48,7 +48,7 @@ class Lowest(NamedTuple):
     clients: int = 0
 
 
-class Wish(NamedTuple):
+class BroadcastQuery(NamedTuple):
     """What is asked of a broadcasting group: whose own offsets (empty: nobody's), of which shards (none named: of all)."""
 
     group: GroupKey
@@ -127,7 +127,7 @@ class Broadcasts:
         # Shards that were committed to here, and when. Of others this adapter may know what was true before they moved.
         self._noted: dict[GroupKey, dict[str, int]] = {}
         self._last_kept: tuple[GroupKey | None, int] = (None, 0)  # what `keep_last` did last, and when
-        self._told = ""
+        self._last_logged = ""
 
     async def run(self) -> None:
         """Keep the lowest every 5 s. A failure is logged once, and tried again."""
@@ -158,9 +158,9 @@ class Broadcasts:
             row.group = group
         return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=reply.written_through)
 
-    async def read(self, wish: Wish) -> list[offsets_pb.BroadcastOffset]:
+    async def read(self, query: BroadcastQuery) -> list[offsets_pb.BroadcastOffset]:
         """Where a client and the lowest stand, by shard. Raises what `OffsetReader.read` does."""
-        group, client_id, shards = wish
+        group, client_id, shards = query
         kept = await self._kept(group, shards)
         if client_id:
             await self._reader.read([Wanted(group_of_client(group, client_id), shards)], ReadMode.MEMORY_FIRST_THEN_STORE)
@@ -184,9 +184,9 @@ class Broadcasts:
                     del self._noted[group]
             except AdapterError as error:
                 failure = failure or str(error)
-        if failure and failure != self._told:
+        if failure and failure != self._last_logged:
             log.warning("broadcast.not_kept", error=failure, help="the lowest offsets are as they were; it is tried again")
-        self._told = failure
+        self._last_logged = failure
 
     async def keep_last(self, inner: GroupKey, last_commit_at_ms: int, now_ms: int) -> None:
         """Store the last lowest offsets of the shards without a live client, before a client goes that has expired by now.

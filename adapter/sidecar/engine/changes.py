@@ -68,10 +68,12 @@ class Load(NamedTuple):
     forgets: int
 
 
-class Begun(NamedTuple):
-    """Records of unknown epoch which the Meta Service holds as they are here, in the first epoch. Each group is there once.
+class FirstEpochs(NamedTuple):
+    """Records that were sent with an unknown epoch, and that the Meta Service now holds in the first epoch.
 
-    As a Reconcile of each, but faster where the record still stands here and is only an offset.
+    Each group is there once.
+
+    Does what a Reconcile of each record does, but faster where the record still stands here and is only an offset.
     """
 
     runs: Sequence[Run]
@@ -88,7 +90,7 @@ class Forget(NamedTuple):
     gone: bool = False
 
 
-Change = Commit | Reconcile | Load | Begun | Forget
+Change = Commit | Reconcile | Load | FirstEpochs | Forget
 
 
 class Standing(NamedTuple):

@@ -63,31 +63,31 @@ class DirtyKeys:
     """The dirty keys: pending ones, those of the flush under way, refused ones, and those of groups that are set aside."""
 
     def __init__(self) -> None:
-        self._waiting = _Part()
+        self._pending = _Part()
         self._in_flight = _Part()
         self._refused = _Part()
         # Of groups that are set aside: what was there at the last `take`. Newer than what was refused, older than what waits.
-        self._away = _Part()
-        self._aside: set[GroupKey] = set()
+        self._set_aside = _Part()
+        self._groups_aside: set[GroupKey] = set()
 
     def add(self, group: GroupKey, held: Mapping[str, Held], now: float) -> None:
         """Mark shards of a group dirty."""
-        self._waiting.add(group, held, now)
+        self._pending.add(group, held, now)
 
     def add_one(self, group: tuple[str, str], shard: str, held: Held, now: float) -> None:
         """Mark one shard dirty, in fewer steps."""
-        waiting = self._waiting
-        shards = waiting.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
+        pending = self._pending
+        shards = pending.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         if shards is None:
-            waiting.add(GroupKey(*group), {shard: held}, now)
+            pending.add(GroupKey(*group), {shard: held}, now)
         else:
             shards[shard] = held
 
     def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
         """Begin a flush of what is pending and not set aside. What is committed from now on is for the next one (invariant 3)."""
-        taken, self._waiting = self._waiting, _Part()
-        for group in self._aside & taken.groups.keys():
-            self._away.add(group, taken.groups.pop(group), taken.since)
+        taken, self._pending = self._pending, _Part()
+        for group in self._groups_aside & taken.groups.keys():
+            self._set_aside.add(group, taken.groups.pop(group), taken.since)
         self._in_flight = taken
         return taken.groups
 
@@ -117,13 +117,13 @@ class DirtyKeys:
 
     def set_aside(self, group: GroupKey) -> None:
         """Do not send the keys of a group before `take_up`: what the flush under way took of it got no answer."""
-        self._aside.add(group)
+        self._groups_aside.add(group)
 
     def take_up(self) -> None:
         """Let the next flush send again what was set aside."""
-        self._aside.clear()
-        away, self._away = self._away, _Part()
-        self._put_back(away)
+        self._groups_aside.clear()
+        aside, self._set_aside = self._set_aside, _Part()
+        self._put_back(aside)
 
     def settle(self) -> None:
         """End the flush that `take` began. What was neither acknowledged nor refused is pending again."""
@@ -140,9 +140,9 @@ class DirtyKeys:
 
     def discard(self, key: OffsetKey) -> None:
         """The Meta Service is known to hold at least the local value."""
-        self._waiting.pop(key)
+        self._pending.pop(key)
         self._refused.pop(key)
-        self._away.pop(key)
+        self._set_aside.pop(key)
 
     def is_refused(self, key: OffsetKey) -> bool:
         """True when the Meta Service refused the key's last flush."""
@@ -150,7 +150,7 @@ class DirtyKeys:
 
     def is_aside(self, key: OffsetKey) -> bool:
         """True when the key's group is set aside, and it is dirty."""
-        return bool(self._aside) and key.group_key in self._aside and key in self
+        return bool(self._groups_aside) and key.group_key in self._groups_aside and key in self
 
     def of(self, group: GroupKey) -> list[AbstractSet[str]]:
         """The dirty shards of a group, in one or more collections, of which nothing may be kept."""
@@ -167,7 +167,7 @@ class DirtyKeys:
 
     def aside_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
         """One of these shards that is dirty, if the group is set aside."""
-        return self.any_of(group, shards) if group in self._aside else None
+        return self.any_of(group, shards) if group in self._groups_aside else None
 
     def keys(self) -> set[OffsetKey]:
         """The dirty keys, of which a caller may keep this copy."""
@@ -175,7 +175,7 @@ class DirtyKeys:
 
     def __contains__(self, key: OffsetKey) -> bool:
         """True when the Meta Service has not acknowledged the newest local value."""
-        return key in self._waiting or key in self._in_flight or key in self._refused or key in self._away
+        return key in self._pending or key in self._in_flight or key in self._refused or key in self._set_aside
 
     def __bool__(self) -> bool:
         """True when any key is dirty."""
@@ -195,20 +195,20 @@ class DirtyKeys:
         return count
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Keys that the next flush will send."""
-        groups = self._waiting.groups
-        return len(self._waiting) - sum(len(groups[group]) for group in self._aside & groups.keys())
+        groups = self._pending.groups
+        return len(self._pending) - sum(len(groups[group]) for group in self._groups_aside & groups.keys())
 
     @property
     def aside(self) -> int:
         """Keys that are set aside, as of the last flush."""
-        return len(self._away)
+        return len(self._set_aside)
 
     @property
     def some_aside(self) -> bool:
         """True when there are any of these."""
-        return bool(self._away)
+        return bool(self._set_aside)
 
     @property
     def refused(self) -> int:
@@ -224,19 +224,19 @@ class DirtyKeys:
         return min((seq for held in self._refused.groups.values() for _, seq, _ in held.values()), default=None)
 
     def _parts(self) -> tuple[_Part, ...]:
-        return self._waiting, self._in_flight, self._refused, self._away
+        return self._pending, self._in_flight, self._refused, self._set_aside
 
     def _put_back(self, part: _Part) -> None:
         """Under what came in meanwhile: the newer record stays."""
-        for group in self._aside & part.groups.keys():
+        for group in self._groups_aside & part.groups.keys():
             held = part.groups.pop(group)
-            self._away.add(group, {**held, **self._away.groups.get(group, {})}, part.since)
-        if len(part.groups) <= len(self._waiting.groups):
+            self._set_aside.add(group, {**held, **self._set_aside.groups.get(group, {})}, part.since)
+        if len(part.groups) <= len(self._pending.groups):
             for group, held in part.groups.items():
-                self._waiting.add(group, {**held, **self._waiting.groups.get(group, {})}, part.since)
+                self._pending.add(group, {**held, **self._pending.groups.get(group, {})}, part.since)
             return
         # A flush of many keys that failed: what came in meanwhile is little beside it.
-        newer, self._waiting = self._waiting, part
+        newer, self._pending = self._pending, part
         for group, held in newer.groups.items():
             part.add(group, held, newer.since)
 

@@ -75,8 +75,8 @@ class GroupLoader:
     async def run(self) -> None:
         """Make the calls for loads until cancelled; loads then fail with NotReadyError."""
         async with anyio.create_task_group() as tasks:
-            for combiner in (self._for_commits, self._for_reads, self._large_loads):
-                tasks.start_soon(combiner.run)
+            for coalescer in (self._for_commits, self._for_reads, self._large_loads):
+                tasks.start_soon(coalescer.run)
 
     def is_loaded(self, group: GroupKey) -> bool:
         """True when all that the Meta Service holds of the group is known here."""

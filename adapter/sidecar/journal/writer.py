@@ -50,7 +50,7 @@ class SegmentWriter:
         self._rest = iter(list[Row]())  # of the note that was taken last
         self._rest_day = 0  # since 1970
         self._pause_s = 0.0
-        self._told = ""
+        self._last_logged = ""
         self._woken = threading.Event()
         self._stopping = threading.Event()
         # A disk that does not answer must not hold up the end of the process.
@@ -147,14 +147,14 @@ class SegmentWriter:
         self._counts.failures += 1
         self._counts.last_error = error
         self._pause_s = min(max(2 * self._pause_s, RETRY_FIRST_S), RETRY_MAX_S)
-        if error != self._told:
+        if error != self._last_logged:
             log.error("journal.failed", error=error, help="tried again until it works; commits and flushes go on")
-            self._told = error
+            self._last_logged = error
 
     def _well(self) -> None:
-        if self._told:
+        if self._last_logged:
             log.info("journal.resumed", dropped_rows=self._counts.dropped)
-        self._pause_s, self._told, self._counts.last_error = 0.0, "", ""
+        self._pause_s, self._last_logged, self._counts.last_error = 0.0, "", ""
 
     def _lose(self) -> None:
         self._counts.lost += len(self._rows)

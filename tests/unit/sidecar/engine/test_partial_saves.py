@@ -28,7 +28,7 @@ async def test_what_is_answered_is_clean_and_the_rest_stays_dirty(tmp_path: Path
         await commit_both(core, 5)
         assert await core.flusher.flush_once() == 1
         assert [found in core.dirty for found in BOTH] == [False, True]
-        assert (core.dirty.waiting, core.dirty.aside, core.dirty.refused, len(core.dirty)) == (0, 1, 0, 1)
+        assert (core.dirty.pending, core.dirty.aside, core.dirty.refused, len(core.dirty)) == (0, 1, 0, 1)
         assert core.flusher.last_error == f"default/gone/s: UNAVAILABLE {WHY}"
 
 

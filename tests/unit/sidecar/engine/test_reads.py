@@ -316,7 +316,7 @@ async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) ->
             assert core.store.get(key("new")) == record(9, 7)
 
 
-async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
+async def test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
     """The same, where it was committed among the columns of a group that had been loaded since (1)."""
     meta = AskedMeta(of_large())
     async with core_over(tmp_path, meta) as core:

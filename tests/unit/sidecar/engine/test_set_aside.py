@@ -119,7 +119,7 @@ def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, s
         elif step == "take up":
             dirty.take_up()
         else:
-            expected = dirty.waiting
+            expected = dirty.pending
             sent = {OffsetKey(*of, name): one[1] for of, shards in dirty.take().items() for name, one in shards.items()}
             assert len(sent) == expected
             for found, value in sent.items():
