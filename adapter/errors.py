@@ -15,6 +15,10 @@ class AdapterError(Exception):
 
     attempted: Sequence[object] = ()
 
+    def note_attempted(self, changes: Sequence[object]) -> None:
+        """Keep, for the audit log, the changes that had been set out to do when this error ended them."""
+        self.attempted = changes
+
 
 class TransientError(AdapterError):
     """Trying again later may help: not before `retry_after_s` seconds, where whoever refused said so; 0 where not."""

@@ -16,7 +16,7 @@ from adapter.model.codec import encode_plain, pack_names
 from adapter.rpc import offsets_pb
 from adapter.runtime import rocks
 from adapter.runtime.http2.connection import Connection
-from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.sidecar.api.offset_service import OffsetService
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from benchmarks.front_load import GROUP, KEYS, Lone, calls, opening, rising
@@ -73,7 +73,7 @@ async def table(directory: Path, spent_us: float, reads: int) -> Table:
     return Table(TITLE, COLUMNS, rows)
 
 
-async def _pass(read: bytes, connection: Connection, store: OffsetStore, stages: Stages) -> None:
+async def _pass(read: bytes, connection: Connection, service: OffsetService, stages: Stages) -> None:
     """What the front does with one read. Raises RuntimeError when a commit was not taken as a lone one."""
     counts: list[int] = []
     done = asyncio.Event()
@@ -89,7 +89,7 @@ async def _pass(read: bytes, connection: Connection, store: OffsetStore, stages:
     messages = [(event[1], event[2]) for event in events if len(event) == 3]  # (MESSAGE, stream, message)
     stages.begin()
     for _, message in messages:
-        store.take(message, answered)
+        service.take.offer((offsets_pb.CommitOffsetsRequest.FromString(message),), answered)
     stages.end(TAKE)
     await done.wait()
     stages.end(WRITE)

@@ -132,7 +132,7 @@ async def fill(directory: Path, keys: int) -> None:
         if len(chunk) == CHUNK:
             await write()
     await write()
-    store.flushed_seq = store.seq
+    store.advance_flushed(store.seq)
     store.close()
     syncs.cancel()
     await asyncio.gather(syncs, return_exceptions=True)

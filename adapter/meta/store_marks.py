@@ -98,6 +98,16 @@ class Told:
     # Set when something is to be looked at: by `lost`, or by a call that was not answered.
     changed: anyio.Event = field(default_factory=anyio.Event)
 
+    def set_local_store(self, report: Callable[[], StoreReport]) -> None:
+        """Have the calls of this client tell the Meta Service of the local store that is open now."""
+        self.store = report
+
+    async def wait_for_change(self, limit_s: float) -> None:
+        """Return when something is to be looked at, or after `limit_s` seconds."""
+        with anyio.move_on_after(limit_s):
+            await self.changed.wait()
+        self.changed = anyio.Event()
+
     def take(self, noted: Mapping[str, StoreMark], marks: Iterable[StoreMark], where: str) -> None:
         """Take in the marks of a reply."""
         for mark in marks:

@@ -37,13 +37,13 @@ class AdapterServerSection(ServerSection):
 
 
 class AdapterMetricsSection(MetricsSection):
-    """The adapter's metrics."""
+    """Where the adapter's metrics and probes are served; an empty address turns them off."""
 
     listen: OptionalAddress = "127.0.0.1:9521"
 
 
 class StoreSection(Section):
-    """The local store."""
+    """Where the local store is, and when its writes are synced: before the answer, once per flush interval, or never."""
 
     path: FilePath = Path("data/adapter")
     wal_sync: WalSync = "interval"
@@ -113,7 +113,7 @@ class PolicyRule(Section):
 
 
 class AdapterConfig(Section):
-    """config/adapter.toml."""
+    """All settings of an adapter, as config/adapter.toml has them."""
 
     broker: Annotated[str, AfterValidator(name_of_part)] = Field(default_factory=socket.gethostname)
     mode: Mode = "write_back"

@@ -18,7 +18,7 @@ _SIZE_BUCKETS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 
 
 class AdapterMetrics:
-    """The adapter's counters. One per process."""
+    """The adapter's counters, gauges and histograms. One per process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -48,7 +48,7 @@ class AdapterMetrics:
 
     @property
     def commit_count(self) -> int:
-        """Acknowledged offsets."""
+        """How many offsets were acknowledged since the start."""
         return self._commits.offsets
 
     def save_call(self, cause: str, entries: int) -> AbstractContextManager[None]:
@@ -56,12 +56,12 @@ class AdapterMetrics:
         return self._timed_call(cause, entries)
 
     def flushed(self, keys: int, seconds: float) -> None:
-        """A flush was acknowledged."""
+        """Observe a flush that was answered: how many keys it had, and how long it took."""
         self._flush_size.observe(keys)
         self._flush_seconds.observe(seconds)
 
     def flush_failed(self) -> None:
-        """A flush could not be sent whole."""
+        """Count a flush of which a part could not be sent or got no answer."""
         self._flush_failures.inc()
 
     @contextmanager
@@ -109,7 +109,7 @@ class CommitsCollector(Collector):
         self._buckets[bisect_left(LATENCY_BUCKETS, seconds)] += requests
 
     def collect(self) -> Iterator[Metric]:
-        """See `GaugesCollector`."""
+        """The metrics as Prometheus has them. Called from the metrics thread."""
         yield CounterMetricFamily(f"{self._prefix}_commits", "Acknowledged offsets.", value=self.offsets)
         text = "Commits that a larger standing value superseded locally."
         yield CounterMetricFamily(f"{self._prefix}_superseded", text, value=self._superseded)

@@ -24,7 +24,7 @@ from adapter.runtime.process import Until
 from adapter.runtime.retry import Attempts, retrying
 from adapter.sidecar.api.access import Access
 from adapter.sidecar.api.offset_admin import OffsetAdmin
-from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
@@ -66,7 +66,7 @@ class Sidecar:
         self._journal = journal_of(config.broker, config.journal, clocks)
         self._stop = anyio.Event()
         self.sidecar_status = SidecarStatus(config, meta, self._metrics, self._journal)
-        self.offsets = OffsetStore(self.core, self._metrics)
+        self.offsets = OffsetService(self.core, self._metrics)
         self.ready = anyio.Event()
         self.addresses: list[str] = []
 
@@ -115,8 +115,7 @@ class Sidecar:
         return None
 
     async def _run_core(self, core: Core, server: GrpcServer) -> int:
-        self.sidecar_status.core = core
-        self.sidecar_status.enter(State.RECOVERING)
+        self.sidecar_status.attach(core)
         await self._unless_stopped(lambda: self._recover(core))
         core.tasks.start_soon(core.flusher.run, name="flusher")
         await self._unless_stopped(lambda: self._take_commits(server))
@@ -124,7 +123,7 @@ class Sidecar:
         return await self._drain(core)
 
     async def _leave_core(self, core: Core, server: GrpcServer) -> None:
-        self.sidecar_status.core = None
+        self.sidecar_status.detach()
         if not self._stop.is_set():
             self.sidecar_status.enter(State.FAILED, core.store.failure)
         with anyio.CancelScope(shield=True):
@@ -181,7 +180,7 @@ class Sidecar:
         self._recovered(core)
 
     def _recovered(self, core: Core) -> None:
-        core.reader.recovered = True
+        core.reader.recovery_finished()
         # Not before: until here, nobody knows all that is dirty.
         core.tasks.start_soon(core.expiry.run, name="expiry")
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")

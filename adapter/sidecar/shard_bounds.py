@@ -1,4 +1,4 @@
-"""The newest bounds of each shard that commits brought. Bounded; kept in memory only."""
+"""The newest bounds (low and high watermark) of each shard, as commits reported them. Bounded; kept in memory only."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ MAX_SHARDS = 100_000  # about 40 MB; a broker with more should serve BrokerLog
 
 
 class ReportedBounds:
-    """The newest bounds of each shard, up to so many shards; the one that was told longest ago goes first."""
+    """The newest bounds of each shard, up to `max_shards`; the shard that was reported longest ago leaves first."""
 
     def __init__(self, max_shards: int = MAX_SHARDS) -> None:
         self._max_shards = max_shards
         self._bounds: OrderedDict[ShardKey, Bounds] = OrderedDict()
 
     def note(self, told: Mapping[ShardKey, Bounds]) -> None:
-        """Commits told these bounds."""
+        """Keep bounds that came with a commit."""
         for shard, bounds in told.items():
             self._bounds[shard] = bounds
             self._bounds.move_to_end(shard)
@@ -24,5 +24,5 @@ class ReportedBounds:
             self._bounds.popitem(last=False)
 
     def get(self, shard: ShardKey) -> Bounds | None:
-        """What was told last; None when nothing was."""
+        """The bounds that were reported last; None when there are none."""
         return self._bounds.get(shard)

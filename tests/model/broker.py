@@ -40,7 +40,7 @@ Submit = Callable[[Change], Coroutine[Any, Any, list[Standing]]]
 
 
 class Setup(NamedTuple):
-    """What differs between brokers. Where nothing is written through or synced one by one, lone commits go the short way."""
+    """What differs between brokers. Where nothing is written through or synced one by one, plain commits take the fast path."""
 
     wal_sync: WalSync
     writes_through: bool

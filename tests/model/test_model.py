@@ -26,7 +26,7 @@ STEPS = 30
 BROKERS = st.integers(0, 1)
 WAITS = st.sampled_from([0.0, 0.0015, 0.003, 0.05, 0.12, 0.35, 0.8])  # seconds
 WAL_SYNCS: list[WalSync] = ["interval", "always", "never"]
-# Most are such that lone commits go the short way.
+# Most are such that plain commits take the fast path.
 SETUPS = st.builds(Setup, st.sampled_from(["interval", *WAL_SYNCS]), st.sampled_from([False, False, True]))
 SELDOM = st.sampled_from([False, False, False, True])
 FAULTS = st.lists(st.sampled_from(list(Fault)), min_size=1, max_size=4)

@@ -87,13 +87,14 @@ class World(Consumers):
         assert running.sidecar
         name, through = running.broker.name, running.broker.writes_through
         before = dict(self.model.generations)
-        begun = running.sidecar.offsets.begin(request)
-        await running.sidecar.offsets.prepare(begun)
-        commit = begun.parsed.commit
+        commits = running.sidecar.offsets.commits
+        checked = commits.check(request)
+        await commits.prepare(checked)
+        commit = checked.parsed.commit
         for one in sent:
             if not through(one.key):
                 one.at_ms = self.now_ms()
-        answers = await begun.core.commits.commit(commit)
+        answers = await checked.core.router.commit(commit)
         if running.dead:
             return
         for one in sent:
@@ -134,7 +135,7 @@ class World(Consumers):
         request = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=[good, shard])])
         before = (dict(running.broker.platter.contents), len(core.dirty))
         try:
-            running.sidecar.offsets.begin(request)
+            running.sidecar.offsets.commits.check(request)
         except InvalidInputError as error:
             if field not in str(error):
                 self._violation(f"10: {error} does not name {field}")
@@ -178,7 +179,7 @@ class World(Consumers):
     async def _persist(self, running: Running, group: GroupKey) -> None:
         core = running.serving()
         promised = {key: record for key in KEYS if key.group_key == group and (record := core.store.get(key))}
-        await running.demand(core.ownership.persist([Wanted(group, [])]))
+        await running.demand(core.handover.persist([Wanted(group, [])]))
         if not running.dead:
             self._expect_there(promised, f"persisted by {running.broker.name}")
 
@@ -193,7 +194,7 @@ class World(Consumers):
         name = running.broker.name
         keys = [key for key in KEYS if key.group_key == group]
         promised = {key: known(self.model.here[name, key].record) for key in keys if (name, key) in self.model.here}
-        await running.demand(core.ownership.remove([Wanted(group, [])]))
+        await running.demand(core.handover.remove([Wanted(group, [])]))
         if running.dead:
             return
         for key, position in promised.items():

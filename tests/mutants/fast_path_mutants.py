@@ -1,4 +1,4 @@
-"""Mutants of the way that most commits take."""
+"""Mutants of the paths that most commits take."""
 
 from tests.mutants.mutant import Mutant
 
@@ -6,8 +6,8 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "forward-is-not-dirty",
         "sidecar/engine/committer.py",
-        "                if not self._begun:\n",
-        "                if self._begun:\n",
+        "                if not self._forward_is_clean:\n",
+        "                if self._forward_is_clean:\n",
         "most commits are never sent to the Meta Service, but by a recovery",
         ("unit/sidecar/engine/test_columns.py::test_a_column_does_what_an_entry_does",),
     ),
@@ -16,7 +16,7 @@ FAST_PATH_MUTANTS = (
         "sidecar/engine/committer.py",
         " and (not knows or knows == epoch):\n",
         ":\n",
-        "a commit in flight undoes a reset, on the way that most commits take",
+        "a commit in flight undoes a reset, on the path of most commits",
         ("unit/sidecar/engine/test_columns.py::test_a_column_does_what_an_entry_does",),
     ),
     Mutant(
@@ -53,42 +53,42 @@ FAST_PATH_MUTANTS = (
     ),
     Mutant(
         "one-reply-across-a-refusal",
-        "sidecar/api/offset_store.py",
+        "sidecar/api/commit_stream.py",
         "        if _is_plain(answer) and _is_plain(last):\n",
         "        if _is_plain(answer) and isinstance(last, Reply):\n",
         "a refused commit of a stream is acknowledged with the one behind it",
         ("unit/sidecar/api/test_commit_stream.py::test_what_is_not_plain_has_a_reply_of_its_own",),
     ),
     Mutant(
-        "lone-is-not-dirty",
+        "fast-path-is-not-dirty",
         "sidecar/engine/fast_path.py",
         "            self._dirty.add_one(name, shard, after, now)\n",
         "            pass\n",
         "most commits are never sent to the Meta Service, but by a recovery",
-        ("unit/sidecar/engine/test_fast_path.py::test_a_lone_commit_does_what_an_entry_does",),
+        ("unit/sidecar/engine/test_fast_path.py::test_the_fast_path_does_what_an_entry_does",),
     ),
     Mutant(
-        "lone-missing-offset-is-0",
+        "fast-path-missing-offset-is-0",
         "sidecar/engine/fast_path.py",
         "not (offset and live)",
         "not live",
         "a commit that names no offset is acknowledged",
-        ("unit/sidecar/engine/test_fast_path.py::test_whatever_is_more_or_less_goes_the_general_way",),
+        ("unit/sidecar/engine/test_fast_path.py::test_whatever_is_more_or_less_is_left_by_the_fast_path",),
     ),
     Mutant(
-        "lone-without-a-sync",
+        "fast-path-without-a-sync",
         "sidecar/engine/policies.py",
         "        self.at_once = self._all_write_back and not committer.syncs_each\n",
         "        self.at_once = self._all_write_back\n",
         "with always, a power cut loses acknowledged commits",
-        ("unit/sidecar/engine/test_fast_path.py::test_with_always_every_commit_goes_the_general_way",),
+        ("unit/sidecar/engine/test_fast_path.py::test_with_always_every_commit_is_left_by_the_fast_path",),
     ),
     Mutant(
-        "lone-slips-past-the-fence",
+        "fast-path-slips-past-the-fence",
         "sidecar/engine/fast_path.py",
         ' or group.HasField("generation"):\n',
         ":\n",
         "a zombie member commits over the new one",
-        ("unit/sidecar/engine/test_fast_path.py::test_whatever_is_more_or_less_goes_the_general_way",),
+        ("unit/sidecar/engine/test_fast_path.py::test_whatever_is_more_or_less_is_left_by_the_fast_path",),
     ),
 )

@@ -75,7 +75,7 @@ PAGE_MUTANTS = (
         "        self.absent.clear()\n        if len(self._forgotten)",
         "        if len(self._forgotten)",
         "a shard that was handed over and comes back begins in epoch 1: its commits are acknowledged and lost",
-        ("unit/sidecar/engine/test_reads.py::test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_absent",),
+        ("unit/sidecar/engine/test_reads.py::test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_absent",),
     ),
     Mutant(
         "removal-during-a-load-not-noticed",

@@ -8,7 +8,7 @@ from adapter.client.broker_log import NoBrokerLog
 from adapter.model.records import OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import Clocks
-from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast
 from adapter.sidecar.engine.broadcast import is_of_client
 from adapter.sidecar.engine.core import Core, running_core
@@ -29,13 +29,13 @@ class World:
     def __init__(self, core: Core, clock: SetClock) -> None:
         self.core = core
         self.clock = clock
-        self._service = OffsetStore(lambda: core, AdapterMetrics())
+        self._service = OffsetService(lambda: core, AdapterMetrics())
 
     async def commit(self, client: str, offsets: Mapping[str, int], group: str = "g") -> list[tuple[str, str, int]]:
         """Commit for a client; what supersedes it."""
         shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
         request = offsets_pb.CommitBroadcastRequest(group=group, client_id=client, shards=shards)
-        reply = await self.core.broadcasts.commit(parse_commit_broadcast(request), group, self._service._commit)
+        reply = await self.core.broadcasts.commit(parse_commit_broadcast(request), group, self._service.commits.commit)
         return [(row.group, row.shard, row.offset) for row in reply.superseded]
 
     async def lowest(self, *shards: str) -> dict[str, tuple[int | None, str, int]]:
@@ -84,5 +84,6 @@ async def world(directory: Path, meta: FakeMeta | None = None, clock: SetClock |
     clock = clock or SetClock()
     parts = (config, store, meta or FakeMeta(), AdapterMetrics(), NoBrokerLog(), Clocks(now_ms=clock.now_ms))
     async with running_core(*parts) as core:
-        core.flusher.tracks_all = core.reader.recovered = True
+        core.flusher.comparison_finished()
+        core.reader.recovery_finished()
         yield World(core, clock)

@@ -94,15 +94,16 @@ async def core_over(
     config = adapter_config(directory, **sections)
     opened = store or LocalStore.open(config.store.path, config.store.wal_sync)
     async with running_core(config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), journal=journal) as core:
-        core.flusher.tracks_all = tracks_all
+        if tracks_all:
+            core.flusher.comparison_finished()
         core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)
         yield core
 
 
 async def send(core: Core, change: Commit) -> list[Standing]:
     """Commit as the server does."""
-    await core.commits.prepare(change)
-    return await core.commits.commit(change)
+    await core.router.prepare(change)
+    return await core.router.commit(change)
 
 
 async def commit(core: Core, offset: int, shard: str = "s", *, overwrite: bool = False, **fields: Any) -> None:

@@ -6,7 +6,7 @@ Servicers are those of grpc.aio; what none of ours uses of a context is not here
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -24,9 +24,20 @@ log = structlog.get_logger(__name__)
 
 OUT_MAX = 65_536  # bytes of replies that wait; beyond, a servicer that streams waits
 
-# Handles a request's bytes in company, at the end of the event loop's turn. Then calls the function, once: with 1 when that is
-# done and an empty message is the reply, with 0 when the method is to be called as usual, or with an error.
-Take = Callable[[bytes, Callable[[int, AdapterError | None], None]], None]
+Done = Callable[[int, AdapterError | None], None]
+
+
+class Take(NamedTuple):
+    """How the small requests of a unary method are handled together: those of all connections, at the end of an iteration.
+
+    `offer` gets parsed requests, here always one, and calls the function once: with how many of them are done, for which an empty
+    message is the reply, or with an error. `call_left` is called, in place of the method, with a request that is not done.
+    Requests of more than `max_bytes` are not offered: for them the method is called.
+    """
+
+    offer: Callable[[Sequence[Any], Done], None]
+    call_left: Callable[[Any, Any], Any]
+    max_bytes: int
 
 
 class Peer(Protocol):
@@ -121,7 +132,7 @@ class Requests:
 class Call:
     """One call."""
 
-    __slots__ = ("_code", "_deadline", "_message", "_peer", "_requests", "_stream", "_task", "_writable", "method")
+    __slots__ = ("_code", "_deadline", "_message", "_offered", "_peer", "_requests", "_stream", "_task", "_writable", "method")
 
     def __init__(self, peer: Peer, stream: Stream, method: Method) -> None:
         self.method = method
@@ -129,6 +140,7 @@ class Call:
         self._peer = peer
         self._stream = stream
         self._message: bytes | None = None
+        self._offered: Any = None  # the parsed message, once it was offered to `method.take`
         self._requests: Requests | None = None
         self._task: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -152,8 +164,8 @@ class Call:
             self._requests.end()
         elif self._message is None:
             self.finish(grpc.StatusCode.UNIMPLEMENTED, "the method takes one message; none was sent")
-        elif self.method.take:
-            self.method.take(self._message, self._taken)
+        elif self.method.take and len(self._message) <= self.method.take.max_bytes:
+            self._offer(self.method.take, self._message)
         else:
             self._peer.start_soon(self)
 
@@ -161,15 +173,14 @@ class Call:
         """Call the method; False when it is not to be called any more."""
         if not self._is_open:
             return False
-        try:
-            request = self._requests or self.method.parse(self._message or b"")
-        except Exception as error:  # noqa: BLE001 - as grpcio says it, whatever the parser raises
-            self.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+        behavior, request = self.method.behavior, self._requests or self._offered
+        if self._offered is not None and self.method.take:
+            behavior = self.method.take.call_left
+        elif request is None and (request := self._parse(self._message or b"")) is None:
             return False
-        else:
-            self._task = asyncio.get_running_loop().create_task(self._run(request), name=self._stream.head.path)
-            self._peer.begun(self._task)
-            return True
+        self._task = asyncio.get_running_loop().create_task(self._run(behavior, request), name=self._stream.head.path)
+        self._peer.begun(self._task)
+        return True
 
     def watch_deadline(self) -> None:
         """End the call with DEADLINE_EXCEEDED in its time, unless it is over by then."""
@@ -246,6 +257,19 @@ class Call:
     def _is_open(self) -> bool:
         return self._stream.id in self._peer.connection.streams
 
+    def _offer(self, take: Take, message: bytes) -> None:
+        self._offered = self._parse(message)
+        if self._offered is not None:
+            take.offer((self._offered,), self._taken)
+
+    def _parse(self, message: bytes) -> Any:  # noqa: ANN401 - whatever the method takes
+        """The request; None when it cannot be parsed: then the call ends as grpcio's does, whatever the parser raises."""
+        try:
+            return self.method.parse(message)
+        except Exception as error:  # noqa: BLE001
+            self.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+            return None
+
     def _taken(self, count: int, error: AdapterError | None) -> None:
         if error:
             self.finish(status_of(error), str(error), trailing_of(error))
@@ -256,9 +280,9 @@ class Call:
         else:
             self._peer.start_soon(self)
 
-    async def _run(self, request: object) -> None:
+    async def _run(self, behavior: Callable[[Any, Any], Any], request: object) -> None:
         try:
-            result = self.method.behavior(request, self)
+            result = behavior(request, self)
             if not inspect.isasyncgen(result):
                 reply = await result
                 if self.method.gives_stream:
@@ -281,7 +305,7 @@ class Call:
 
     def _over(self) -> None:
         """Nothing that still comes matters. Cycles end here: nobody collects them (see `process`)."""
-        self._stream.call = self._requests = self._task = None
+        self._stream.call = self._requests = self._offered = self._task = None
         if self._deadline:
             self._deadline.cancel()
 

@@ -75,7 +75,7 @@ class Access:
         """Let a call through, or abort it; write what came of it. Its AdapterErrors become statuses."""
         call = Call(method, request, context)
         try:
-            call.who = self.admit(context)
+            call.admitted(self.admit(context))
             yield call
         except AdapterError as error:
             call.attempted(error)
@@ -99,7 +99,7 @@ class Access:
 
 
 class Call:
-    """One call as the audit log tells it."""
+    """What the audit log says of one call."""
 
     def __init__(self, method: str, request: Message, context: Context) -> None:
         self.who = "unknown"
@@ -114,8 +114,12 @@ class Call:
         if "execute" in request.DESCRIPTOR.fields_by_name:
             self._fields["dry_run"] = not getattr(request, "execute")  # noqa: B009 - some requests have it
 
+    def admitted(self, who: str) -> None:
+        """Keep who calls, as far as it is verified."""
+        self.who = who
+
     def note(self, reply: object) -> None:
-        """Keep what a change did; a dry run does nothing."""
+        """Keep the rows of a change that was executed."""
         if isinstance(reply, offsets_pb.ChangeReply) and not self._fields.get("dry_run"):
             self._rows = reply.rows
 
@@ -124,7 +128,7 @@ class Call:
         self._attempted = cast("Sequence[Change]", error.attempted)
 
     async def write(self, outcome: str, reason: str = "") -> None:
-        """Write the event; in parts when there are many rows, with turns for others in between."""
+        """Write the event; of many rows in parts, with other work of the event loop between them."""
         for part in self._events(outcome, reason):
             audit.info("admin.call", **part)
             if "part" in part:

@@ -62,7 +62,7 @@ def size_of(groups: Sequence[offsets_pb.GroupCommits]) -> int:
 
 
 async def parse_in_slices(groups: Sequence[offsets_pb.GroupCommits], mode: int, now_ms: int | None = None) -> ParsedCommit:
-    """What `parse_commit` says of a large commit; others have their turns meanwhile. Raises InvalidInputError."""
+    """What `parse_commit` returns, for a large commit: other work is done between slices. Raises InvalidInputError."""
     parsing = _Parsing(wall_ms() if now_ms is None else now_ms)
     done = 0
     for at, group in enumerate(groups):
@@ -83,16 +83,21 @@ def _mode(mode: int) -> CommitMode:
 
 @dataclass(slots=True)
 class _Group:
-    """What a request has of one group."""
+    """The plain offsets of one group as columns, and all shards that were named."""
 
     seen: set[str] = field(default_factory=set)
     shards: list[str] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
 
+    def add(self, shards: Sequence[str], offsets: Sequence[int], epochs: Sequence[int]) -> None:
+        self.shards += shards
+        self.offsets += offsets
+        self.epochs += epochs
+
 
 class _Parsing:
-    """A request that is read group by group."""
+    """A request as it is checked, group by group."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -103,13 +108,13 @@ class _Parsing:
         self._bounds: dict[ShardKey, Bounds] = {}
 
     def add(self, group: offsets_pb.GroupCommits, where: str) -> None:
-        """Add a group."""
+        """Check a group in one go."""
         name, known = self._begin(group, where)
         for index, item in enumerate(group.shards):
             self._shard(item, name, known, f"{where}.shards[{index}]")
 
     def add_in_steps(self, group: offsets_pb.GroupCommits, where: str) -> Iterator[int]:
-        """The same in steps. Each says how much it did, in shards."""
+        """Check a group in steps; each yields how much it did, in shards."""
         name, known = self._begin(group, where)
         yield 1 + len(group.shard_names) // COLUMNS_PER_SHARD
         for index, item in enumerate(group.shards):
@@ -160,9 +165,7 @@ class _Parsing:
         known.seen.update(shards)
         if len(known.seen) != before + len(shards):
             self._find_twice(name, known, shards, f"{where}.shard_names")
-        known.shards += shards
-        known.offsets += offsets
-        known.epochs += epochs or [0] * len(shards)
+        known.add(shards, offsets, epochs or [0] * len(shards))
 
     def _find_twice(self, name: GroupKey, known: _Group, shards: Sequence[str], where: str) -> None:
         others = {*known.shards, *(key.shard for key, _ in self._entries if key.group_key == name)}
@@ -211,7 +214,7 @@ class _Parsing:
 
 
 def check_good(names: Sequence[str], fields: Sequence[str]) -> None:
-    """Raise InvalidInputError when one of them cannot be a name. What was good before is not looked at again."""
+    """Raise InvalidInputError when one of them is no valid name. Names that were valid before are not checked again."""
     if _good_names.issuperset(names):
         return
     for name, field_name in zip(names, fields, strict=True):

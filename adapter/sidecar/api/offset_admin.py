@@ -1,6 +1,6 @@
-"""The gRPC front of `offsets.v1.OffsetAdmin`: proto <-> model. Who may call it, and the audit line, are in `access`.
+"""The gRPC service `offsets.v1.OffsetAdmin`: messages <-> model. Who may call it, and the audit log, are in `access`.
 
-No rule of its own about offsets: changes are planned and made by `resets`.
+Has no rules about offsets: changes are planned and made by `engine.resets`.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -199,7 +199,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
 
     @staticmethod
     async def _bounds(core: Core, group: GroupKey, shards: list[str], reply: offsets_pb.DescribeGroupReply) -> dict[str, Bounds]:
-        """From the broker where it serves them, else as commits told them."""
+        """The bounds from the broker where it serves them, else as commits reported them."""
         if core.broker_log.configured:
             try:
                 return await core.broker_log.bounds(group.namespace, shards)

@@ -10,7 +10,7 @@ from adapter.model.records import DEFAULT_NAMESPACE, GroupKey, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import MAX_CHANGES, MAX_NAMED
 from adapter.runtime.slices import others
-from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, Wish, group_of_client
+from adapter.sidecar.engine.broadcast import OF_CLIENT, OF_LOWEST, BroadcastQuery, group_of_client
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 
@@ -56,7 +56,7 @@ async def parse_wanted(groups: Sequence[offsets_pb.GroupShards]) -> list[Wanted]
 
 
 def parse_group(namespace: str, group: str, field: str = "group") -> GroupKey:
-    """A group. Raises InvalidInputError."""
+    """The key of a group; an empty namespace is the default one. Raises InvalidInputError for a bad name."""
     return GroupKey(check_name(namespace or DEFAULT_NAMESPACE, "namespace"), check_name(group, field))
 
 
@@ -81,7 +81,7 @@ def parse_topics(topics: Sequence[str]) -> list[str]:
 
 
 async def parse_reset(request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
-    """A reset. Raises InvalidInputError."""
+    """Which shards a reset moves, and where to. Raises InvalidInputError."""
     group = parse_group(request.namespace, request.group)
     shards, topics = await parse_shards(request.shards), parse_topics(request.topics)
     kind = request.WhichOneof("to")
@@ -111,7 +111,7 @@ async def _parse_targets(group: GroupKey, request: offsets_pb.ResetOffsetsReques
 
 
 def parse_commit_broadcast(request: offsets_pb.CommitBroadcastRequest) -> offsets_pb.CommitOffsetsRequest:
-    """The commit that it is to the client's group; its shards are not looked at. Raises InvalidInputError."""
+    """The commit to the client's own group; its shards are checked as those of any commit. Raises InvalidInputError."""
     group = _checked_group(request.namespace, request.group)
     inner = _checked_client(group, request.client_id)
     if not request.shards:
@@ -119,12 +119,12 @@ def parse_commit_broadcast(request: offsets_pb.CommitBroadcastRequest) -> offset
     return offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(**inner._asdict(), shards=request.shards)])
 
 
-async def parse_read_broadcast(request: offsets_pb.ReadBroadcastRequest) -> Wish:
-    """What is wished for. Raises InvalidInputError."""
+async def parse_read_broadcast(request: offsets_pb.ReadBroadcastRequest) -> BroadcastQuery:
+    """Which offsets of a broadcasting group are asked for. Raises InvalidInputError."""
     group = _checked_group(request.namespace, request.group)
     if request.client_id:
         _checked_client(group, request.client_id)
-    return Wish(group, request.client_id, await parse_shards(request.shards))
+    return BroadcastQuery(group, request.client_id, await parse_shards(request.shards))
 
 
 def _checked_group(namespace: str, group: str) -> GroupKey:

@@ -37,6 +37,15 @@ class SidecarStatus:
         self.state = state
         self.reason = reason
 
+    def attach(self, core: Core) -> None:
+        """A store is open, and its recovery begins."""
+        self.core = core
+        self.enter(offsets_pb.StatusReply.RECOVERING)
+
+    def detach(self) -> None:
+        """The store is about to be closed: nothing may reach it from now on."""
+        self.core = None
+
     def ready(self) -> tuple[bool, str]:
         """For `/readyz`: whether commits are taken, also while the Meta Service is away; and the state, with its reason."""
         name = offsets_pb.StatusReply.State.Name(self.state).lower()

@@ -1,5 +1,26 @@
-"""What the sidecar does with offsets: decide, flush, recover, read, reset, hand over, expire.
+"""What the sidecar does with offsets.
 
-The order of a commit: `fast_path` and `group_commit` for the plain ones, `committer` for all others; both decide by
-`commit_rules`, write to `storage`, and note in `dirty` what `flusher` has to send.
+The path of a commit:
+
+- Decided: `fast_path` takes plain commits of keys in memory, `committer` all others and every other change (`changes`).
+  `commit_rules` has the rules: in which epoch a commit stands, and whether its member may still commit. `fast_path` and
+  `committer` repeat the plain case of these rules in fewer steps.
+- Routed: `policies.Router` says what has to happen before a commit is acknowledged, and `policies.WriteThrough` saves those that
+  must be in the Meta Service first. `group_loader` loads the groups of which a commit needs the epochs.
+- Written: both write through `storage.store`, which makes every write of RocksDB. `fast_path` puts its records into the cache
+  before that write, and takes them out again when it fails; `group_commit` joins its commits of one iteration of the event loop.
+- Marked dirty: in `dirty`, behind the write and before anything is awaited, by both.
+- Flushed: `flusher` sends what is dirty to the Meta Service. What it learns there goes into the store through `committer`.
+
+The rest:
+
+- Compared: `recovery` compares all local keys with the Meta Service after a start, `comparison` reads both sides for it, and
+  `meta_watch` detects that the store or the Meta Service has lost something and starts the comparison again.
+- Moved on purpose: `resets` (reset, delete, clone, import), by `reset_plans`. A reset holds because it begins a new era of epochs
+  (`reset_plans`), and is written while no flush of this adapter is under way (`resets`): no commit and no flush that began before
+  it can pass it.
+- Handed over: `handover` persists and removes the shards that a broker loses.
+- Read: `reads`, `groups` (lists of groups), `broadcast` (broadcasting groups).
+- Expired: `expiry`.
+- Composed: `core`.
 """

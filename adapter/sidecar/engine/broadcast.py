@@ -41,14 +41,14 @@ class Client(NamedTuple):
 
 
 class Lowest(NamedTuple):
-    """The lowest offset of a shard. Without live `clients` it is the last one that there was, and nobody's."""
+    """The lowest offset of a shard. Without live `clients` it is the last one that there was, and `client` is empty."""
 
     record: OffsetRecord
     client: str = ""
     clients: int = 0
 
 
-class Wish(NamedTuple):
+class BroadcastQuery(NamedTuple):
     """What is asked of a broadcasting group: whose own offsets (empty: nobody's), of which shards (none named: of all)."""
 
     group: GroupKey
@@ -114,7 +114,7 @@ class Broadcasts:
         groups: Groups,
         loader: GroupLoader,
         reader: OffsetReader,
-        commits: Router,
+        router: Router,
         now_ms: Callable[[], int],
     ) -> None:
         self._expires_ms = section.broadcast_seconds * 1000
@@ -122,15 +122,15 @@ class Broadcasts:
         self._groups = groups
         self._loader = loader
         self._reader = reader
-        self._commits = commits
+        self._router = router
         self._now_ms = now_ms
         # Shards that were committed to here, and when. Of others this adapter may know what was true before they moved.
         self._noted: dict[GroupKey, dict[str, int]] = {}
         self._last_kept: tuple[GroupKey | None, int] = (None, 0)  # what `keep_last` did last, and when
-        self._told = ""
+        self._last_logged = ""
 
     async def run(self) -> None:
-        """Keep the lowest every 5 s. What fails is told once, and tried again."""
+        """Keep the lowest every 5 s. A failure is logged once, and tried again."""
         while True:
             await anyio.sleep(KEEP_S)
             await self.keep()
@@ -158,9 +158,9 @@ class Broadcasts:
             row.group = group
         return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=reply.written_through)
 
-    async def read(self, wish: Wish) -> list[offsets_pb.BroadcastOffset]:
+    async def read(self, query: BroadcastQuery) -> list[offsets_pb.BroadcastOffset]:
         """Where a client and the lowest stand, by shard. Raises what `OffsetReader.read` does."""
-        group, client_id, shards = wish
+        group, client_id, shards = query
         kept = await self._kept(group, shards)
         if client_id:
             await self._reader.read([Wanted(group_of_client(group, client_id), shards)], ReadMode.MEMORY_FIRST_THEN_STORE)
@@ -184,9 +184,9 @@ class Broadcasts:
                     del self._noted[group]
             except AdapterError as error:
                 failure = failure or str(error)
-        if failure and failure != self._told:
+        if failure and failure != self._last_logged:
             log.warning("broadcast.not_kept", error=failure, help="the lowest offsets are as they were; it is tried again")
-        self._told = failure
+        self._last_logged = failure
 
     async def keep_last(self, inner: GroupKey, last_commit_at_ms: int, now_ms: int) -> None:
         """Store the last lowest offsets of the shards without a live client, before a client goes that has expired by now.
@@ -231,8 +231,8 @@ class Broadcasts:
         ]
         if entries:
             commit = Commit(entries, CommitMode.OVERWRITE)  # a new client may begin lower
-            await self._commits.prepare(commit)
-            await self._commits.commit(commit)
+            await self._router.prepare(commit)
+            await self._router.commit(commit)
 
     async def _kept(
         self, group: GroupKey, shards: Sequence[str], mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE
@@ -253,7 +253,7 @@ class Broadcasts:
     async def _lowest(
         self, clients: Sequence[Client], kept: Mapping[str, OffsetRecord], now_ms: int, shards: Sequence[str] = ()
     ) -> dict[str, Lowest]:
-        """See `lowest_of`. Away from the event loop: of many clients with many shards it takes a while."""
+        """What `lowest_of` returns, computed in a thread: of many clients with many shards it takes a while."""
         return await self._store.apart(partial(lowest_of, clients, kept, now_ms, self._expires_ms, shards))
 
     async def _clients(self, group: GroupKey) -> list[Client]:

@@ -1,4 +1,4 @@
-"""What the committer is asked to do, as values."""
+"""The changes of the store that `committer` applies, as values."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, repeat
@@ -20,11 +20,11 @@ class Columns(NamedTuple):
     committed_at_ms: int
 
     def entry(self, shard: str, offset: int, epoch: int) -> Entry:
-        """One of them, as it would be by itself."""
+        """One of them as an entry."""
         return OffsetKey(*self.group, shard), OffsetRecord(epoch, offset, committed_at_ms=self.committed_at_ms)
 
     def entries(self) -> Iterator[Entry]:
-        """All of them."""
+        """All of them, each as an entry."""
         return map(self.entry, self.shards, self.offsets, self.epochs or repeat(0))
 
 
@@ -46,7 +46,7 @@ class Commit(NamedTuple):
         return len(self.entries) + sum(len(columns.shards) for columns in self.columns)
 
     def offered(self) -> list[Entry]:
-        """All of them, one by one."""
+        """All offsets as entries."""
         return [*self.entries, *chain.from_iterable(columns.entries() for columns in self.columns)]
 
 
@@ -68,10 +68,12 @@ class Load(NamedTuple):
     forgets: int
 
 
-class Begun(NamedTuple):
-    """Records of unknown epoch which the Meta Service holds as they are here, in the first epoch. Each group is there once.
+class FirstEpochs(NamedTuple):
+    """Records that were sent with an unknown epoch, and that the Meta Service now holds in the first epoch.
 
-    As a Reconcile of each, but faster where the record still stands here and is only an offset.
+    Each group is there once.
+
+    Does what a Reconcile of each record does, but faster where the record still stands here and is only an offset.
     """
 
     runs: Sequence[Run]
@@ -88,7 +90,7 @@ class Forget(NamedTuple):
     gone: bool = False
 
 
-Change = Commit | Reconcile | Load | Begun | Forget
+Change = Commit | Reconcile | Load | FirstEpochs | Forget
 
 
 class Standing(NamedTuple):

@@ -40,6 +40,14 @@ class LoadedGroups:
         """The epoch of the first commit of a key that is not local."""
         return FIRST_EPOCH if self.knows_absent(key) else 0
 
+    def note_loaded(self, groups: Collection[GroupKey]) -> None:
+        """All that the Meta Service holds of these groups is stored here."""
+        self.groups.update(groups)
+
+    def note_present(self, key: OffsetKey) -> None:
+        """The key is about to be stored here."""
+        self.absent.discard(key)
+
     def note_absent(self, keys: Collection[OffsetKey]) -> None:
         """The Meta Service does not have these. A commit makes them local, so few are left; memory is bounded all the same."""
         if len(self.absent) > MAX_ABSENT:

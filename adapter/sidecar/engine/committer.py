@@ -1,7 +1,7 @@
-"""The only writer of the store: decide, write, mark dirty, sync, answer, in this order.
+"""Applies every change of the store that the fast path does not take: decide, write, mark dirty, sync, answer, in this order.
 
-A change is decided and written in one go, with nothing awaited; a sync is shared by all who wait for one. Never talks to the Meta
-Service.
+A change is decided and written without an await, so that neither another change nor one of the fast path comes between. The cache
+gets its records after RocksDB has them. A sync is shared by all that wait for one. Never talks to the Meta Service.
 """
 
 import sys
@@ -27,7 +27,7 @@ from adapter.model.records import (
     meet,
 )
 from adapter.runtime.coalescing import Coalescer
-from adapter.sidecar.engine.changes import Begun, Change, Columns, Commit, Entry, Forget, Load, Reconcile, Standing
+from adapter.sidecar.engine.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing
 from adapter.sidecar.engine.commit_rules import LoadedGroups, check_generation, decide_commit, goes_back
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
@@ -64,9 +64,9 @@ class Committer:
             self._ended = True
 
     async def submit(self, change: Change) -> list[Standing]:
-        """Apply a change. Returns what stands once it is as durable as `wal_sync` says.
+        """Apply a change, and return what stands once it is as durable as `wal_sync` says.
 
-        Of a commit's columns and of a Begun only what did not plainly go forward is in the answer. Raises DiskFullError or
+        Of a commit's columns, and of FirstEpochs, only what did not plainly go forward is in the answer. Raises DiskFullError or
         StorageFailedError: nothing of it counts as committed. NotReadyError for a rewind of a key whose epoch is unknown,
         FencedError, ContendedError for a Forget of a dirty key; then nothing of this change was stored.
         """
@@ -77,7 +77,7 @@ class Committer:
         return standing
 
     def apply(self, change: Change) -> list[Standing]:
-        """The same without the sync: written and dirty, but with `always` not to be acknowledged yet."""
+        """Apply a change without the sync: written and dirty, but with `always` it must not be acknowledged yet."""
         if self._ended:
             raise NotReadyError("stopped before this was taken; nothing of it is stored: send it again")
         self._store.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
@@ -103,14 +103,14 @@ def _group_of(entry: tuple[OffsetKey, OffsetRecord | None]) -> tuple[str, ...]:
 
 
 class _Deciding:
-    """What one change does, and its write."""
+    """What one change does to the store, the dirty keys and the loaded groups: decided first, then written."""
 
     __slots__ = (
-        "_begun",
         "_clean",
         "_clock",
         "_dirty",
         "_forward",
+        "_forward_is_clean",
         "_loaded",
         "_members",
         "_newly_absent",
@@ -130,7 +130,7 @@ class _Deciding:
         self._staged: dict[OffsetKey, OffsetRecord | None] = {}
         self._forward: dict[GroupKey, dict[str, Held]] = {}
         self._clean: set[OffsetKey] = set()
-        self._begun = False  # whether `_forward` is what the Meta Service holds
+        self._forward_is_clean = False  # whether `_forward` is what the Meta Service holds
         self._members: dict[GroupKey, Member | None] = {}
         self.rewinds: list[Moved] = []
 
@@ -140,17 +140,20 @@ class _Deciding:
             return self._commit(change)
         if isinstance(change, Reconcile):
             return self._reconcile(change.entries)
-        if isinstance(change, Begun):
-            return self._begin(change)
+        if isinstance(change, FirstEpochs):
+            return self._take_first_epochs(change)
         return self._load(change) if isinstance(change, Load) else self._forget(change)
 
     def write(self) -> None:
-        """Write and mark dirty without a pause between: a flush that begins next must see each counter that it passes (3)."""
+        """Write and mark dirty, with nothing awaited between.
+
+        A flush that begins next must see as dirty every write up to the counter from which it begins (invariant 3).
+        """
         if self._staged or self._members or self._forward:
             writing = self._store.write(self._staged, self._members, self._forward)
             now = self._clock()
             for group, held in writing.forward.items():
-                if not self._begun:
+                if not self._forward_is_clean:
                     self._dirty.add(group, held, now)
             for key, one in writing.held():
                 if key in self._clean:
@@ -159,7 +162,7 @@ class _Deciding:
                     self._dirty.add(key.group_key, {key.shard: one}, now)
         if self._newly_loaded:
             # Only now: were the write refused, a key of these groups could be absent here and stand in any epoch there.
-            self._loaded.groups.update(self._newly_loaded)
+            self._loaded.note_loaded(self._newly_loaded)
         if self._newly_absent:
             self._loaded.note_absent(self._newly_absent)
 
@@ -168,7 +171,7 @@ class _Deciding:
 
     def _stage(self, key: OffsetKey, record: OffsetRecord, *, clean: bool) -> None:
         self._staged[key] = record
-        self._loaded.absent.discard(key)
+        self._loaded.note_present(key)
         if clean:
             self._clean.add(key)
         else:
@@ -192,9 +195,9 @@ class _Deciding:
         return decided
 
     def _go_forward(self, columns: Columns) -> list[Entry]:
-        """Take what simply goes forward, or begins; returns the rest, which `place` decides one by one.
+        """Take what simply goes forward, or begins; returns the rest, which `decide_commit` decides one by one.
 
-        What `place` says of such a commit, in either mode, in a fraction of the time.
+        Decides as `decide_commit` does of such a commit, in either mode, in a fraction of the time.
         """
         held = self._store.hold_all(columns.group, columns.shards)
         loaded = columns.group in self._loaded.groups
@@ -261,8 +264,8 @@ class _Deciding:
                     self._dirty.add(group, {key.shard: one}, self._clock())
         return decided
 
-    def _begin(self, change: Begun) -> list[Standing]:
-        self._begun = True
+    def _take_first_epochs(self, change: FirstEpochs) -> list[Standing]:
+        self._forward_is_clean = True
         rest = []
         for group, shards, held in change.runs:
             now = self._store.hold_all(group, shards)

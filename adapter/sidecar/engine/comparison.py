@@ -1,6 +1,6 @@
 """What a recovery compares, piece by piece in key order: local keys, and what the Meta Service holds of them or of their groups.
 
-Memory is bounded by a page of each side. After a failure the same piece comes again; what was read and not used up is kept.
+Memory is bounded by a page of each side. After a failure the same piece comes again; what was read and not compared is kept.
 """
 
 from collections import deque
@@ -31,20 +31,20 @@ class Piece(NamedTuple):
 
 
 class Source(Protocol):
-    """Where pieces come from."""
+    """Yields the pieces of a comparison, in key order."""
 
     async def next(self) -> Piece | None:
         """The piece behind the last one that was `done`; None at the end. Raises MetaUnavailableError."""
 
     def done(self, piece: Piece) -> None:
-        """It is compared."""
+        """The piece is compared: go on behind it."""
 
     def again(self) -> None:
-        """It could not be: what was read may be out of date."""
+        """The piece could not be compared: read it anew, since what was read may be out of date."""
 
 
 class LocalKeys:
-    """Asks for exactly the local keys, a batch at a time; the read of the next batch overlaps the call for this one."""
+    """Compares exactly the local keys, a batch at a time; the read of the next batch overlaps the call for this one."""
 
     def __init__(self, store: LocalStore, meta: MetaClient, batch_keys: int, forgets: Callable[[], int]) -> None:
         self._store = store
@@ -56,7 +56,7 @@ class LocalKeys:
         self._following: tuple[list[Stored], int] | None = None
 
     async def next(self) -> Piece | None:
-        """See `Source`."""
+        """The next batch of local keys, with what the Meta Service holds under them."""
         batch, forgets = self._batch = self._batch or await self._read(self._after)
         if not batch:
             return None
@@ -67,12 +67,12 @@ class LocalKeys:
         return Piece(batch, remote, batch[-1].key, forgets)
 
     def done(self, piece: Piece) -> None:
-        """See `Source`."""
+        """Go on with the batch that was read ahead."""
         self._after = piece.last
         self._batch, self._following = self._following, None
 
     def again(self) -> None:
-        """See `Source`."""
+        """Drop what was read."""
         self._batch = self._following = None
 
     async def _read_ahead(self, after: OffsetKey) -> None:
@@ -102,7 +102,7 @@ class WholeGroups:
         self._remote: deque[tuple[bytes, OffsetKey, OffsetRecord]] = deque()
 
     async def next(self) -> Piece | None:
-        """See `Source`."""
+        """The next local keys and remote rows, up to where both sides are read."""
         while True:
             if not self._local and not self._remote:
                 self._forgets_before = self._forgets()
@@ -119,7 +119,7 @@ class WholeGroups:
             self._left = (groups, b"")
 
     def done(self, piece: Piece) -> None:
-        """See `Source`."""
+        """Drop the rows of the piece on both sides."""
         self._after = piece.last
         end = encode_key(piece.last)
         while self._local and self._local[0][0] <= end:
@@ -128,7 +128,7 @@ class WholeGroups:
             self._remote.popleft()
 
     def again(self) -> None:
-        """See `Source`. The page of the Meta Service that is in use is asked for once more."""
+        """Drop what was read, and ask for the current page of the Meta Service once more."""
         self._local.clear()
         self._local_all = False
         self._remote.clear()

@@ -42,8 +42,8 @@ class Core:
     store: LocalStore
     dirty: DirtyKeys
     committer: Committer
-    commits: Router
-    lone: FastPath
+    router: Router
+    fast_path: FastPath
     bounds: ReportedBounds
     broker_log: BrokerLog
     meta: MetaClient
@@ -53,7 +53,7 @@ class Core:
     resets: Resets
     reader: OffsetReader
     flusher: Flusher
-    ownership: Handover
+    handover: Handover
     recovery: Recovery
     meta_watch: MetaWatch
     expiry: Expiry
@@ -85,7 +85,7 @@ async def running_core(
     clocks: Clocks = REAL,
     journal: Journal = NO_JOURNAL,
 ) -> AsyncIterator[Core]:
-    """Run a core over an open cache, which is closed at the end.
+    """Run a core over an open store, which is closed at the end.
 
     Raises, in a group, StorageFailedError when the store fails meanwhile. Its callers then get errors, not acknowledgements.
     """
@@ -99,9 +99,9 @@ async def running_core(
     recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
     groups = Groups(store, dirty, large)
-    commits = Router(config, loader, committer, write_through)
+    router = Router(config, loader, committer, write_through)
     reader = OffsetReader(store, loader, large)
-    broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, commits, clocks.now_ms)
+    broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, router, clocks.now_ms)
     expiry = Expiry(
         config.expiry, store, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
     )
@@ -117,8 +117,8 @@ async def running_core(
                 store=store,
                 dirty=dirty,
                 committer=committer,
-                commits=commits,
-                lone=FastPath(store, dirty, possible=commits.at_once, clock=clocks.monotonic),
+                router=router,
+                fast_path=FastPath(store, dirty, possible=router.at_once, clock=clocks.monotonic),
                 bounds=bounds,
                 broker_log=broker_log,
                 meta=meta,
@@ -130,7 +130,7 @@ async def running_core(
                 ),
                 reader=reader,
                 flusher=flusher,
-                ownership=Handover(store, dirty, committer, flusher, large),
+                handover=Handover(store, dirty, committer, flusher, large),
                 recovery=recovery,
                 meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, meta),
                 expiry=expiry,

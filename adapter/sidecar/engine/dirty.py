@@ -1,8 +1,8 @@
 """What the Meta Service has not acknowledged yet. In memory, bounded by the number of distinct keys (invariants 3 and 4).
 
-By group, as commits come and saves go. A group that is set aside waits, new commits included, until it is taken up: the part of
-the Meta Service that holds it does not answer. A key leaves by `acknowledge`, during the flush that took it, or by `discard`:
-the Meta Service is known to hold as much.
+By group, as commits come and saves go. A group is set aside when the part of the Meta Service that holds it does not answer; its
+keys, new commits included, are not sent until it is taken up again. A key leaves by `acknowledge`, during the flush that took it,
+or by `discard`, when the Meta Service is known to hold as much.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -60,45 +60,45 @@ class _Part:
 
 
 class DirtyKeys:
-    """The dirty keys: those that wait, those of the running flush, and those that the Meta Service refused."""
+    """The dirty keys: pending ones, those of the flush under way, refused ones, and those of groups that are set aside."""
 
     def __init__(self) -> None:
-        self._waiting = _Part()
+        self._pending = _Part()
         self._in_flight = _Part()
         self._refused = _Part()
         # Of groups that are set aside: what was there at the last `take`. Newer than what was refused, older than what waits.
-        self._away = _Part()
-        self._aside: set[GroupKey] = set()
+        self._set_aside = _Part()
+        self._groups_aside: set[GroupKey] = set()
 
     def add(self, group: GroupKey, held: Mapping[str, Held], now: float) -> None:
         """Mark shards of a group dirty."""
-        self._waiting.add(group, held, now)
+        self._pending.add(group, held, now)
 
     def add_one(self, group: tuple[str, str], shard: str, held: Held, now: float) -> None:
-        """Mark a shard dirty."""
-        waiting = self._waiting
-        shards = waiting.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
+        """Mark one shard dirty, in fewer steps."""
+        pending = self._pending
+        shards = pending.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         if shards is None:
-            waiting.add(GroupKey(*group), {shard: held}, now)
+            pending.add(GroupKey(*group), {shard: held}, now)
         else:
             shards[shard] = held
 
     def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
-        """Begin a flush of what waits and is not set aside. What is committed from now on waits for the next (invariant 3)."""
-        taken, self._waiting = self._waiting, _Part()
-        for group in self._aside & taken.groups.keys():
-            self._away.add(group, taken.groups.pop(group), taken.since)
+        """Begin a flush of what is pending and not set aside. What is committed from now on is for the next one (invariant 3)."""
+        taken, self._pending = self._pending, _Part()
+        for group in self._groups_aside & taken.groups.keys():
+            self._set_aside.add(group, taken.groups.pop(group), taken.since)
         self._in_flight = taken
         return taken.groups
 
     def acknowledge(self, key: OffsetKey) -> None:
-        """The Meta Service holds at least what the running flush took."""
+        """The Meta Service holds at least what the flush under way took."""
         self._in_flight.pop(key)
         if self._refused:
             self._refused.pop(key)
 
     def acknowledge_all(self, group: GroupKey, shards: Collection[str]) -> None:
-        """The same of some shards of a group."""
+        """The Meta Service holds at least what the flush under way took of these shards."""
         taken = self._in_flight.groups.get(group, {})
         for shard in shards:
             taken.pop(shard, None)
@@ -109,24 +109,24 @@ class DirtyKeys:
                 self._refused.pop(OffsetKey(*group, shard))
 
     def refuse(self, key: OffsetKey) -> None:
-        """The Meta Service refused what the running flush took: it waits for `retry_refused`."""
+        """The Meta Service refused what the flush under way took: it is not sent before `retry_refused`."""
         since = self._in_flight.since
         found = self._in_flight.pop(key)
         if found:
             self._refused.add(key.group_key, {key.shard: found}, since)
 
     def set_aside(self, group: GroupKey) -> None:
-        """What the running flush took of a group, and what is committed to it, waits for `take_up`: it got no answer."""
-        self._aside.add(group)
+        """Do not send the keys of a group before `take_up`: what the flush under way took of it got no answer."""
+        self._groups_aside.add(group)
 
     def take_up(self) -> None:
         """Let the next flush send again what was set aside."""
-        self._aside.clear()
-        away, self._away = self._away, _Part()
-        self._put_back(away)
+        self._groups_aside.clear()
+        aside, self._set_aside = self._set_aside, _Part()
+        self._put_back(aside)
 
     def settle(self) -> None:
-        """End the flush that `take` began. What was neither acknowledged nor refused waits again."""
+        """End the flush that `take` began. What was neither acknowledged nor refused is pending again."""
         unsent, self._in_flight = self._in_flight, _Part()
         for group in unsent.groups:
             for shard in unsent.groups[group] if self._refused else ():
@@ -140,9 +140,9 @@ class DirtyKeys:
 
     def discard(self, key: OffsetKey) -> None:
         """The Meta Service is known to hold at least the local value."""
-        self._waiting.pop(key)
+        self._pending.pop(key)
         self._refused.pop(key)
-        self._away.pop(key)
+        self._set_aside.pop(key)
 
     def is_refused(self, key: OffsetKey) -> bool:
         """True when the Meta Service refused the key's last flush."""
@@ -150,14 +150,14 @@ class DirtyKeys:
 
     def is_aside(self, key: OffsetKey) -> bool:
         """True when the key's group is set aside, and it is dirty."""
-        return bool(self._aside) and key.group_key in self._aside and key in self
+        return bool(self._groups_aside) and key.group_key in self._groups_aside and key in self
 
     def of(self, group: GroupKey) -> list[AbstractSet[str]]:
         """The dirty shards of a group, in one or more collections, of which nothing may be kept."""
         return [part.groups[group].keys() for part in self._parts() if group in part.groups]
 
     def any_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
-        """One of these shards (none named: of all) that is dirty. In one turn also of tens of thousands."""
+        """One of these shards (none named: of all) that is dirty. Fast enough for tens of thousands of them at once."""
         return _any_of(self.of(group), shards)
 
     def refused_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
@@ -167,7 +167,7 @@ class DirtyKeys:
 
     def aside_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
         """One of these shards that is dirty, if the group is set aside."""
-        return self.any_of(group, shards) if group in self._aside else None
+        return self.any_of(group, shards) if group in self._groups_aside else None
 
     def keys(self) -> set[OffsetKey]:
         """The dirty keys, of which a caller may keep this copy."""
@@ -175,14 +175,14 @@ class DirtyKeys:
 
     def __contains__(self, key: OffsetKey) -> bool:
         """True when the Meta Service has not acknowledged the newest local value."""
-        return key in self._waiting or key in self._in_flight or key in self._refused or key in self._away
+        return key in self._pending or key in self._in_flight or key in self._refused or key in self._set_aside
 
     def __bool__(self) -> bool:
         """True when any key is dirty."""
         return any(self._parts())
 
     def __len__(self) -> int:
-        """Distinct dirty keys."""
+        """The number of distinct dirty keys. Thread-safe."""
         # Also called from the metrics thread: `list` and `set` copy while no other thread runs.
         smaller = sorted((part.groups for part in self._parts() if part.groups), key=len)
         if not smaller:
@@ -195,28 +195,28 @@ class DirtyKeys:
         return count
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Keys that the next flush will send."""
-        groups = self._waiting.groups
-        return len(self._waiting) - sum(len(groups[group]) for group in self._aside & groups.keys())
+        groups = self._pending.groups
+        return len(self._pending) - sum(len(groups[group]) for group in self._groups_aside & groups.keys())
 
     @property
     def aside(self) -> int:
         """Keys that are set aside, as of the last flush."""
-        return len(self._away)
+        return len(self._set_aside)
 
     @property
     def some_aside(self) -> bool:
         """True when there are any of these."""
-        return bool(self._away)
+        return bool(self._set_aside)
 
     @property
     def refused(self) -> int:
-        """Keys that the Meta Service refused and that wait for another try."""
+        """Keys that the Meta Service refused, and that are not pending again."""
         return len(self._refused)
 
     def oldest_age(self, now: float) -> float:
-        """For how many seconds the longest waiting key has been dirty, at most; 0 when none is."""
+        """For how many seconds the longest dirty key has been dirty, at most; 0 when none is."""
         return max((now - part.since for part in self._parts() if part.since is not None), default=0.0)
 
     def lowest_refused_seq(self) -> int | None:
@@ -224,19 +224,19 @@ class DirtyKeys:
         return min((seq for held in self._refused.groups.values() for _, seq, _ in held.values()), default=None)
 
     def _parts(self) -> tuple[_Part, ...]:
-        return self._waiting, self._in_flight, self._refused, self._away
+        return self._pending, self._in_flight, self._refused, self._set_aside
 
     def _put_back(self, part: _Part) -> None:
         """Under what came in meanwhile: the newer record stays."""
-        for group in self._aside & part.groups.keys():
+        for group in self._groups_aside & part.groups.keys():
             held = part.groups.pop(group)
-            self._away.add(group, {**held, **self._away.groups.get(group, {})}, part.since)
-        if len(part.groups) <= len(self._waiting.groups):
+            self._set_aside.add(group, {**held, **self._set_aside.groups.get(group, {})}, part.since)
+        if len(part.groups) <= len(self._pending.groups):
             for group, held in part.groups.items():
-                self._waiting.add(group, {**held, **self._waiting.groups.get(group, {})}, part.since)
+                self._pending.add(group, {**held, **self._pending.groups.get(group, {})}, part.since)
             return
         # A flush of many keys that failed: what came in meanwhile is little beside it.
-        newer, self._waiting = self._waiting, part
+        newer, self._pending = self._pending, part
         for group, held in newer.groups.items():
             part.add(group, held, newer.since)
 

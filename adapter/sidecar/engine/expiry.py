@@ -72,7 +72,7 @@ class Expiry:
         self._now_ms = now_ms
         self._pause_s = pause_s
         self._journal = journal
-        self._told = ""
+        self._last_logged = ""
         self._looked_at = 0
 
     async def run(self) -> None:
@@ -82,7 +82,7 @@ class Expiry:
             try:
                 await self.sweep_once()
             except AdapterError as error:
-                self._tell("expiry.failed", error=str(error), help="the next sweep begins anew")
+                self._warn_once("expiry.failed", error=str(error), help="the next sweep begins anew")
 
     async def sweep_once(self) -> None:
         """Look at every local group. Holds a page of keys at a time.
@@ -90,11 +90,11 @@ class Expiry:
         Raises MetaUnavailableError, or RefusedError when the Meta Service does not know how to expire; the rest is left as it is.
         """
         if not self._meta.knows_epochs:
-            self._tell("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
+            self._warn_once("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
             return
         skew = self._meta.told.skew
         if skew.off:
-            self._tell("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
+            self._warn_once("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
             return
         if not self._flusher.tracks_all:
             return  # the Meta Service lost something, so that nobody knows all that is dirty: the next sweep does
@@ -105,7 +105,7 @@ class Expiry:
             if row.shards and not row.dirty:
                 await self._expire_if_old(row)
         self._metrics.swept.set(self._now_ms() / 1000)
-        self._told = ""
+        self._last_logged = ""
 
     async def _pace(self) -> None:
         self._looked_at += 1
@@ -189,12 +189,12 @@ class Expiry:
                 return
             after = page[-1].key
 
-    def _tell(self, event: str, **fields: str) -> None:
+    def _warn_once(self, event: str, **fields: str) -> None:
         """Log a warning, but not the same one again and again."""
         text = str(fields)
-        if text != self._told:
+        if text != self._last_logged:
             log.warning(event, **fields)
-        self._told = text
+        self._last_logged = text
 
 
 def _check_old(page: Sequence[Stored], before_ms: int) -> None:

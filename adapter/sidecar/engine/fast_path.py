@@ -1,7 +1,9 @@
-"""The commit of a consumer after each message, in the fewest steps: nothing else happens as often.
+"""The fast path: the commit that a consumer sends after each message, in the fewest steps, since nothing else happens as often.
 
-One offset, further on or confirmed, of a key that is in memory. Does with it what `committer` does, and leaves everything else to
-the general way. Reads no disk, awaits nothing. Those that come together are one write.
+It takes one plain offset that goes forward, or is confirmed, of a key that is in the record cache, and leaves everything else to
+`committer`. It decides as `commit_rules` does, writes to the store and marks keys dirty itself. The records stand in the cache
+before they are written to RocksDB, so that a later request of the same write is decided against them; a write that fails takes
+them out again. Reads no disk and awaits nothing: nobody sees the cache in between.
 """
 
 import time
@@ -13,14 +15,16 @@ from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.storage.store import LocalStore
 from adapter.sidecar.storage.write_batch import FastWriteBatch
 
-Run = Sequence[offsets_pb.CommitOffsetsRequest]  # in the order in which they count
+Run = Sequence[offsets_pb.CommitOffsetsRequest]  # applied in this order
+
+MAX_REQUEST_BYTES = 1_024  # of a request that the fast path may take: three names of at most 255 bytes, and numbers
 _FRAMING = 9  # bytes of a request with one name each, beside the names and the offset
 
 Staged = tuple[tuple[str, str], str, Held]
 
 
 class FastPath:
-    """`possible` is False where a commit waits for a sync or for the Meta Service."""
+    """Decides and writes plain commits. `possible` is False where a commit waits for a sync or for the Meta Service."""
 
     def __init__(
         self, store: LocalStore, dirty: DirtyKeys, *, possible: bool, clock: Callable[[], float] = time.monotonic
@@ -31,10 +35,10 @@ class FastPath:
         self._clock = clock
 
     def commit(self, runs: Sequence[Run], now_ms: int) -> list[int]:
-        """Commit of each run what comes before the first that is no such commit: stored, and dirty where it is new.
+        """Commit of each run the requests before the first that the fast path leaves, all in one write, and mark them dirty.
 
-        Returns how many requests of each run that are. Raises DiskFullError or StorageFailedError: then nothing of any run counts
-        as committed. That their names are good follows from what is in memory.
+        Returns how many requests of each run are committed. Raises DiskFullError or StorageFailedError: then nothing of any run
+        counts as committed. Names are not checked: those of a key that is in the cache were.
         """
         if not self._possible:
             return [0] * len(runs)
@@ -73,19 +77,19 @@ class FastPath:
             return False
         epoch, stands, live, when, _, _, _ = before[0]
         knows = item.epoch
-        # A missing offset reads as 0.
+        # A missing offset reads as 0: the general path tells both apart.
         if offset < stands or not (offset and live) or (knows and knows != epoch):
             return False
         if not _is_plain(request, group, item) and (request.mode > 1 or _has_more(group, item)):
             return False
         if offset == stands and now_ms <= when:
-            return True  # again: what stands is stored, or is in this write
+            return True  # a repeated commit: what stands is stored already, or with this write
         staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", "", 0))))
         return True
 
 
 def _is_plain(request: offsets_pb.CommitOffsetsRequest, group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:
-    """True only for a group, a shard and an offset that is not 0: whatever else there is makes it longer than these can be."""
+    """True when the request is no longer than its group, shard and offset (not 0): then there is nothing else in it."""
     return request.ByteSize() == _FRAMING + len(group.group) + len(item.shard) + (item.offset.bit_length() + 6) // 7
 
 

@@ -1,8 +1,8 @@
 """Brings dirty keys to the Meta Service: at most one attempt per interval, only what changed, newest values.
 
-A key becomes clean only by an acknowledgement of at least its value (invariant 3). Whatever goes wrong, what was not
-acknowledged stays dirty (4). What a part of the Meta Service does not answer is tried again less and less often, and does not
-hold up the rest. Never blocks a commit.
+A key becomes clean only by an acknowledgement of at least its value (invariant 3). After any failure, what was not acknowledged
+stays dirty (4). A part of the Meta Service that does not answer is tried less and less often, and does not hold up the others.
+Never blocks a commit.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.wording import counted
 from adapter.sidecar.config import FlushSection
-from adapter.sidecar.engine.changes import Begun, Reconcile
+from adapter.sidecar.engine.changes import FirstEpochs, Reconcile
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
@@ -40,13 +40,24 @@ Batch = Mapping[GroupKey, Mapping[str, Held]]
 
 @dataclass
 class _Outcome:
-    """What one flush found out."""
+    """How many keys of one flush were acknowledged, and how many were refused or got no answer, with the last reason of each."""
 
     acknowledged: int = 0
     refused: int = 0
     why_refused: str = ""
     unanswered: int = 0
     why_unanswered: str = ""
+
+    def note_acknowledged(self, keys: int = 1) -> None:
+        self.acknowledged += keys
+
+    def note_refused(self, why: str) -> None:
+        self.refused += 1
+        self.why_refused = why
+
+    def note_unanswered(self, why: str) -> None:
+        self.unanswered += 1
+        self.why_unanswered = why
 
 
 class Flusher:
@@ -79,7 +90,7 @@ class Flusher:
         self._aside_tries = 0
         # False until the recovery has seen every key: before, the store may hold dirty keys that `dirty` does not know.
         self.tracks_all = False
-        # What was still dirty then: a Meta Service without epochs may hold more of it.
+        # Keys that were still dirty then, and have not been saved since.
         self.uncompared: set[OffsetKey] = set()
         self._carried = 0  # all up to this write is in the Meta Service once the save under way is applied
         self.last_error = ""
@@ -88,7 +99,10 @@ class Flusher:
 
     @property
     def covered_seq(self) -> int:
-        """The newest write up to which the Meta Service has everything, or gets it with the save under way. Rather too low."""
+        """The newest write up to which the Meta Service has everything, or has it once the save under way is applied.
+
+        It may be too low, but never too high.
+        """
         if self.tracks_all and not self._dirty:
             return self._store.seq
         return max(self._store.flushed_seq, self._carried if self.tracks_all else 0)
@@ -105,14 +119,14 @@ class Flusher:
             next_at = max(next_at, now - interval_s) + interval_s
             refused_too = self._dirty.refused > 0 and now >= self._refused_since + self._section.refused_retry_ms / 1000
             aside_too = 0 < self._aside_until <= now
-            if self._dirty.waiting or refused_too or aside_too:
+            if self._dirty.pending or refused_too or aside_too:
                 await policy(self.flush_once, refused_too=refused_too, aside_too=aside_too)
 
     async def flush_once(self, *, refused_too: bool = False, aside_too: bool = False) -> int:
-        """Send what is dirty now, or what was refused or set aside before as well; returns how many keys were acknowledged.
+        """Send what is dirty now, and what was refused or set aside before if asked for; returns how many keys were acknowledged.
 
-        Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again. What alone
-        got no answer is no error: its group is set aside, see `dirty`.
+        Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again. It is no
+        error when only a part of the Meta Service gives no answer: its groups are set aside, see `dirty`.
         """
         async with self._lock:
             if refused_too:
@@ -120,7 +134,7 @@ class Flusher:
             if aside_too:
                 self._dirty.take_up()
                 self._aside_until = 0.0
-            if not self._dirty.waiting:
+            if not self._dirty.pending:
                 return 0
             seq = self._store.seq
             batch = self._dirty.take()
@@ -138,9 +152,18 @@ class Flusher:
             self._finish(seq, started, outcome)
         return outcome.acknowledged
 
+    def comparison_started(self) -> None:
+        """All local keys are compared with the Meta Service from now on: until that is done, `dirty` may lack some dirty ones."""
+        self.tracks_all = False
+
+    def comparison_finished(self) -> None:
+        """Every dirty key is known from now on. A server without epochs may hold more of those that are dirty now."""
+        self.uncompared = self._dirty.keys()
+        self.tracks_all = True
+
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Meanwhile no flush of this adapter is under way, so that none can be behind what is done here (invariant 7)."""
+        """Keep flushes of this adapter from running: none can then undo what is done inside (invariant 7)."""
         async with self._lock:
             yield
 
@@ -171,7 +194,7 @@ class Flusher:
     async def rescue(self) -> int:
         """Send all that is dirty while nothing can be written here; returns how many keys are left.
 
-        For a store whose files are gone: nothing else has what was acknowledged into them. Raises MetaUnavailableError.
+        For a store whose files are missing: only memory still has what was acknowledged. Raises MetaUnavailableError.
         """
         async with self._lock:
             self._dirty.retry_refused()
@@ -184,7 +207,7 @@ class Flusher:
         return len(self._dirty)
 
     async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True) -> None:
-        """Send a batch; the last save of it brings all up to the write `carried`."""
+        """Send a batch in chunks. Once the last one is applied, the Meta Service has every write up to `carried`."""
         unsent = sum(map(len, batch.values()))
         async for chunk in chunks(batch, self._section.max_batch_bytes):
             unsent -= len(chunk)
@@ -201,7 +224,11 @@ class Flusher:
                 await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
 
     async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome, *, adopt: bool) -> None:
-        """Take each answer in. What stands there and not here is brought into the store: only then it is acknowledged."""
+        """Take each answer in.
+
+        A record of the Meta Service that is not stored here is brought into the store first, and only then its key is
+        acknowledged.
+        """
         self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.others))
         for runs in chunk.without(results.others, AT_ONCE):
             await self._acknowledge_runs(runs, outcome, adopt=adopt)
@@ -226,20 +253,20 @@ class Flusher:
                 self._acknowledge(key, outcome)
 
     async def _acknowledge_runs(self, runs: Sequence[Run], outcome: _Outcome, *, adopt: bool) -> None:
-        """Acknowledge what stands as it was sent. An epoch that was unknown is known now."""
-        begun = [found for run in runs if (found := _unknown(run)).shards] if adopt else []
-        if begun:
-            await self._committer.submit(Begun(begun))
+        """Acknowledge records that stand in the Meta Service as they were sent, and store the epochs that were unknown."""
+        known_now = [found for run in runs if (found := _unknown(run)).shards] if adopt else []
+        if known_now:
+            await self._committer.submit(FirstEpochs(known_now))
         for group, shards, _ in runs:
             self._dirty.acknowledge_all(group, shards)
             if self.uncompared:
                 self.uncompared.difference_update(OffsetKey(*group, shard) for shard in shards)
-            outcome.acknowledged += len(shards)
+            outcome.note_acknowledged(len(shards))
 
     def _acknowledge(self, key: OffsetKey, outcome: _Outcome) -> None:
         self._dirty.acknowledge(key)
         self.uncompared.discard(key)
-        outcome.acknowledged += 1
+        outcome.note_acknowledged()
 
     def _leave(self, key: OffsetKey, result: SaveOutcome, outcome: _Outcome) -> None:
         why = f"{'/'.join(key)}: {result.status.name} {result.message}".rstrip()
@@ -247,19 +274,17 @@ class Flusher:
             self._refuse(key, why, outcome)
             return
         self._dirty.set_aside(key.group_key)
-        outcome.unanswered += 1
-        outcome.why_unanswered = why
+        outcome.note_unanswered(why)
 
     def _refuse(self, key: OffsetKey, why: str, outcome: _Outcome) -> None:
         self._dirty.refuse(key)
-        outcome.refused += 1
-        outcome.why_refused = why
+        outcome.note_refused(why)
 
     def _is_uncompared(self, key: OffsetKey) -> bool:
         return not self.tracks_all or key in self.uncompared
 
     def _covers(self, seq: int) -> int:
-        """Of the writes up to `seq`, which were sent: those up to which none is refused or set aside."""
+        """The highest write, at most `seq`, up to which none is refused or set aside: with a flush all up to it is sent."""
         if self._dirty.some_aside:
             return 0  # which of it is the oldest is not worth a look at all of it
         floor = self._dirty.lowest_refused_seq()
@@ -277,9 +302,9 @@ class Flusher:
         self._pace(outcome, started)
 
     def _pace(self, outcome: _Outcome, started: float) -> None:
-        """Decide when what is set aside is tried again. That is settled while it waits, whatever other groups join it.
+        """Decide when what is set aside is sent again. The time stands until then, whatever other groups are set aside meanwhile.
 
-        A try may take as long as a call may: at least half of the time is left to the others.
+        A try may take as long as a call may: at least half of the time is left to the other groups.
         """
         if self._aside_until:
             return
@@ -295,7 +320,7 @@ class Flusher:
         if outcome.unanswered:
             self._metrics.flush_failed()
         if self.tracks_all:
-            self._store.flushed_seq = max(self._store.flushed_seq, self._covers(seq))
+            self._store.advance_flushed(self._covers(seq))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()
         self._metrics.flushed(outcome.acknowledged + outcome.refused + outcome.unanswered, self.last_flush_seconds)
@@ -304,6 +329,6 @@ class Flusher:
 
 
 def _unknown(run: Run) -> Run:
-    """Of a run the records of unknown epoch."""
+    """The records of a run whose epoch is unknown."""
     places = [at for at, (fields, _, _) in enumerate(run.held) if not fields[0]]
     return Run(run.group, [run.shards[at] for at in places], [run.held[at] for at in places])

@@ -1,6 +1,7 @@
-"""Group commit: the commits that come in one turn of the event loop, from whatever connections, are one write.
+"""Group commit: what is offered to the fast path in one iteration of the event loop, by whatever connections, is one write.
 
-It is written before anything else happens, so that nobody waits for company. What is not a lone commit is left to its caller.
+It is written at the end of that iteration, so that nothing waits for others to come. What the fast path leaves is left to its
+caller, who goes on with the next step of a commit (`api.commits`).
 """
 
 import asyncio
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# How many requests of a run, from its first, are committed; and why the next one is refused, unless it is to go the general way.
+# How many requests of a run, from its first, are committed; the fast path has left the one behind them. Or why all are refused.
 Done = Callable[[int, AdapterError | None], None]
 
 
 class GroupCommit:
-    """Collects what comes, until the event loop's turn ends."""
+    """Collects runs of requests until the iteration of the event loop ends, then has the fast path commit them in one write."""
 
     def __init__(self, core: Callable[[], "Core"], metrics: AdapterMetrics, refused: Callable[[AdapterError], None]) -> None:
         self._core = core
@@ -34,31 +35,31 @@ class GroupCommit:
         self._began = 0.0
 
     def add(self, run: Run, done: Done) -> None:
-        """Commit a run; `done` is called at the end of this turn."""
+        """Commit a run at the end of this iteration; `done` is called then, once."""
         if not self._runs:
             self._began = time.perf_counter()
-            asyncio.get_running_loop().call_soon(self._end)
+            asyncio.get_running_loop().call_soon(self._commit)
         self._runs.append((run, done))
 
-    def _end(self) -> None:
+    def _commit(self) -> None:
         runs, self._runs = self._runs, []
         counts, failure = [0] * len(runs), None
         try:
             core = self._core()
-            counts = core.lone.commit([run for run, _ in runs], core.clocks.now_ms())
+            counts = core.fast_path.commit([run for run, _ in runs], core.clocks.now_ms())
         except AdapterError as error:
             failure = error
-        except Exception:  # the general way will say what it is, to each by itself
-            log.exception("turn.failed")
+        except Exception:  # left to the next step: each request then reports its own error
+            log.exception("group_commit.failed")
         for (_, done), count in zip(runs, counts, strict=True):
-            self._tell(done, count, failure)
+            self._call(done, count, failure)
         self._metrics.committed_together(sum(counts), time.perf_counter() - self._began)
 
-    def _tell(self, done: Done, count: int, failure: AdapterError | None) -> None:
-        """An answer that fails is nobody else's matter."""
+    def _call(self, done: Done, count: int, failure: AdapterError | None) -> None:
+        """Call a `done`. One that raises does not keep the others from being called."""
         try:
             if failure:
                 self._refused(failure)
             done(count, failure)
         except Exception:
-            log.exception("turn.answer_failed")
+            log.exception("group_commit.answer_failed")

@@ -1,4 +1,4 @@
-"""Loads what the Meta Service has of groups into the local store: the first time somebody needs one, and for whom it waits."""
+"""Loads what the Meta Service holds of groups into the local store, when a commit or a read needs one for the first time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -49,7 +49,7 @@ async def _until_settled(load: Callable[[], Awaitable[None]], limit_s: float) ->
 
 
 def _in_parts(wanted: Wanted) -> Iterator[Wanted]:
-    """Of bounded size."""
+    """Cut named shards into parts of at most LOAD_KEYS."""
     if not wanted.shards:
         yield wanted
     for at in range(0, len(wanted.shards), LOAD_KEYS):
@@ -73,10 +73,10 @@ class GroupLoader:
         self._large_loads: Coalescer[GroupKey, None] = Coalescer(self._load_large, max_items=LOAD_GROUPS)
 
     async def run(self) -> None:
-        """Serve loads until cancelled."""
+        """Make the calls for loads until cancelled; loads then fail with NotReadyError."""
         async with anyio.create_task_group() as tasks:
-            for combiner in (self._for_commits, self._for_reads, self._large_loads):
-                tasks.start_soon(combiner.run)
+            for coalescer in (self._for_commits, self._for_reads, self._large_loads):
+                tasks.start_soon(coalescer.run)
 
     def is_loaded(self, group: GroupKey) -> bool:
         """True when all that the Meta Service holds of the group is known here."""
@@ -97,7 +97,7 @@ class GroupLoader:
                     await self._large_loads.submit(part.group)
 
     async def load_patiently(self, *wanted: Wanted) -> None:
-        """The same in calls of its own, for whom no commit and no other read waits."""
+        """Load as `load_wanted` does, but in calls of its own, so that no commit and no other read waits for them."""
         for part in (part for one in wanted for part in _in_parts(one) if part.shards):
             await self._load_keys(part.keys)
         groups = list(dict.fromkeys(one.group for one in wanted if not one.shards))
@@ -163,7 +163,7 @@ class GroupLoader:
         return [None] * len(wanted)
 
     async def _load_for_reads(self, wanted: Sequence[Wanted]) -> list[bool]:
-        """Whether each is loaded now; what is not is large."""
+        """Load for reads. Returns for each whether it is loaded; what is not is a large group."""
         await self._load_parts([part for part in wanted if part.shards])
         whole = list(dict.fromkeys(part.group for part in wanted if not part.shards and part.group not in self._large))
         if whole:
@@ -176,7 +176,7 @@ class GroupLoader:
         return [None] * len(groups)
 
     async def _load_parts(self, wanted: Sequence[Wanted], *, patient: bool = True) -> None:
-        """Named keys, many in a call."""
+        """Load named keys, many in a call."""
         keys: dict[OffsetKey, None] = {}
         for part in wanted:
             keys.update(dict.fromkeys(part.keys))
@@ -197,7 +197,7 @@ class GroupLoader:
         await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
 
     async def _load_groups(self, groups: Sequence[GroupKey]) -> None:
-        """All pages of all groups."""
+        """Load all pages of some groups."""
 
         async def load() -> None:
             forgets = self._committer.loaded.forgets
@@ -211,7 +211,7 @@ class GroupLoader:
         self._large -= set(groups)
 
     async def _load_small(self, groups: Sequence[GroupKey], *, patient: bool = True) -> None:
-        """The groups that are no larger than a page; the others are noted as large."""
+        """Load the groups that are no larger than a page, and note the others as large."""
 
         async def load() -> None:
             forgets = self._committer.loaded.forgets
@@ -241,7 +241,7 @@ class GroupLoader:
         await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
 
     async def _page(self, groups: Sequence[GroupKey], after: bytes) -> GroupsPage:
-        """A page; again, with half as much, when it takes too long in the middle of a load."""
+        """Get a page. In the middle of a load one that times out is asked for again, each time with half as many rows."""
         attempts = SLOW_PAGES if after else 1
         while True:
             try:

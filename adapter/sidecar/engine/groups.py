@@ -42,15 +42,15 @@ class GroupPage(NamedTuple):
     after: bytes
 
 
-class Begun(NamedTuple):
-    """A group that is counted up to a shard, and what was counted."""
+class PartialGroup(NamedTuple):
+    """A group that was counted up to a shard when its page ended, and its counts so far."""
 
     row: GroupRow
     shard: str
 
     @classmethod
-    def of(cls, token: bytes) -> "Begun | None":
-        """What a token says; None for one that ends with a group. Raises InvalidInputError."""
+    def of(cls, token: bytes) -> "PartialGroup | None":
+        """What a token holds; None for one that ends with a group. Raises InvalidInputError."""
         if not token.startswith(_HALF):
             return None
         try:
@@ -62,20 +62,20 @@ class Begun(NamedTuple):
 
     @property
     def token(self) -> bytes:
-        """The inverse of `of`."""
+        """The token that `of` parses."""
         group, *counts = self.row
         return _COUNTS.pack(_HALF, *counts) + pack_names(*group, self.shard)
 
 
 class _Counting:
-    """A group as it is read."""
+    """The counts of a group while its records are read."""
 
     def __init__(self, row: GroupRow, dirty: DirtyKeys) -> None:
         self.group, self._shards, self._dirty, self._last_ms, self._tombstones = row
         self._parts = dirty.of(row.group)
 
     def add(self, stored: Stored) -> None:
-        """One of its records."""
+        """Count one of its records."""
         key, record, _ = stored
         if record.live:
             self._shards += 1
@@ -86,7 +86,7 @@ class _Counting:
             self._dirty += 1
 
     def row(self) -> GroupRow:
-        """What it is so far."""
+        """The counts so far."""
         return GroupRow(self.group, self._shards, self._dirty, self._last_ms, self._tombstones)
 
 
@@ -117,17 +117,17 @@ class Groups:
         It ends after so many records, too, also in the midst of a group: what was counted of that goes into the token, and so
         into the row, which is on the page on which the group ends.
         """
-        begun = Begun.of(token)
-        if begun:
-            parse_page_token(group_prefix(begun.row.group), prefix, len(GroupKey._fields))
+        part = PartialGroup.of(token)
+        if part:
+            parse_page_token(group_prefix(part.row.group), prefix, len(GroupKey._fields))
         else:
             parse_page_token(token, prefix, len(GroupKey._fields))
         async with self._large.one(context=context):
-            return await self._page(prefix, token, begun, size)
+            return await self._page(prefix, token, part, size)
 
-    async def _page(self, prefix: bytes, token: bytes, begun: Begun | None, size: int) -> GroupPage:
+    async def _page(self, prefix: bytes, token: bytes, part: PartialGroup | None, size: int) -> GroupPage:
         rows: list[GroupRow] = []
-        row, after = (begun.row, OffsetKey(*begun.row.group, begun.shard)) if begun else (None, _behind(token))
+        row, after = (part.row, OffsetKey(*part.row.group, part.shard)) if part else (None, _behind(token))
         for _ in range(MAX_VISITED // SLICE_ROWS):
             found = self._store.first(SLICE_ROWS, prefix=prefix, after=after)
             done = self._counted(row, found)
@@ -138,7 +138,7 @@ class Groups:
                 return GroupPage(rows + done, b"")
             rows, row, after = rows + done[:-1], done[-1], found[-1].key
             await others()
-        return GroupPage(rows, Begun(row, after.shard).token if row and after else b"")
+        return GroupPage(rows, PartialGroup(row, after.shard).token if row and after else b"")
 
     def _counted(self, row: GroupRow | None, found: Sequence[Stored]) -> list[GroupRow]:
         """Records behind those of a row, if any, by group: the last one may go on behind them."""
@@ -175,6 +175,6 @@ class Groups:
 
 
 def _behind(token: bytes) -> OffsetKey | None:
-    """Behind every key of the group that a page ended with, also those that came in meanwhile: no name is above this one."""
+    """A key behind every key of the group at which a page ended, also those that came in meanwhile."""
     names = unpack_names(token)
     return OffsetKey(names[0], names[1], LAST_NAME) if token else None

@@ -40,11 +40,11 @@ class MetaWatch:
         self._recovery = recovery
         self._meta = meta
         self._identified = False
-        self._told_seq = 0  # that the Meta Service has acknowledged, of this store
+        self._reported_seq = 0  # that the Meta Service has acknowledged, of this store
         self._others: set[bytes] = set()  # stores that were told of in place of this one
         self._handled = meta.told.less  # comparisons that began before are covered by the recovery
         self._refused = ""
-        meta.told.store = self.local
+        meta.told.set_local_store(self.local)
 
     def local(self) -> StoreReport:
         """The local store as it is told."""
@@ -64,9 +64,7 @@ class MetaWatch:
         """Report for ever; compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""
         told = self._meta.told
         while True:
-            with anyio.move_on_after(REPORT_S * jitter.uniform(0.8, 1)):
-                await told.changed.wait()
-            told.changed = anyio.Event()
+            await told.wait_for_change(REPORT_S * jitter.uniform(0.8, 1))
             try:
                 await self.report()
             except AdapterError as error:
@@ -88,19 +86,19 @@ class MetaWatch:
         except RefusedError as error:
             self._refused_by(error)
             return
-        told_seq, self._told_seq = self._told_seq, 0
+        reported_seq, self._reported_seq = self._reported_seq, 0
         if known is None:
-            if told_seq:
+            if reported_seq:
                 self._lost("remembers nothing of this broker's store any more")
         elif known.store_id != local.store_id:
             await self._replace(known)
         else:
-            self._told_seq = known.flushed_seq
-            if known.flushed_seq < told_seq:
-                self._lost(f"remembers the write {known.flushed_seq} of this broker's store, and had acknowledged {told_seq}")
-        if self._told_seq < local.flushed_seq:
+            self._reported_seq = known.flushed_seq
+            if known.flushed_seq < reported_seq:
+                self._lost(f"remembers the write {known.flushed_seq} of this broker's store, and had acknowledged {reported_seq}")
+        if self._reported_seq < local.flushed_seq:
             await self._report(local)
-            self._told_seq = local.flushed_seq
+            self._reported_seq = local.flushed_seq
 
     async def _report(self, store: StoreReport, replaces: bytes = b"") -> StoreReport | None:
         known = await self._meta.report_store(store, replaces)
@@ -108,7 +106,7 @@ class MetaWatch:
 
     def _refused_by(self, error: RefusedError) -> None:
         """A server that does not remember stores (RobustMQ) is no error: nothing is noticed by this way then."""
-        self._told_seq = 0
+        self._reported_seq = 0
         if not isinstance(error, UnknownCallError) and str(error) != self._refused:
             log.error("meta.report_refused", error=str(error), help="a store that was replaced or put back is not noticed")
         self._refused = str(error)
@@ -130,7 +128,7 @@ class MetaWatch:
                 "it was put back from an older copy",
                 known.flushed_seq,
             )
-        self._told_seq = local.flushed_seq
+        self._reported_seq = local.flushed_seq
 
     async def _replace(self, known: StoreReport) -> None:
         """Take the place of a store that is told of under this broker and path, while this one is open."""

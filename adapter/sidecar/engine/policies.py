@@ -73,10 +73,10 @@ class WriteThrough:
         self._meta = meta
         self._metrics = metrics
         self._journal = journal
-        self._combiner: Coalescer[Commit, list[Standing]] = Coalescer(
+        self._saves: Coalescer[Commit, list[Standing]] = Coalescer(
             self._save, max_items=MAX_CALLERS, weight=_size, max_weight=MAX_SHARED
         )
-        self.run = self._combiner.run
+        self.run = self._saves.run
 
     async def commit(self, commit: Commit) -> list[Standing]:
         """Commit to the Meta Service, then locally.
@@ -87,7 +87,7 @@ class WriteThrough:
         if commit.members:
             # First, and durably: a member of an older generation must not come in behind this one.
             await self._committer.submit(Commit((), commit.mode, commit.members))
-        return await self._combiner.submit(commit)
+        return await self._saves.submit(commit)
 
     async def _save(self, commits: Sequence[Commit]) -> list[list[Standing] | AdapterError]:
         offers: dict[OffsetKey, OffsetRecord] = {}

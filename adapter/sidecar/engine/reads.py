@@ -25,7 +25,11 @@ class OffsetReader:
         self._store = store
         self._loader = loader
         self._large = large
-        self.recovered = False
+        self._recovered = False
+
+    def recovery_finished(self) -> None:
+        """From now on reads may load groups from the Meta Service."""
+        self._recovered = True
 
     async def read(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[tuple[OffsetKey, OffsetRecord]]:
         """The live offsets, in the order asked for; absent ones are left out.
@@ -44,7 +48,7 @@ class OffsetReader:
             if at % SLICE_ROWS == 0:
                 await others()
         if asked:
-            if not self.recovered:
+            if not self._recovered:
                 raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
             await self._loader.load_wanted(asked)
 

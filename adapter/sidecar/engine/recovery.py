@@ -71,7 +71,7 @@ class Recovery:
         self._source = None
         self._push_from = 0.0
         self.report = RecoveryReport(of=self._store.keys)
-        self._flusher.tracks_all = False
+        self._flusher.comparison_started()
         self._store.forget_flushed()
 
     async def run(self) -> RecoveryReport:
@@ -92,8 +92,7 @@ class Recovery:
             # Not from within `except*`: Python 3.11.2 wraps in a group what is raised there.
             raise failure
         self.report.done = True
-        self._flusher.uncompared = self._dirty.keys()
-        self._flusher.tracks_all = True
+        self._flusher.comparison_finished()
         log.info("recovery.done", **vars(self.report))
         return self.report
 

@@ -166,7 +166,7 @@ class Resets:
             try:
                 outcome = await self.delete(Wanted(group, found), execute=execute)
             except AdapterError as error:
-                error.attempted = [*changes, *error.attempted]
+                error.note_attempted([*changes, *error.attempted])
                 raise
             changes += outcome.changes
             warnings += outcome.warnings
@@ -252,7 +252,7 @@ class Resets:
             await self._write(kind, group, moved)
             await self._read_back(writes)
         except AdapterError as error:
-            error.attempted = changes
+            error.note_attempted(changes)
             raise
 
     async def _write(self, kind: str, group: GroupKey, writes: Sequence[Moved]) -> None:

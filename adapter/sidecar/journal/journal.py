@@ -1,7 +1,7 @@
-"""The journal as the rest of the adapter sees it: what changed is noted, by reference, for a thread that writes it down.
+"""The journal as the rest of the adapter sees it: changes are noted by reference, and a thread writes them down.
 
-Never waits, raises, or touches a disk: what has no room is counted as dropped. Imports no pyarrow where there is no journal.
-A kill -9 costs the rows that the thread had not handed to the kernel: those of the last 200 ms, and what was queued behind a slow
+Never waits, raises, or touches a disk: what has no room is counted as dropped. Imports no pyarrow where there is no journal. A
+kill -9 costs the rows that the thread had not handed to the kernel: those of the last 200 ms, and what was queued behind a slow
 disk. A power cut costs the segment that was open as well.
 """
 
@@ -35,26 +35,26 @@ class Journal(Protocol):
         """Rows get their watermarks from here."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Meanwhile what is noted is written; at the end all of it is, if the disk is willing."""
+        """Write down what is noted meanwhile. At the end the rest is written, unless the disk does not answer."""
 
 
 class NoJournal:
-    """Instead of a journal, where none is configured."""
+    """Used where no journal is configured."""
 
     counts: Counts | None = None
 
     def flushed(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> None:
-        """See `Journal.flushed`."""
+        """Drop the note."""
 
     def moved(self, kind: str, moved: Sequence[Moved]) -> None:
-        """See `Journal.moved`."""
+        """Drop the note."""
 
     def sees(self, bounds: ReportedBounds) -> None:
-        """See `Journal.sees`."""
+        """Do nothing: there are no rows."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """See `Journal.running`."""
+        """Do nothing."""
         yield
 
 
@@ -73,21 +73,21 @@ class WrittenJournal:
         self._overflowing = False
 
     def flushed(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> None:
-        """See `Journal.flushed`."""
+        """Note a save for the thread."""
         self._note(Flushed(self._now_ms(), entries, outcomes), len(entries))
 
     def moved(self, kind: str, moved: Sequence[Moved]) -> None:
-        """See `Journal.moved`."""
+        """Note moved offsets for the thread."""
         if moved:
             self._note(Moves(self._now_ms(), kind, moved), len(moved))
 
     def sees(self, bounds: ReportedBounds) -> None:
-        """See `Journal.sees`."""
-        self._notes.bounds = bounds
+        """Take the watermarks of later rows from here."""
+        self._notes.use_bounds(bounds)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """See `Journal.running`."""
+        """Run the thread, and stop it at the end, which may take some seconds."""
         self._writer.start()
         try:
             yield

@@ -1,4 +1,4 @@
-"""What is noted for the journal, and the queue to the thread that writes it."""
+"""What is noted for the journal, and the queue to the thread that writes it down."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ Note = Flushed | Moves
 
 @dataclass
 class Counts:
-    """How the journal does. Each number has one writer: the event loop or the thread."""
+    """The numbers of the journal, for status and metrics. Each is written by one side only: the event loop or the thread."""
 
     path: str
     rows: int = 0  # handed to the kernel
@@ -69,13 +69,13 @@ class Writer(Protocol):
     """The thread that writes notes down."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
 
     def wake(self) -> None:
-        """There is a note."""
+        """Let the thread look at the queue."""
 
     def stop(self) -> None:
-        """Write what is noted, end, and return then, or after a while."""
+        """Let the thread write what is queued, and wait for its end, but not for ever."""
 
 
 class Notes:
@@ -86,6 +86,10 @@ class Notes:
         self.bounds = ReportedBounds()
         self._max_rows = max_rows
         self._notes: deque[tuple[int, Note]] = deque()
+
+    def use_bounds(self, bounds: ReportedBounds) -> None:
+        """Look the watermarks of shards up here from now on."""
+        self.bounds = bounds
 
     def put(self, note: Note, rows: int) -> bool:
         """Take a note of so many rows; False when there is no room."""

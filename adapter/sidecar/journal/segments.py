@@ -198,7 +198,7 @@ class SegmentFiles:
 
 
 def as_parquet(rows: pa.Table) -> pa.Buffer:
-    """A finished segment's bytes."""
+    """The bytes of a Parquet file with these rows."""
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", write_page_checksum=True, compression_level=ZSTD_LEVEL)
     return sink.getvalue()

@@ -1,6 +1,6 @@
 """The journal's thread: takes notes, writes rows, and finishes segments by size, age, date and at the stop.
 
-Whatever fails is counted, shown and tried again, while the queue fills and then drops: nothing of it reaches a commit.
+A failure is counted, shown in status and tried again, while the queue fills and then drops rows: commits are not affected.
 """
 
 import threading
@@ -27,15 +27,16 @@ STOP_LIMIT_S = 10.0  # for a disk that does not answer
 
 
 def warm_up() -> None:
-    """Write a row to nowhere, before anybody commits.
+    """Convert and discard one row, before anybody commits.
 
-    Arrow's first conversion loads what it may need, even pandas where that is installed: 0.3 s without a turn for anybody.
+    Arrow's first conversion loads what it may need, even pandas where that is installed: it would hold up the event loop for 0.3
+    s.
     """
     as_parquet(pa.Table.from_batches([to_batch([heartbeat(1)], 0, ReportedBounds())]))
 
 
 class SegmentWriter:
-    """See `journal.Writer`."""
+    """Writes notes into segment files, in a thread of its own."""
 
     def __init__(self, section: JournalSection, notes: Notes, files: SegmentFiles, clocks: Clocks) -> None:
         self._notes = notes
@@ -49,23 +50,23 @@ class SegmentWriter:
         self._rest = iter(list[Row]())  # of the note that was taken last
         self._rest_day = 0  # since 1970
         self._pause_s = 0.0
-        self._told = ""
+        self._last_logged = ""
         self._woken = threading.Event()
         self._stopping = threading.Event()
         # A disk that does not answer must not hold up the end of the process.
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
 
     def start(self) -> None:
-        """See `Writer.start`."""
+        """Start the thread."""
         self._thread.start()
 
     def wake(self) -> None:
-        """See `Writer.wake`."""
+        """Let the thread look at the queue soon."""
         if not self._woken.is_set():
             self._woken.set()
 
     def stop(self) -> None:
-        """See `Writer.stop`."""
+        """Let the thread write what is queued, and wait up to 10 s for its end."""
         self._stopping.set()
         self._woken.set()
         self._thread.join(STOP_LIMIT_S)
@@ -146,14 +147,14 @@ class SegmentWriter:
         self._counts.failures += 1
         self._counts.last_error = error
         self._pause_s = min(max(2 * self._pause_s, RETRY_FIRST_S), RETRY_MAX_S)
-        if error != self._told:
+        if error != self._last_logged:
             log.error("journal.failed", error=error, help="tried again until it works; commits and flushes go on")
-            self._told = error
+            self._last_logged = error
 
     def _well(self) -> None:
-        if self._told:
+        if self._last_logged:
             log.info("journal.resumed", dropped_rows=self._counts.dropped)
-        self._pause_s, self._told, self._counts.last_error = 0.0, "", ""
+        self._pause_s, self._last_logged, self._counts.last_error = 0.0, "", ""
 
     def _lose(self) -> None:
         self._counts.lost += len(self._rows)

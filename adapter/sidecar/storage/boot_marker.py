@@ -1,7 +1,7 @@
-"""A file that stands while an adapter has the store open: whose boot, and which `wal_sync`.
+"""The file `running`, which is there while an adapter has the store open: it names the boot of the machine and `wal_sync`.
 
-Found at an open with another boot's id, it says that the machine went down under a running adapter. What was acknowledged
-and not synced then left no trace on the disk: neither in the WAL nor in the watermark.
+Found at an open with another boot's id, it shows that the machine went down under a running adapter. Acknowledged writes that
+were not synced then left no trace on the disk: neither in the WAL nor in the watermark.
 """
 
 import os

@@ -38,10 +38,10 @@ class Batch(Protocol):
     """Changes that are written together."""
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        """Store a value."""
+        """Store a value under a key when the batch is written."""
 
     def delete(self, key: bytes, /) -> None:
-        """Remove a value, if it is there."""
+        """Remove a value, if it is there, when the batch is written."""
 
 
 class Disk(Protocol):
@@ -54,17 +54,17 @@ class Disk(Protocol):
 
     @property
     def watermark(self) -> int:
-        """The watermark's value."""
+        """The number that was last given to `advance_watermark`."""
 
     @property
     def watermark_intact(self) -> bool:
         """False when there was no watermark that could be read at the open; `begin` makes it anew."""
 
     def get(self, key: bytes) -> bytes | None:
-        """A value."""
+        """The value of a key; None when there is none."""
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
-        """Values, in the order of their keys."""
+        """The values of keys, in the same order; None where there is none."""
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from `start` up to, not including, `end` (empty: to the last), in key order."""
@@ -97,7 +97,9 @@ class Disk(Protocol):
         """Mark the store as open, synced, for the next `machine_went_down`."""
 
     def missing(self) -> str:
-        """Which of the open files are not where they were opened: what is written there is gone at the next open. Thread-safe.
+        """Name an open file that is not where it was opened: what is written to it will not be found at the next open.
+
+        Thread-safe.
 
         Empty while all are in their place.
         """
@@ -161,64 +163,64 @@ class RocksDisk:
 
     @property
     def watermark(self) -> int:
-        """See `Disk`."""
+        """The value in the watermark file."""
         return self._watermark.value
 
     @property
     def watermark_intact(self) -> bool:
-        """See `Disk`."""
+        """False when the watermark file was missing or unreadable at the open."""
         return self._watermark.intact
 
     def get(self, key: bytes) -> bytes | None:
-        """See `Disk`."""
+        """Read a value; holds the GIL."""
         value: bytes | None = rocks.guarded(self._db.get, key)
         return value
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
-        """See `Disk`."""
+        """Read values with one call of RocksDB."""
         return cast("list[bytes | None]", rocks.guarded(self._db.get, keys))
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See `Disk`. Raises StoreDamagedError at a block that cannot be read."""
+        """Iterate over keys and values in key order. Raises StoreDamagedError at a block that cannot be read."""
         return rocks.scan(self._db, start, end)
 
     def batch(self) -> WriteBatch:
-        """See `Disk`."""
+        """An empty RocksDB WriteBatch of bytes."""
         return WriteBatch(raw_mode=True)
 
     def write(self, batch: Batch) -> None:
-        """See `Disk`: a write to the kernel."""
+        """Write a batch to the kernel, without a sync."""
         try:  # not `rocks.guarded`: this is in the path of each commit
             self._db.write(cast("WriteBatch", batch))
         except Exception as error:
             raise rocks.translate(error) from error
 
     def sync_now(self) -> None:
-        """See `Disk`: fsync of the WAL."""
+        """Sync the WAL (fsync). Blocks."""
         rocks.guarded(self._db.flush_wal, True)
 
     async def sync(self) -> None:
-        """See `Disk`: in a worker thread."""
+        """Sync the WAL in a worker thread; one sync at a time."""
         await anyio.to_thread.run_sync(self.sync_now, limiter=self._limiter)
 
     async def apart(self, work: Callable[[], R]) -> R:
-        """See `Disk`: in a worker thread."""
+        """Run `work` in a worker thread."""
         return await anyio.to_thread.run_sync(work)
 
     def advance_watermark(self, value: int) -> None:
-        """See `Disk`: an overwrite in place."""
+        """Overwrite the watermark file in place."""
         self._watermark.advance(value)
 
     async def sync_watermark(self) -> None:
-        """See `Disk`: in a worker thread."""
+        """Sync the watermark file in a worker thread."""
         await anyio.to_thread.run_sync(self._watermark.sync, limiter=self._limiter)
 
     def machine_went_down(self) -> bool:
-        """See `Disk`: the `running` file has another boot's id."""
+        """True when the file `running` was written in another boot of the machine."""
         return boot_marker.machine_went_down(self._path / "running")
 
     def begin(self, wal_sync: WalSync) -> None:
-        """See `Disk`: writes the `running` file."""
+        """Make the watermark durable if it is new, and write the file `running`."""
         try:
             self._watermark.establish()
             boot_marker.begin(self._path / "running", wal_sync)
@@ -226,13 +228,13 @@ class RocksDisk:
             raise rocks.translate(error) from error
 
     def finish(self) -> None:
-        """See `Disk`."""
+        """Sync WAL and watermark, and remove the file `running`."""
         self.sync_now()
         self._watermark.sync()
         boot_marker.end(self._path / "running")
 
     def missing(self) -> str:
-        """See `Disk`: the watermark, RocksDB's LOCK and CURRENT, and its newest WAL."""
+        """Look for the watermark, RocksDB's LOCK and CURRENT, and its newest WAL."""
         database = self._path / "db"
         try:
             if not self._watermark.is_in_place():
@@ -252,16 +254,16 @@ class RocksDisk:
         return ""
 
     def has_room(self) -> bool:
-        """See `Disk`: a replay writes the WAL's contents into a new file."""
+        """True when the file system has room for a replay, which writes the WAL's contents into a new file."""
         replay = sum(file.stat().st_size for file in (self._path / "db").glob("*.log"))
         return shutil.disk_usage(self._path).free > replay + REOPEN_SPARE_BYTES
 
     def properties(self) -> dict[str, int]:
-        """See `Disk`."""
+        """RocksDB's integer properties, by our names."""
         return {ours: rocks.guarded(self._db.property_int_value, theirs) or 0 for theirs, ours in rocks.PROPERTIES.items()}
 
     def close(self) -> None:
-        """See `Disk`."""
+        """Close the watermark and RocksDB, without a sync."""
         self._watermark.close()
         rocks.close(self._db)
 

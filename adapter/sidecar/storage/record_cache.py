@@ -1,6 +1,8 @@
 """The newest records of the keys that were used last, in memory, by group: commits are decided against them without a read.
 
-Only what is in the store is here, as the single writer put it there. Bounded: whole groups leave, the one used longest ago first.
+Between two iterations of the event loop it holds only what is in RocksDB. A batch of the fast path replaces records here before
+it is written, and puts the former ones back when the write fails (`FastWriteBatch`); all other writes come here after RocksDB.
+Bounded: whole groups leave, the one used longest ago first.
 """
 
 from collections import OrderedDict
@@ -12,7 +14,7 @@ MAX_KEYS = 100_000  # some 450 bytes each
 
 
 class RecordCache:
-    """Some of the store's records."""
+    """Records of the store by group and shard, up to `max_keys`."""
 
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
@@ -20,11 +22,11 @@ class RecordCache:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many there are."""
+        """How many records are cached."""
         return self._count
 
     def of(self, group: tuple[str, str]) -> dict[str, Held]:
-        """Those of a group, by shard. One that is here may be replaced by a newer one; none may be added."""
+        """The cached records of a group, by shard. One that is here may be replaced by a newer one; none may be added."""
         # A tuple finds the GroupKey that equals it.
         found: dict[str, Held] | None = self._groups.get(group)  # type: ignore[call-overload]
         if found is None:
@@ -33,12 +35,12 @@ class RecordCache:
         return found
 
     def get(self, key: OffsetKey) -> Held | None:
-        """One of them."""
+        """A cached record; None when it is not cached, which does not mean that it is not stored."""
         found = self._groups.get(key[:2])  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         return found.get(key[2]) if found else None
 
     def update(self, group: GroupKey, held: Mapping[str, Held]) -> None:
-        """Keep newer ones of a group."""
+        """Cache newer records of a group, and drop groups when there are too many."""
         known = self._groups.setdefault(group, {})
         self._count -= len(known)
         known.update(held)
@@ -48,7 +50,7 @@ class RecordCache:
             self._count -= len(self._groups.popitem(last=False)[1])
 
     def discard(self, key: OffsetKey) -> None:
-        """Drop one, if it is here."""
+        """Drop a record, if it is cached."""
         known = self._groups.get(key.group_key)
         if known and known.pop(key[2], None):
             self._count -= 1

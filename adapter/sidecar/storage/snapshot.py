@@ -1,7 +1,7 @@
-"""A snapshot of the local store: every record as it stood in one turn of the event loop, read while commits go on.
+"""A snapshot of the local store: every record as it stood at one instant, read while commits go on.
 
-Promises to show all that was written before it and nothing of what came later, and to raise an error where it cannot show all.
-Read in slices on the event loop: RocksDB is called with the GIL held, so that a thread would hold up commits longer.
+It shows all that was written before it and nothing that came later; where it cannot show all, it raises an error. Read in slices
+on the event loop: RocksDB is called with the GIL held, so that a thread would hold up commits longer.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ Rows = Iterator[tuple[bytes, bytes]]
 
 
 class Page(NamedTuple):
-    """Raw keys and records, in key order. Empty at the end."""
+    """Raw keys and records, in key order. An empty page is the end."""
 
     keys: list[bytes]
     records: list[bytes]
 
 
 class Snapshot:
-    """What `cache.snapshot` gives; a context manager. `records` is how many there are.
+    """What `LocalStore.snapshot` returns; a context manager. `records` is how many there are.
 
     Records whose write counter is not above `flushed_seq` were in the Meta Service when it was taken.
     """
@@ -49,7 +49,7 @@ class Snapshot:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See `close`."""
+        """Release the store."""
         self.close("it was closed")
 
     def read(self) -> Page:
@@ -74,7 +74,7 @@ class Snapshot:
         return page
 
     async def pages(self) -> AsyncGenerator[Page, None]:
-        """All pages; others have their turns in between. Raises what `read` does."""
+        """All pages; other work of the event loop gets its time between two of them. Raises what `read` does."""
         loop = asyncio.get_running_loop()
         while (page := self.read()).keys:
             idle = loop.call_later(IDLE_S, self.close, f"its reader did nothing for {IDLE_S:g} s")
@@ -85,7 +85,7 @@ class Snapshot:
             await others()
 
     def close(self, why: str) -> None:
-        """Release the store; `why` is told to who goes on reading. Thread-safe; a second time nothing happens."""
+        """Release the store; a later `read` raises an error with `why`. Thread-safe; a second call does nothing."""
         with self._lock:
             self._why_closed = self._why_closed or why
             self._rows = iter(())  # RocksDB's iterator goes with the last reference: until then it would keep the store's lock
@@ -93,7 +93,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """The snapshots that are open."""
+    """The snapshots of a store that are open."""
 
     def __init__(self) -> None:
         self._open: set[Snapshot] = set()
@@ -105,10 +105,10 @@ class Snapshots:
         return taken
 
     def close(self, why: str) -> None:
-        """End all of them: the store is about to be closed. Thread-safe."""
+        """Close all of them, because the store is about to be closed. Thread-safe."""
         for snapshot in list(self._open):
             snapshot.close(why)
 
     def __len__(self) -> int:
-        """How many are open."""
+        """How many snapshots are open."""
         return len(self._open)

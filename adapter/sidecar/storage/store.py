@@ -1,7 +1,8 @@
-"""The one owner of the local store: what is durable on this machine.
+"""The local store: offsets in RocksDB, with a cache of the records that were used last.
 
-Promises: a write that returned survives a killed process; one that was synced survives a power cut; a store that lost
-acknowledged writes says so at open. Never knows of the Meta Service.
+Every write of RocksDB is made here: by `write` for `engine.committer`, by `write_forward` for `engine.fast_path`. A write that
+returned survives a killed process; one that was synced survives a power cut. The loss of acknowledged writes is detected at open
+and reported. Knows no Meta Service.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ WATCH_S = 0.5  # between two looks at the files, and for space on a full disk
 
 
 class LocalStore:
-    """Offsets on a disk, with the bookkeeping that tells what is flushed and whether anything was lost."""
+    """Offsets on a disk, and the bookkeeping that shows what is flushed and whether acknowledged writes were lost."""
 
     def __init__(self, disk: Disk, wal_sync: WalSync) -> None:
         self._disk = disk
@@ -112,7 +113,7 @@ class LocalStore:
         return (OffsetRecord(*held[0]), held[1]) if held else (None, 0)
 
     def hold(self, key: OffsetKey) -> Held | None:
-        """The same as it is held in memory, from where it may soon be gone again."""
+        """The same as the cache holds it. Reads the disk when it is not cached."""
         held = self._cache.get(key)
         if held is None:
             encoded = encode_key(key)
@@ -123,7 +124,7 @@ class LocalStore:
         return held
 
     def held(self, group: tuple[str, str]) -> dict[str, Held]:
-        """Those shards of a group that are in memory; for `Forward.stage`."""
+        """The cached records of a group, for `FastWriteBatch.stage`, which replaces them."""
         return self._cache.of(group)
 
     def hold_all(self, group: GroupKey, shards: Sequence[str]) -> Mapping[str, Held | Absent]:
@@ -157,7 +158,7 @@ class LocalStore:
     ) -> WriteBatch:
         """Store records and members, or forget them (None), as one WriteBatch. Returns the records with their write counters.
 
-        `forward` are plain records of keys that are not in `changes`: see `Writing.put_forward`. When this returns, a killed
+        `forward` are plain records of keys that are not in `changes`: see `WriteBatch.put_forward`. When this returns, a killed
         process loses nothing of it. All or nothing. Raises DiskFullError or StorageFailedError.
         """
         self.check()
@@ -187,7 +188,7 @@ class LocalStore:
         return FastWriteBatch(self._disk.batch(), State(self.seq, self.flushed_seq, self._keys, self._digest))
 
     def write_forward(self, forward: FastWriteBatch) -> None:
-        """What `write` does, of such a batch. Raises what it does; then it is to be undone."""
+        """Write such a batch, whose records are cached already. Raises what `write` does; the caller then calls `undo`."""
         state = forward.finish()
         self._write(forward.batch)
         self.seq, _, _, self._digest = state
@@ -195,7 +196,7 @@ class LocalStore:
             self._advance_watermark(state.seq)
 
     def _remember(self, changes: Mapping[OffsetKey, OffsetRecord | None], writing: WriteBatch) -> None:
-        """Bring what is in memory to what is stored now."""
+        """Bring the cache to what is stored now."""
         for group, held in writing.forward.items():
             self._cache.update(group, held)
         for key, one in writing.held():
@@ -241,9 +242,10 @@ class LocalStore:
                 raise self._fail(f"the sync of the watermark failed: {error}") from error
 
     async def watch(self) -> None:
-        """Raise StorageFailedError when the store has to be opened again: it failed, or its full disk has space again.
+        """Raise StorageFailedError when the store has to be opened again.
 
-        Or its files are gone from their place. Until that is seen, commits go into files that nobody can open again.
+        It failed, its full disk has space again, or files are missing. Until missing files are noticed, commits go into files
+        that no later open will find.
         """
         while True:
             with anyio.move_on_after(WATCH_S):
@@ -255,19 +257,23 @@ class LocalStore:
                 raise self._fail("the disk was full and has space again")
 
     async def look(self) -> str:
-        """Which of the open files are gone from their place. Once some are, nothing is written any more."""
+        """Look whether the open files are in their place, and return which one is not. Then nothing is written any more."""
         self.missing = await self._disk.apart(self._disk.missing)
         if self.missing:
             self._fail(f"the store is gone: {self.missing}; is its disk mounted? Bring the same directory back")
         return self.missing
 
     async def note_loss(self, writes: int, why: str, reached: int = 0) -> None:
-        """Remember for ever that acknowledged writes are missing here, before anything is done about it.
+        """Record durably that acknowledged writes are missing here, before anything is done about it.
 
         `reached`: the highest write counter that was in use: none comes again. Raises DiskFullError, StorageFailedError.
         """
         self._put_loss(writes, why, reached)
         await self.sync()
+
+    def advance_flushed(self, seq: int) -> None:
+        """The Meta Service has every write up to `seq`. Stored with the next write: after a kill it may be lower."""
+        self.flushed_seq = max(self.flushed_seq, seq)
 
     def forget_flushed(self) -> None:
         """From here on nothing counts as flushed: the Meta Service holds less than it acknowledged.
@@ -378,7 +384,7 @@ class LocalStore:
             self._disk.sync_now()
 
     def _put_loss(self, writes: int, why: str, reached: int) -> None:
-        """Store the loss and the new bookkeeping in one batch: found once, told in status for ever."""
+        """Store the loss and the new bookkeeping in one batch. Status shows it from then on, also after restarts."""
         self.loss = Loss(writes, time.time_ns() // 1_000_000, why)
         self.loss_at_open = True
         self.seq = max(self.seq, reached)

@@ -1,6 +1,6 @@
-"""What one WriteBatch of the local store holds: records with their write counters, members, and the store's bookkeeping.
+"""The batches of the local store: records with their write counters, members, and the store's bookkeeping.
 
-Pure over a `Batch`: nothing is stored before the store writes it. Never reads the store.
+Nothing is stored before the store writes the `Batch` below. Never reads the store.
 """
 
 import struct
@@ -45,17 +45,17 @@ class State(NamedTuple):
         return cls(*_STATE_FORM.unpack(value)) if value else cls()
 
     def encode(self) -> bytes:
-        """The inverse of `decode`."""
+        """The stored form, 32 bytes."""
         return _STATE_FORM.pack(*self)
 
 
 def member_key(group: GroupKey) -> bytes:
-    """Where the member of a group is."""
+    """The key under which the member of a group is stored."""
     return _MEMBER + group_prefix(group)
 
 
 def decode_member(value: bytes) -> Member:
-    """A stored member."""
+    """The inverse of the form in which `WriteBatch.put_member` stores a member."""
     return Member(_MEMBER_FORM.unpack_from(value)[0], value[_MEMBER_FORM.size :].decode())
 
 
@@ -100,7 +100,7 @@ class WriteBatch:
         self.forward[group] = written
 
     def held(self) -> Iterator[tuple[OffsetKey, Held]]:
-        """`stored`, as it is held in memory."""
+        """`stored`, in the form in which the cache holds records."""
         return ((key, (record, seq, encode_key(key))) for key, record, seq in self.stored)
 
     def put_member(self, group: GroupKey, member: Member | None) -> None:
@@ -118,7 +118,11 @@ class WriteBatch:
 
 
 class FastWriteBatch:
-    """A batch of nothing but plain records that go forward, in fewer steps. What is staged stands in memory at once."""
+    """A batch of plain records that go forward, in fewer steps than `WriteBatch`.
+
+    What is staged replaces the record in the cache at once, so that the next request is decided against it. After a write that
+    failed `undo` puts the former records back.
+    """
 
     def __init__(self, batch: Batch, state: State) -> None:
         self.batch = batch
@@ -126,7 +130,7 @@ class FastWriteBatch:
         self._before: list[tuple[dict[str, Held], str, Held]] = []
 
     def stage(self, held: dict[str, Held], shard: str, fields: Fields) -> Held:
-        """Put a record of a shard that is `held`. The same shard may be put again."""
+        """Put a record of a shard of `held`, which are the cached records of its group. The same shard may be put again."""
         before = held[shard]
         _, replaced, encoded = before
         self._seq = seq = self._seq + 1
@@ -137,12 +141,12 @@ class FastWriteBatch:
         return after
 
     def undo(self) -> None:
-        """Nothing was written: what stood stands."""
+        """Put the former records back into the cache: nothing was written."""
         for held, shard, before in reversed(self._before):
             held[shard] = before
 
     def finish(self) -> State:
-        """See `Writing.finish`."""
+        """Put the bookkeeping that is true with this batch."""
         state = State(self._seq, self._flushed_seq, self._keys, self._digest % 2**64)
         self.batch.put(STATE, state.encode())
         return state

@@ -1,6 +1,6 @@
 """Whatever a caller names or has stored: the event loop is held for a slice, answers are bounded, nothing is done twice.
 
-Counted are the records that the store gives in one turn of the event loop: what a clock would measure on a quiet machine.
+Counted are the records that the store gives in one iteration of the event loop: what a clock would measure on a quiet machine.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ NAMED = [f"{at:04}" for at in range(KEYS)]
 Shards = offsets_pb.GroupShards
 
 
-class Turns:
-    """The most records that a cache gave in one turn of the event loop."""
+class Iterations:
+    """The most records that a store gave in one iteration of the event loop."""
 
     def __init__(self, store: LocalStore, patch: pytest.MonkeyPatch) -> None:
         self.most = self._now = 0
@@ -54,13 +54,13 @@ class Turns:
         patch.setattr(store._cache, "get", lambda _: None)
 
     async def watch(self) -> None:
-        """Look once a turn."""
+        """Look once an iteration."""
         while True:
             self.look()
             await asyncio.sleep(0)
 
     def look(self) -> None:
-        """A turn has ended."""
+        """An iteration has ended."""
         self.most = max(self.most, self._now)
         self._now = 0
 
@@ -90,12 +90,12 @@ async def read_after_a_loss(core: Core) -> object:
 
 async def remove(core: Core) -> object:
     """The whole group."""
-    return await core.ownership.remove(ALL)
+    return await core.handover.remove(ALL)
 
 
 async def remove_named(core: Core) -> object:
     """All shards by name."""
-    return await core.ownership.remove([Wanted(GROUP, NAMED)])
+    return await core.handover.remove([Wanted(GROUP, NAMED)])
 
 
 async def list_groups(core: Core) -> object:
@@ -132,21 +132,21 @@ CALLS: list[Callable[[Core], Awaitable[object]]] = [
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-async def test_no_turn_of_the_event_loop_reads_more_than_a_slice(
+async def test_no_iteration_of_the_event_loop_reads_more_than_a_slice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Core], Awaitable[object]]
 ) -> None:
     """A removal reads each key three times: to find it, to forget it, and for the bookkeeping."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
-        core.reader.recovered = True
+        core.reader.recovery_finished()
         await fill(core)
         meta.records.clear()  # a load adopts nothing, and so reads nothing
-        turns = Turns(core.store, monkeypatch)
-        watching = asyncio.create_task(turns.watch())
+        iterations = Iterations(core.store, monkeypatch)
+        watching = asyncio.create_task(iterations.watch())
         await call(core)
         watching.cancel()
-        turns.look()
-        assert SLICE_ROWS // 2 < turns.most <= 4 * SLICE_ROWS
+        iterations.look()
+        assert SLICE_ROWS // 2 < iterations.most <= 4 * SLICE_ROWS
 
 
 async def test_a_group_that_is_named_often_is_answered_once(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ async def test_a_removal_in_slices_removes_all_and_leaves_what_is_committed_behi
     async with core_over(tmp_path, meta) as core:
         await fill(core)
         await send(core, commit_of({key(NAMED[-1]): 6}))
-        removing = asyncio.create_task(core.ownership.remove(ALL))
+        removing = asyncio.create_task(core.handover.remove(ALL))
         with anyio.fail_after(PATIENCE_S):
-            while core.store.get(key(NAMED[0])):  # noqa: ASYNC110 - turn by turn
+            while core.store.get(key(NAMED[0])):  # noqa: ASYNC110 - one iteration after the other
                 await asyncio.sleep(0)
         await core.committer.submit(commit_of({key(NAMED[0]): 7}))  # without the load of the group, which brings all back
         assert await removing == KEYS
@@ -245,7 +245,7 @@ async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: P
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=3)
         forgets = core.committer.loaded.forgets
-        await core.ownership.remove(ALL)
+        await core.handover.remove(ALL)
         await core.committer.submit(Load([GroupKey("default", "other")], [], forgets))
         with pytest.raises(ContendedError):
             await core.committer.submit(Load([GROUP], [], forgets))
@@ -294,7 +294,7 @@ async def test_a_commit_is_the_same_in_slices() -> None:
 
 
 def test_a_commit_has_a_bounded_number_of_offsets_and_groups() -> None:
-    """It is decided and written in one turn."""
+    """It is decided and written in one iteration of the event loop."""
     assert size_of(commits([("a", MAX_OFFSETS - 1), ("b", 1)]).groups) == MAX_OFFSETS + 2
     with pytest.raises(InvalidInputError, match="groups: have 5001 offsets, over 5000; send several requests"):
         size_of(commits([("a", MAX_OFFSETS - 1), ("b", 2)]).groups)
@@ -322,7 +322,7 @@ async def test_large_calls_go_a_few_at_a_time_and_in_their_order() -> None:
     assert caught.value.retry_after_s > 0
     tasks.append(asyncio.create_task(one(6, patient=True)))
     with anyio.fail_after(PATIENCE_S):
-        while len(began) < 2:  # noqa: ASYNC110 - turn by turn
+        while len(began) < 2:  # noqa: ASYNC110 - one iteration after the other
             await asyncio.sleep(0)
     tasks[3].cancel()
     gate.set()
@@ -348,7 +348,7 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
     tasks[1].cancel()
     room.give_back(25)
     with anyio.fail_after(PATIENCE_S):
-        while len(got) < 2:  # noqa: ASYNC110 - turn by turn
+        while len(got) < 2:  # noqa: ASYNC110 - one iteration after the other
             await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert got == [0, 2]

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from adapter.rpc import offsets_pb
-from adapter.sidecar.api.offset_store import OffsetStore
+from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, watched
@@ -24,7 +24,7 @@ async def replies(core: Any, *offsets: int | None) -> list[tuple[int, int, int, 
             commit = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)])
             yield offsets_pb.StreamCommitsRequest(id=number, commit=commit)
 
-    service = OffsetStore(lambda: core, AdapterMetrics())
+    service = OffsetService(lambda: core, AdapterMetrics())
     found = service.StreamCommits(requests(), None)  # type: ignore[arg-type]  # a context is for errors of the stream itself
     return [(reply.id, reply.covers, reply.code, len(reply.superseded)) async for reply in found]
 

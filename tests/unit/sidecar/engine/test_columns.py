@@ -123,7 +123,7 @@ async def test_only_what_did_not_go_forward_is_answered(tmp_path: Path) -> None:
         assert await submit(core, columns({"a": 7, "b": 4, "c": 7})) == [Standing(key("b"), stands)]
         assert store.batches == batches + 1
         assert [store.find(key(shard)) for shard in "abc"] == [(first, 3), (stands, 2), (first, 4)]
-        assert core.dirty.waiting == 2
+        assert core.dirty.pending == 2
 
 
 async def test_several_groups_go_forward_in_one_batch(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Pa
         async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
             page = await super().groups_page(groups, after, patient=patient)
             if len(self.rows) == 8:
-                await core.ownership.remove([Wanted(GroupKey("default", "a"), ["s0005"])])
+                await core.handover.remove([Wanted(GroupKey("default", "a"), ["s0005"])])
                 self.records[key("s0005", "a")] = record(20)
             return page
 
@@ -125,7 +125,7 @@ async def test_what_was_removed_between_the_read_of_a_batch_and_its_comparison_d
         first = await source.next()
         assert first
         source.done(first)
-        await core.ownership.remove([Wanted(GroupKey("default", "g"), ["b"])])
+        await core.handover.remove([Wanted(GroupKey("default", "g"), ["b"])])
         meta.records[b] = record(20)
         with pytest.raises(ContendedError):
             await core.recovery.run()

@@ -48,7 +48,7 @@ def test_a_key_is_dirty_from_the_commit_to_its_acknowledgement() -> None:
     assert key("a") in dirty
     dirty.take()
     assert key("a") in dirty
-    assert (len(dirty), dirty.waiting) == (2, 0)
+    assert (len(dirty), dirty.pending) == (2, 0)
     dirty.acknowledge(key("a"))
     assert key("a") not in dirty
     assert key("b") in dirty
@@ -94,7 +94,7 @@ def test_what_little_came_in_during_a_flush_of_many_stays_above_what_was_not_sen
     dirty.take()
     dirty.add(G, {"a": held(9, 4), "d": held(8, 5)}, 5.0)
     dirty.settle()
-    assert (len(dirty), dirty.waiting, dirty.oldest_age(6.0)) == (4, 4, 5.0)
+    assert (len(dirty), dirty.pending, dirty.oldest_age(6.0)) == (4, 4, 5.0)
     assert dirty.take() == {
         G: {"a": held(9, 4), "b": held(2, 2), "d": held(8, 5)},
         GroupKey("default", "h"): {"c": held(3, 3)},
@@ -122,9 +122,9 @@ def test_a_refused_key_is_dirty_but_not_sent_with_the_others() -> None:
     flush(dirty, acknowledged="b", refused="a")
     assert key("a") in dirty
     assert dirty.is_refused(key("a"))
-    assert (len(dirty), dirty.waiting, dirty.refused, dirty.lowest_refused_seq()) == (1, 0, 1, 1)
+    assert (len(dirty), dirty.pending, dirty.refused, dirty.lowest_refused_seq()) == (1, 0, 1, 1)
     dirty.retry_refused()
-    assert (dirty.waiting, dirty.refused, dirty.lowest_refused_seq()) == (1, 0, None)
+    assert (dirty.pending, dirty.refused, dirty.lowest_refused_seq()) == (1, 0, None)
     assert dirty.take()[G]["a"] == held(1, 1)
 
 
@@ -187,7 +187,7 @@ def test_the_number_of_dirty_keys_grows_with_keys_and_not_with_commits() -> None
     for seq in range(1000):
         dirty.add(G, {"abc"[seq % 3]: held(seq, seq)}, 0.0)
     assert len(dirty) == 3
-    assert dirty.waiting == 3
+    assert dirty.pending == 3
     assert dirty.keys() == {key("a"), key("b"), key("c")}
 
 

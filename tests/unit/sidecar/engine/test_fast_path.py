@@ -1,4 +1,4 @@
-"""The short way of a lone commit: it takes only what it should, and does with it what the general way does."""
+"""The fast path takes only what it should, and does with it what the general path does."""
 
 from itertools import product
 from pathlib import Path
@@ -28,37 +28,37 @@ def request(shard: str = "s", mode: int = 0, group: dict[str, Any] | None = None
 
 
 def takes(core: Core, sent: Request) -> bool:
-    """Commit it the short way; False when it has to go the general one."""
-    (count,) = core.lone.commit([(sent,)], NOW_MS)
+    """Commit it by the fast path; False when the fast path leaves it."""
+    (count,) = core.fast_path.commit([(sent,)], NOW_MS)
     return bool(count)
 
 
 @pytest.mark.parametrize("mode", list(CommitMode))
-async def test_a_lone_commit_does_what_an_entry_does(tmp_path: Path, mode: CommitMode) -> None:
+async def test_the_fast_path_does_what_an_entry_does(tmp_path: Path, mode: CommitMode) -> None:
     """Whatever stands, in either mode: the same record, counter, dirty keys, and answer or error."""
     offered = list(product(range(5), (0, 1, 2)))
     async with (
         core_over(tmp_path / "a", FakeMeta(), knows="g") as general,
-        core_over(tmp_path / "b", FakeMeta(), knows="g") as lone,
+        core_over(tmp_path / "b", FakeMeta(), knows="g") as fast,
     ):
         cases = [(key(str(at)), *case) for at, case in enumerate(product(STANDING, offered))]
-        for core in (general, lone):
+        for core in (general, fast):
             core.store.write({where: standing for where, standing, _ in cases if standing})
         taken = 0
         for where, standing, (offset, epoch) in cases:
             sent = request(where.shard, mode.value, offset=offset, epoch=epoch)
             wanted = await outcome(general, sent, where)
-            if takes(lone, sent):
+            if takes(fast, sent):
                 taken += 1
-                after = lone.store.get(where)
+                after = fast.store.get(where)
                 assert standing
                 assert after in {standing, OffsetRecord(standing.epoch, offset, committed_at_ms=NOW_MS)}
-                assert ([Standing(where, after)], lone.store.find(where), where in lone.dirty) == wanted
+                assert ([Standing(where, after)], fast.store.find(where), where in fast.dirty) == wanted
             else:
-                assert await outcome(lone, sent, where) == wanted
+                assert await outcome(fast, sent, where) == wanted
         assert taken > len(cases) / 8
-        assert list(lone.store.scan()) == list(general.store.scan())
-        assert lone.dirty.take() == general.dirty.take()
+        assert list(fast.store.scan()) == list(general.store.scan())
+        assert fast.dirty.take() == general.dirty.take()
     again = [watched(tmp_path / name) for name in "ab"]
     assert [store.loss for store in again] == [None, None]
     for store in again:
@@ -66,7 +66,7 @@ async def test_a_lone_commit_does_what_an_entry_does(tmp_path: Path, mode: Commi
 
 
 async def outcome(core: Core, sent: Request, where: OffsetKey) -> object:
-    """What is answered the general way, and what stands then."""
+    """What is answered by the general path, and what stands then."""
     commit = parse_commit(sent, NOW_MS).commit
     try:
         answer = await core.committer.submit(commit._replace(entries=commit.offered(), columns=()))
@@ -101,7 +101,7 @@ OTHERS: list[Request] = [
 
 
 @pytest.mark.parametrize("sent", OTHERS, ids=lambda sent: str(sent).replace("\n", " "))
-async def test_whatever_is_more_or_less_goes_the_general_way(tmp_path: Path, sent: Request) -> None:
+async def test_whatever_is_more_or_less_is_left_by_the_fast_path(tmp_path: Path, sent: Request) -> None:
     """And nothing of it is stored (10)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         core.store.write({key(): record(0)})
@@ -110,7 +110,7 @@ async def test_whatever_is_more_or_less_goes_the_general_way(tmp_path: Path, sen
         assert takes(core, request(offset=9, group={"namespace": "default"}))
 
 
-async def test_what_is_not_in_memory_goes_the_general_way(tmp_path: Path) -> None:
+async def test_what_is_not_in_memory_is_left_by_the_fast_path(tmp_path: Path) -> None:
     """It may be in the store; the next one is short."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         core.store.write({key(): record(1)})
@@ -120,7 +120,7 @@ async def test_what_is_not_in_memory_goes_the_general_way(tmp_path: Path) -> Non
         assert takes(core, request(offset=9))
 
 
-async def test_with_always_every_commit_goes_the_general_way(tmp_path: Path) -> None:
+async def test_with_always_every_commit_is_left_by_the_fast_path(tmp_path: Path) -> None:
     """It has to wait for the sync (1); so has one that is written through to wait for the Meta Service."""
     async with core_over(tmp_path, FakeMeta(), knows="g", store=watched(tmp_path, "always")) as core:
         core.store.write({key(): record(1)})
@@ -129,7 +129,7 @@ async def test_with_always_every_commit_goes_the_general_way(tmp_path: Path) -> 
         assert not takes(core, request(offset=9))
 
 
-async def test_a_lone_commit_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fast_commit_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither what is in memory nor what is dirty, nor a counter (1)."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:

@@ -1,4 +1,4 @@
-"""Runs of lone commits over a simulated disk: one write of all, or nothing of any of them; memory is what the disk has."""
+"""Runs of fast commits over a simulated disk: one write of all, or nothing of any of them; memory is what the disk has."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ class Store:
         self.disk = Disk(self.platter, lambda: None)
         self.store = LocalStore.over(self.disk, "interval")
         self.dirty = DirtyKeys()
-        self.lone = FastPath(self.store, self.dirty, possible=True, clock=lambda: 0.0)
+        self.fast_path = FastPath(self.store, self.dirty, possible=True, clock=lambda: 0.0)
 
     def holds(self, **offsets: int) -> "Store":
         """Put records in, and so in memory, that are clean."""
@@ -60,8 +60,8 @@ class Store:
         return self
 
     def commit(self, *runs: Sequence[Request], now_ms: int = NOW_MS) -> list[int]:
-        """Runs that come in one turn."""
-        return self.lone.commit(runs, now_ms)
+        """Runs that come in one iteration."""
+        return self.fast_path.commit(runs, now_ms)
 
     def state(self) -> State:
         """What is in memory has to be what is on the disk; and what is dirty."""
@@ -82,7 +82,7 @@ class Store:
         return opened
 
 
-def test_all_runs_of_a_turn_are_one_write() -> None:
+def test_all_runs_of_a_group_commit_are_one_write() -> None:
     """Whoever sent them; each new value has a counter of its own and is dirty."""
     store = Store().holds(a=1, b=1, c=1)
     before = store.platter.unsynced
@@ -108,7 +108,7 @@ def test_a_shard_may_go_on_several_times_in_a_turn() -> None:
     store.again()
 
 
-def test_a_run_counts_up_to_what_is_no_lone_commit() -> None:
+def test_a_run_counts_up_to_what_the_fast_path_leaves() -> None:
     """What is behind that waits for it, unless it is in another run."""
     store = Store().holds(a=5, b=5)
     back, bad = request("a", offset=4), Request()
@@ -131,7 +131,7 @@ def test_nothing_but_confirmations_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("error", [DiskFullError("full"), StorageFailedError("broken")], ids=lambda error: type(error).__name__)
-def test_a_turn_that_cannot_be_written_leaves_all_as_it_was(error: AdapterError) -> None:
+def test_a_group_commit_that_cannot_be_written_leaves_all_as_it_was(error: AdapterError) -> None:
     """Memory, counters, digest and dirty keys; also of a shard that went on twice, and of one that was only confirmed."""
     store = Store().holds(a=1, b=2)
     store.commit([request("b", offset=3)])
@@ -175,7 +175,7 @@ def test_a_process_that_dies_in_the_write_has_stored_all_or_nothing() -> None:
         assert (again.store.loss, again.offsets()) == (None, expected)
 
 
-def test_whatever_is_raised_halfway_nothing_of_the_turn_is_left() -> None:
+def test_whatever_is_raised_halfway_nothing_of_the_group_commit_is_left() -> None:
     """In the second run, when the first one is staged."""
     store = Store().holds(a=1, b=1)
     before = store.state()
@@ -194,13 +194,13 @@ TURNS = st.lists(st.tuples(RUNS, st.booleans(), st.integers(-1, 1)), max_size=8)
 
 @settings(max_examples=60, deadline=None)
 @given(TURNS)
-def test_turns_do_what_their_commits_do_one_by_one(
-    turns: list[tuple[list[list[tuple[str, int, int]]], bool, int]],
+def test_group_commits_do_what_their_commits_do_one_by_one(
+    groups: list[tuple[list[list[tuple[str, int, int]]], bool, int]],
 ) -> None:
     """Those that are not refused: the same store, memory, counters and dirty keys, after any history, and no loss."""
     together, apart = Store().holds(a=0, b=3), Store().holds(a=0, b=3)
     now_ms = NOW_MS
-    for runs, refused, passes in turns:
+    for runs, refused, passes in groups:
         now_ms += passes
         requests = [[request(shard, offset=offset, epoch=epoch) for shard, offset, epoch in run] for run in runs]
         together.disk.refuses = DiskFullError("full") if refused else None
@@ -220,7 +220,7 @@ def test_turns_do_what_their_commits_do_one_by_one(
 
 
 def test_a_record_is_what_a_commit_makes_of_it() -> None:
-    """Its epoch stays; labels of the one before are gone, as in the general way."""
+    """Its epoch stays; labels of the one before are gone, as on the general path."""
     store = Store()
     store.store.write({key("a"): OffsetRecord(4, 1, metadata="m", topic="t", partition=3)})
     assert store.commit([request("a", offset=2, epoch=4)], [request("a", offset=3, epoch=3)]) == [1, 0]

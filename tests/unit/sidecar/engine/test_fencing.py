@@ -211,7 +211,7 @@ async def test_a_removed_shard_leaves_the_generation(tmp_path: Path) -> None:
     """RemoveOffsets of the whole group, too: the hand-over of shards is when zombies are about."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, of(5, {key(): 10}))
-        assert await core.ownership.remove([Wanted(G, [])]) == 1
+        assert await core.handover.remove([Wanted(G, [])]) == 1
         with pytest.raises(FencedError):
             await send(core, of(4, {key(): 11}))
         assert core.store.get(key()) == record(10)

@@ -56,7 +56,7 @@ async def test_a_failed_flush_leaves_everything_dirty(tmp_path: Path) -> None:
         for _ in range(3):
             with pytest.raises(MetaUnavailableError, match="down by the test"):
                 await core.flusher.flush_once()
-            assert len(core.dirty) == core.dirty.waiting == 4
+            assert len(core.dirty) == core.dirty.pending == 4
         assert core.flusher.last_error == "down by the test"
         meta.down = None
         assert await core.flusher.flush_once() == 4
@@ -202,7 +202,7 @@ async def test_a_cancelled_flush_leaves_its_keys_dirty(tmp_path: Path) -> None:
         flush.cancel()
         with pytest.raises(asyncio.CancelledError):
             await flush
-        assert core.dirty.waiting == 1
+        assert core.dirty.pending == 1
         meta.gate.set()
         assert await core.flusher.flush_once() == 1
 
@@ -238,7 +238,7 @@ async def test_a_drain_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> No
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5, "ab")
         assert await core.flusher.drain(0.05) == 2
-        assert core.dirty.waiting == 2
+        assert core.dirty.pending == 2
 
 
 async def test_a_drain_does_not_wait_for_what_is_refused(tmp_path: Path) -> None:

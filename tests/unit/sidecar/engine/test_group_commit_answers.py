@@ -1,10 +1,10 @@
-"""Group commit as a client of the lean front sees it: what its calls and streams are told, and what is stored then."""
+"""Group commit as a client of the HTTP/2 server sees it: what its calls and streams are answered, and what is stored then."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from adapter.errors import DiskFullError
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.http2.server import Http2Server
-from adapter.sidecar.api.offset_store import ENDED, MAX_PIPELINED, OffsetStore
+from adapter.sidecar.api.commit_stream import MAX_PIPELINED
+from adapter.sidecar.api.offset_service import ENDED, OffsetService
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
@@ -27,11 +28,11 @@ REMOVE = "/offsets.v1.OffsetStore/RemoveOffsets"
 
 
 class Front:
-    """A client of the lean front, with the store behind it."""
+    """A client of the HTTP/2 server, with the store behind it."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.offsets = OffsetStore(lambda: core, AdapterMetrics())
+        self.offsets = OffsetService(lambda: core, AdapterMetrics())
         self.server = Http2Server()
         offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", self.server))
         self.server.take_together({COMMIT: self.offsets.take})
@@ -79,16 +80,16 @@ def stream_requests(*offsets: int, shard: str = "a") -> list[bytes]:
 async def test_an_answer_is_sent_when_a_flush_was_due_before_it(tmp_path: Path) -> None:
     """A connection that was about to send something else does not forget it."""
     async with front_over(tmp_path) as front:
-        front.call("lone", request("a", offset=5).SerializeToString())
+        front.call("fast", request("a", offset=5).SerializeToString())
         front.client.peer.flush_soon()
-        assert await front.answers() == {"lone": OK}
+        assert await front.answers() == {"fast": OK}
 
 
 async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_path: Path) -> None:
-    """One of bad input, one that is no request, one that begins a shard, one of two messages, and lone ones between (10)."""
+    """One of bad input, one that is no request, one that begins a shard, one of two messages, and fast ones between (10)."""
     async with front_over(tmp_path) as front:
         other = Client(front.server)
-        front.call("lone", request("a", offset=5).SerializeToString())
+        front.call("fast", request("a", offset=5).SerializeToString())
         front.call("bad", request("", offset=5).SerializeToString())
         front.call("none", b"\xff")
         front.call("new", request("new", offset=3).SerializeToString())
@@ -98,7 +99,7 @@ async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_pa
         front.call("elsewhere", request("b", offset=2).SerializeToString(), client=other)
         other.send()
         assert await front.answers() == {
-            "lone": OK,
+            "fast": OK,
             "bad": INVALID,
             "none": grpc.StatusCode.UNKNOWN.value[0],
             "new": OK,
@@ -107,7 +108,7 @@ async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_pa
             "back": OK,
             "elsewhere": OK,
         }
-        assert front.told["lone"][0] == b""
+        assert front.told["fast"][0] == b""
         (row,) = offsets_pb.CommitOffsetsReply.FromString(cast("bytes", front.told["back"][0])).superseded
         assert (row.shard, row.offset) == ("a", 5)
         found = {stored.key.shard: stored.record.offset for stored in front.core.store.scan()}
@@ -137,7 +138,7 @@ async def test_a_call_that_is_cancelled_in_its_read_is_answered_to_nobody(tmp_pa
         assert front.told["cancelled"] == []
 
 
-async def test_a_connection_that_is_lost_within_the_turn_is_told_nothing(tmp_path: Path) -> None:
+async def test_a_connection_that_is_lost_before_the_write_is_not_answered(tmp_path: Path) -> None:
     """What it sent may be stored; others are answered."""
     async with front_over(tmp_path) as front:
         other = Client(front.server)
@@ -193,11 +194,11 @@ async def test_a_stream_keeps_its_order_whatever_is_between(tmp_path: Path) -> N
 
 
 async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) -> None:
-    """Also what was in the turn when the reader was ended (8); the stream then says what to do with the rest."""
+    """Also what was offered when the reader was ended (8); the stream then says what to do with the rest."""
     async with front_over(tmp_path) as front:
         front.call("stream", *stream_requests(5, 6, 7), path=STREAM, ends=False)
         front.client.send()
-        while not front.offsets.turn._runs:  # noqa: ASYNC110 - the instant between a turn's first run and its end
+        while not front.offsets.commits._group_commit._runs:  # noqa: ASYNC110 - the instant between an offer and its write
             await asyncio.sleep(0)
         front.offsets.end_streams()
         assert await front.answers() == {"stream": UNAVAILABLE}
@@ -216,7 +217,7 @@ async def test_a_long_run_of_a_stream_is_cut_to_what_may_be_unanswered(tmp_path:
 
 
 async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> None:
-    """It goes the general way, whatever is in memory (1)."""
+    """The fast path leaves it, whatever is in memory (1)."""
     store = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         store.write({key("a"): record(1)})
@@ -229,3 +230,48 @@ async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> 
         assert (core.store.get(key("a")) or record(0)).offset == 6
         store.gate.set()
         await eventually(lambda: front.ended() == {"synced": OK, "stream": OK})
+
+
+class Steps:
+    """Counts what is parsed, and what the fast path looks at, by offset."""
+
+    def __init__(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parsed: list[int] = []
+        self.offered: list[int] = []
+        method, fast_path = front.server.methods[COMMIT], front.core.fast_path
+        stage = fast_path._stage
+
+        def parse(message: bytes) -> Request:
+            found = Request.FromString(message)
+            self.parsed.append(found.groups[0].shards[0].offset)
+            return found
+
+        def counted(forward: Any, staged: Any, request: Request, now_ms: int) -> bool:
+            self.offered.append(request.groups[0].shards[0].offset)
+            return stage(forward, staged, request, now_ms)
+
+        front.server.methods[COMMIT] = method._replace(parse=parse)
+        monkeypatch.setattr(fast_path, "_stage", counted)
+
+
+async def test_a_call_is_parsed_once_and_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the fast path takes it, leaves it, or it is too long to be offered with the others."""
+    async with front_over(tmp_path) as front:
+        steps = Steps(front, monkeypatch)
+        front.call("taken", request("a", offset=5).SerializeToString())
+        front.call("left", request("new", offset=6).SerializeToString())
+        front.call("long", request("b", offset=7, metadata="m" * 2_000).SerializeToString())
+        assert await front.answers() == {"taken": OK, "left": OK, "long": OK}
+        assert (sorted(steps.parsed), sorted(steps.offered)) == ([5, 6, 7], [5, 6, 7])
+        found = {stored.key.shard: stored.record.offset for stored in front.core.store.scan()}
+        assert found == {"a": 5, "b": 7, "new": 6}
+
+
+async def test_a_request_of_a_stream_is_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the one at which a run ends, and one that is the first of its run."""
+    async with front_over(tmp_path) as front:
+        steps = Steps(front, monkeypatch)
+        front.call("stream", *stream_requests(5, 6, 4, 3, 7), path=STREAM)
+        assert await front.answers() == {"stream": OK}
+        assert steps.offered == [5, 6, 4, 3, 7]
+        assert front.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, 0), (4, 1, 0)]

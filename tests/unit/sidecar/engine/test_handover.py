@@ -29,7 +29,7 @@ async def test_persist_returns_when_the_meta_service_has_the_values(tmp_path: Pa
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
-        await core.ownership.persist(only("a"))
+        await core.handover.persist(only("a"))
         assert meta.records[A] == record(5)
         assert A not in core.dirty
 
@@ -39,9 +39,9 @@ async def test_persist_of_clean_shards_sends_nothing(tmp_path: Path) -> None:
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
-        await core.ownership.persist(ALL)
+        await core.handover.persist(ALL)
         await commit(core, 5, "b")
-        await core.ownership.persist(only("a", "nowhere"))
+        await core.handover.persist(only("a", "nowhere"))
         assert len(meta.saves) == 1
 
 
@@ -52,9 +52,9 @@ async def test_persist_fails_when_the_meta_service_does(tmp_path: Path) -> None:
         await commit(core, 5, "a")
         meta.faults.append(applied_then(meta, DOWN))
         with pytest.raises(MetaUnavailableError):
-            await core.ownership.persist(ALL)
+            await core.handover.persist(ALL)
         assert A in core.dirty
-        await core.ownership.persist(ALL)
+        await core.handover.persist(ALL)
         assert A not in core.dirty
 
 
@@ -64,10 +64,10 @@ async def test_persist_tells_of_a_shard_that_is_refused_and_tries_it_each_time(t
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 5, B: 5}))
         meta.faults.extend([refusing(meta, {"b"}), refusing(meta, {"b"})])
-        await core.ownership.persist(only("a"))
+        await core.handover.persist(only("a"))
         with pytest.raises(RefusedError, match=r"^default/g/b: default/g/b: INVALID by the test$"):
-            await core.ownership.persist(ALL)
-        await core.ownership.persist(ALL)
+            await core.handover.persist(ALL)
+        await core.handover.persist(ALL)
         assert meta.records[B] == record(5)
 
 
@@ -76,7 +76,7 @@ async def test_remove_persists_first_and_then_forgets(tmp_path: Path) -> None:
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
-        assert await core.ownership.remove(only("a", "nowhere")) == 1
+        assert await core.handover.remove(only("a", "nowhere")) == 1
         assert meta.records[A] == record(5)
         assert [core.store.get(found) for found in (A, B, OTHER)] == [None, record(6), record(7)]
 
@@ -86,7 +86,7 @@ async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
     near = [key("a", "g/a"), key("a", "gg"), key("a", "g", "other")]
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, commit_of(dict.fromkeys([A, B, *near], 5)))
-        assert await core.ownership.remove(ALL) == 2
+        assert await core.handover.remove(ALL) == 2
         assert sorted(stored.key for stored in core.store.scan()) == sorted(near)
 
 
@@ -97,9 +97,9 @@ async def test_a_shard_that_cannot_be_persisted_is_not_removed(tmp_path: Path) -
         await commit(core, 5, "a")
         meta.faults.extend([DOWN, refusing(meta, {"a"})])
         with pytest.raises(MetaUnavailableError):
-            await core.ownership.remove(ALL)
+            await core.handover.remove(ALL)
         with pytest.raises(RefusedError):
-            await core.ownership.remove(ALL)
+            await core.handover.remove(ALL)
         assert core.store.get(A) == record(5)
         assert A in core.dirty
 
@@ -110,7 +110,7 @@ async def test_a_commit_during_a_removal_is_persisted_before_it_is_removed(tmp_p
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
         meta.faults.append(during(meta, lambda: commit(core, 6, "a")))
-        assert await core.ownership.remove(ALL) == 1
+        assert await core.handover.remove(ALL) == 1
         assert meta.records[A] == record(6)
         assert core.store.get(A) is None
 
@@ -121,7 +121,7 @@ async def test_commits_during_each_flush_of_a_removal_are_persisted_before_it(tm
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
         meta.faults.extend(during(meta, partial(commit, core, offset, "a")) for offset in (6, 7))
-        assert await core.ownership.remove(ALL) == 1
+        assert await core.handover.remove(ALL) == 1
         assert meta.records[A] == record(7)
         assert core.store.get(A) is None
 
@@ -131,7 +131,7 @@ async def test_a_commit_after_a_removal_asks_for_the_epoch_again(tmp_path: Path)
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
-        await core.ownership.remove(ALL)
+        await core.handover.remove(ALL)
         meta.records[A] = record(2, 7)
         await commit(core, 6, "a")
         assert core.store.get(A) == record(6, 7)
@@ -144,7 +144,7 @@ async def test_a_group_that_is_loaded_again_during_a_removal_is_not_taken_for_kn
         await core.committer.submit(Reconcile([(A, record(5, 3))]))
         await commit(core, 6, "a")
         meta.faults.append(during(meta, lambda: commit(core, 1, "b")))
-        await core.ownership.remove(only("a"))
+        await core.handover.remove(only("a"))
         assert meta.records[A] == record(6, 3)
         meta.available = False
         await commit(core, 7, "a")
@@ -157,7 +157,7 @@ async def test_the_next_owner_reads_what_was_persisted(tmp_path: Path) -> None:
     meta = FakeMeta()
     async with core_over(tmp_path / "old", meta) as old, core_over(tmp_path / "new", meta) as new:
         await send(old, commit_of({A: 5, B: 6}))
-        assert await old.ownership.remove(ALL) == 2
+        assert await old.handover.remove(ALL) == 2
         offsets: dict[OffsetKey, int] = {A: 8, C: 1}
         await send(new, commit_of(offsets))
         await new.flusher.flush_once()

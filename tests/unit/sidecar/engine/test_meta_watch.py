@@ -220,7 +220,7 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
         assert core.store.loss
         assert f"the Meta Service remembers another store here, {old.hex()}" in core.store.loss.why
         assert next(iter(meta.stores.values())).store.store_id == core.store.store_id != old
-        core.reader.recovered = True
+        core.reader.recovery_finished()
         found = await core.reader.read([Wanted(A.group_key, ["a"])], ReadMode.MEMORY)
         assert [row.offset for _, row in found] == [5]
 
@@ -282,9 +282,9 @@ async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, shard="a", committed_at_ms=1)
         await core.flusher.flush_once()
-        core.flusher.tracks_all = False
+        core.flusher.comparison_started()
         await core.expiry.sweep_once()
-        core.flusher.tracks_all = True
+        core.flusher.comparison_finished()
         meta.told.skew.off = True
         await core.expiry.sweep_once()
         assert meta.records[A].live

@@ -28,7 +28,7 @@ async def test_what_is_answered_is_clean_and_the_rest_stays_dirty(tmp_path: Path
         await commit_both(core, 5)
         assert await core.flusher.flush_once() == 1
         assert [found in core.dirty for found in BOTH] == [False, True]
-        assert (core.dirty.waiting, core.dirty.aside, core.dirty.refused, len(core.dirty)) == (0, 1, 0, 1)
+        assert (core.dirty.pending, core.dirty.aside, core.dirty.refused, len(core.dirty)) == (0, 1, 0, 1)
         assert core.flusher.last_error == f"default/gone/s: UNAVAILABLE {WHY}"
 
 
@@ -92,7 +92,7 @@ async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: P
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         await core.recovery.mark_unflushed()
         assert GONE in core.dirty
-        core.flusher.tracks_all = True
+        core.flusher.comparison_finished()
         meta.gone.clear()
         await core.flusher.flush_all()
         assert core.store.flushed_seq == core.store.seq
@@ -133,11 +133,11 @@ async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Pat
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
         with pytest.raises(MetaUnavailableError, match=WHY):
-            await core.ownership.remove([Wanted(GONE_GROUP, [])])
+            await core.handover.remove([Wanted(GONE_GROUP, [])])
         assert core.store.get(GONE) == record(5)
-        assert await core.ownership.remove([Wanted(GroupKey("default", "up"), [])]) == 1
+        assert await core.handover.remove([Wanted(GroupKey("default", "up"), [])]) == 1
         meta.gone.clear()
-        assert await core.ownership.remove([Wanted(GONE_GROUP, [])]) == 1
+        assert await core.handover.remove([Wanted(GONE_GROUP, [])]) == 1
         assert meta.records[GONE] == record(5)
 
 

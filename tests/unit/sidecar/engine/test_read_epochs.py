@@ -45,7 +45,7 @@ def reset(meta: FakeMeta, offset: int, at_ms: int = 0) -> OffsetRecord:
 
 async def everything_flushed(core: Core, meta: FakeMeta) -> OffsetRecord | None:
     """Flush until nothing is dirty; both sides then hold the same."""
-    while core.dirty.waiting:
+    while core.dirty.pending:
         await core.flusher.flush_once()
     assert core.store.get(A) == meta.records.get(A)
     return core.store.get(A)

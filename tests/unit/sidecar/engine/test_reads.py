@@ -64,7 +64,7 @@ def loader_of(core: Core) -> GroupLoader:
 async def recovered(core: Core) -> Core:
     """A core whose recovery is done."""
     await core.recovery.run()
-    core.reader.recovered = True
+    core.reader.recovery_finished()
     return core
 
 
@@ -265,7 +265,7 @@ async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None
         load = asyncio.create_task(loader_of(core).load(GROUP))
         await eventually(lambda: len(meta.asked) == 1)
         await commit(core, 8, "a")
-        assert await core.ownership.remove([Wanted(GROUP, ["a"])]) == 1
+        assert await core.handover.remove([Wanted(GROUP, ["a"])]) == 1
         meta.gate.set()
         await load
         assert len(meta.asked) == 2
@@ -310,13 +310,13 @@ async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) ->
         for _ in range(2):
             await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
             await commit(core, 1, "new")
-            assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
+            assert await core.handover.remove([Wanted(GROUP, ["new"])]) == 1
             meta.records[key("new")] = record(9, 7)
             await commit(core, 1, "new")
             assert core.store.get(key("new")) == record(9, 7)
 
 
-async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
+async def test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
     """The same, where it was committed among the columns of a group that had been loaded since (1)."""
     meta = AskedMeta(of_large())
     async with core_over(tmp_path, meta) as core:
@@ -324,7 +324,7 @@ async def test_a_key_that_went_the_short_way_and_was_removed_is_not_taken_for_ab
         await loader_of(core).load(GROUP)
         await send(core, Commit((), CommitMode.INCREASE_ONLY, columns=[Columns(GROUP, ["new"], [1], [], 1)]))
         assert core.store.get(key("new")) == record(1, committed_at_ms=1)
-        assert await core.ownership.remove([Wanted(GROUP, ["new"])]) == 1
+        assert await core.handover.remove([Wanted(GROUP, ["new"])]) == 1
         meta.records[key("new")] = record(9, 7)
         await commit(core, 1, "new")
         assert core.store.get(key("new")) == record(9, 7)
@@ -392,7 +392,7 @@ async def test_a_removal_between_two_pages_lets_the_group_be_loaded_again(tmp_pa
             meta.gate = asyncio.Event()
             load = asyncio.create_task(loader_of(core).load_patiently(Wanted(GROUP, ())))
             await eventually(lambda: len(meta.asked) == 1)
-            await core.ownership.remove([wanted])
+            await core.handover.remove([wanted])
             meta.gate.set()
             await load
             assert len(meta.asked) == calls

@@ -43,7 +43,7 @@ def left_behind(directory: Path, records: Records, flushed: int = 0) -> None:
     """The store of a process that was killed with these records."""
     store = LocalStore.open(directory / "adapter", "interval")
     store.write(records)
-    store.flushed_seq = flushed
+    store.advance_flushed(flushed)
     store.write({})
     crash(store)
 
@@ -215,7 +215,7 @@ async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: 
         async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> Records:
             found = await super().get(keys, patient=patient)
             if keys:
-                await core.ownership.remove([Wanted(A.group_key, ["a"])])
+                await core.handover.remove([Wanted(A.group_key, ["a"])])
                 self.records[A] = record(20)
             return found
 

@@ -57,7 +57,7 @@ def flushed_while(tmp_path: Path, gone: set[str], groups_at: Callable[[int], Col
     async def main() -> None:
         clocks = Clocks(loop.time)
         async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), clocks) as core:
-            core.flusher.tracks_all = True
+            core.flusher.comparison_finished()
             core.tasks.start_soon(core.flusher.run)
             for turn in range(TURNS):
                 await send(core, commit_of({key("s", group): turn for group in groups_at(turn)}))
@@ -119,7 +119,7 @@ def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, s
         elif step == "take up":
             dirty.take_up()
         else:
-            expected = dirty.waiting
+            expected = dirty.pending
             sent = {OffsetKey(*of, name): one[1] for of, shards in dirty.take().items() for name, one in shards.items()}
             assert len(sent) == expected
             for found, value in sent.items():

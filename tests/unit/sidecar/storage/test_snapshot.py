@@ -46,7 +46,7 @@ def of(rows: list[tuple[bytes, bytes]], records: int) -> Snapshot:
 def test_a_snapshot_shows_what_was_written_before_it_and_nothing_from_behind_it(store: LocalStore) -> None:
     """Records that changed, vanished or appeared since are as they were; bookkeeping and members are no records."""
     store.write({A: record(1, metadata="m"), B: tombstone(2)}, {GroupKey("default", "g"): Member(3)})
-    store.flushed_seq = 1
+    store.advance_flushed(1)
     with store.snapshot() as taken:
         store.write({A: record(9), B: None, C: record(1)})
         assert (taken.records, taken.flushed_seq) == (2, 1)

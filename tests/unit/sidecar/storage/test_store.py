@@ -113,16 +113,16 @@ def test_the_flushed_watermark_rides_on_the_next_write(tmp_path: Path) -> None:
     """It may be late, never early: after a kill more is dirty than was, not less (3)."""
     store = opened(tmp_path)
     store.write({A: record(1)})
-    store.flushed_seq = 1
+    store.advance_flushed(1)
     crash(store)
     again = opened(tmp_path)
     assert again.flushed_seq == 0
-    again.flushed_seq = 1
+    again.advance_flushed(1)
     again.write({B: record(1)})
     crash(again)
     third = opened(tmp_path)
     assert (third.flushed_seq, third.seq) == (1, 2)
-    third.flushed_seq = 2
+    third.advance_flushed(2)
     third.close()
     last = opened(tmp_path)
     assert last.flushed_seq == 2

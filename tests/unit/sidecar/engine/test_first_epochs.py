@@ -1,4 +1,4 @@
-"""Epochs that a flush has brought are stored here as one by one they would be: `Begun` does what a `Reconcile` does."""
+"""Epochs that a flush has brought are stored here as one by one they would be: `FirstEpochs` does what a `Reconcile` does."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, Run, as_first
-from adapter.sidecar.engine.changes import Begun, Change, Forget, Reconcile
+from adapter.sidecar.engine.changes import Change, FirstEpochs, Forget, Reconcile
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.storage.store import LocalStore
@@ -65,7 +65,7 @@ class Side:
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=8), CHANGES, st.sampled_from([0, 0, 1]))
-def test_begun_does_what_a_reconcile_of_each_does(
+def test_first_epochs_do_what_a_reconcile_of_each_does(
     before: list[tuple[str, str, int, str]], changes: list[tuple[str, tuple[str, str, int, str]]], epoch: int
 ) -> None:
     """Whatever was committed, rewound, adopted or forgotten while the flush was under way (2, 3)."""
@@ -74,7 +74,7 @@ def test_begun_does_what_a_reconcile_of_each_does(
         for what, fields in changes:
             side.meanwhile(what, fields)
     together, single = sides
-    together.end(Begun(together.sent))
+    together.end(FirstEpochs(together.sent))
     single.end(
         *(
             Reconcile([(OffsetKey(*group, shard), as_first(OffsetRecord(*fields)))])
@@ -92,7 +92,7 @@ def test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent() -> None
     """It goes on in the epoch that is known now, and stays dirty (1, 3)."""
     side = Side([("a", "g", 1, ""), ("b", "g", 1, "")], 0)
     side.commit(("a", "g", 4, ""))
-    side.end(Begun(side.sent))
+    side.end(FirstEpochs(side.sent))
     assert side.store.get(key("a")) == record(4, 1, committed_at_ms=4)
     assert side.store.get(key("b")) == record(1, 1, committed_at_ms=1)
     assert side.dirty.keys() == {key("a")}
@@ -101,6 +101,6 @@ def test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent() -> None
 def test_what_is_begun_is_clean_and_its_write_is_not_sent_again() -> None:
     """The Meta Service holds exactly it (6)."""
     side = Side([("a", "g", 1, ""), ("b", "h", 1, "m")], 0)
-    side.end(Begun(side.sent))
+    side.end(FirstEpochs(side.sent))
     assert not side.dirty
     assert side.dirty.take() == {}

@@ -1,0 +1,185 @@
+"""The way of a commit request to its answer. Unary calls, commit streams and broadcasts all go through `Commits`.
+
+A request tries three steps in this order; each one takes what the one before it left:
+
+1. The fast path (`engine.fast_path`): one offset of a key that is in memory. The HTTP/2 server offers all requests that arrive in
+   one iteration of the event loop together (`Commits.offer`, `engine.group_commit`); other callers offer theirs alone.
+2. At once: parsed, decided and written without an await, because nothing has to be loaded, synced or sent to the Meta Service.
+3. Prepared (unknown groups are loaded), then finished (synced, or written through).
+
+A request is offered to the fast path at most once: who has offered it already says so.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from typing import NamedTuple
+
+from adapter.errors import AdapterError
+from adapter.rpc import offsets_pb
+from adapter.runtime.large_calls import LargeCalls
+from adapter.runtime.statuses import status_of
+from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, parse_in_slices, size_of
+from adapter.sidecar.api.replies import superseded_rows
+from adapter.sidecar.engine.changes import Standing
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_commit import GroupCommit
+from adapter.sidecar.metrics import AdapterMetrics
+
+SMALL = 100  # offsets and groups of a commit that is checked at once: a millisecond or two
+MAX_LARGE_BYTES = 32 * 2**20  # of large commits that wait to be checked
+OFFSET_BYTES = 400  # of memory that an offset of a waiting commit takes, beside its bytes in the request
+
+Rows = list[offsets_pb.Superseded]  # of a reply
+
+
+class CheckedCommit(NamedTuple):
+    """A commit whose request is valid. `started` is the `perf_counter` time when its check began."""
+
+    core: Core
+    parsed: ParsedCommit
+    started: float
+
+
+class PreparedCommit(NamedTuple):
+    """A checked commit whose groups are loaded, to be finished.
+
+    `memory` is about how many bytes it takes while it waits. `written_through` are the places, in the request, of the groups that
+    wait for the Meta Service.
+    """
+
+    checked: CheckedCommit
+    memory: int
+    written_through: list[int]
+
+    @property
+    def room(self) -> int:
+        """The bytes to take of `Router.room` while it is finished: 0 for a commit that does not wait for the Meta Service."""
+        return self.memory if self.written_through else 0
+
+
+class Commits:
+    """Makes commit requests durable, and counts those that are acknowledged or refused.
+
+    `core` gives the store, or raises NotReadyError while there is none to serve.
+    """
+
+    def __init__(self, core: Callable[[], Core], metrics: AdapterMetrics) -> None:
+        self._core = core
+        self._metrics = metrics
+        self._large = LargeCalls("bytes of large commits", at_once=1, max_waiting=MAX_LARGE_BYTES)
+        self._group_commit = GroupCommit(core, metrics, self.refused)
+        # Offers a run of requests to the fast path, together with all others of this iteration of the event loop.
+        self.offer = self._group_commit.add
+
+    async def commit(self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False) -> offsets_pb.CommitOffsetsReply:
+        """Make a request durable and return its reply; `offered` says that the fast path has left it already.
+
+        Raises OverloadedError when too many commits wait for the Meta Service, and what `begin` and `finish` raise.
+        """
+        begun = await self.begin(request, offered=offered)
+        if not isinstance(begun, PreparedCommit):
+            return offsets_pb.CommitOffsetsReply(superseded=begun)
+        with self._room_for(begun):
+            rows = await self.finish(begun)
+        return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=begun.written_through)
+
+    async def begin(
+        self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False, patient: bool = False
+    ) -> Rows | PreparedCommit:
+        """Commit a request for which nothing has to be awaited, as most are, and return its rows; else check and prepare it.
+
+        Nothing is awaited between the write and the return. Commits that are finished in the order in which they were prepared
+        apply in this order. Raises InvalidInputError, NotReadyError, FencedError, DiskFullError, StorageFailedError, and
+        OverloadedError for a large commit when too many wait, unless `patient`; then nothing of it is stored.
+        """
+        try:
+            if not offered and self._commit_fast(request):
+                return []
+            async with self._one_large(request, patient=patient):
+                checked = await self._check(request)
+                standing = checked.core.router.commit_at_once(checked.parsed.commit)
+                if standing is not None:
+                    return self._acknowledged(checked, standing)
+            await self.prepare(checked)
+        except AdapterError as error:
+            self.refused(error)
+            raise
+        through = checked.core.router.writes_through
+        places = [at for at, group in enumerate(checked.parsed.groups) if through(group)]
+        return PreparedCommit(checked, request.ByteSize() + OFFSET_BYTES * checked.parsed.commit.size, places)
+
+    def check(self, request: offsets_pb.CommitOffsetsRequest) -> CheckedCommit:
+        """Check a request in one go. Raises InvalidInputError or NotReadyError."""
+        started = time.perf_counter()
+        core = self._core()
+        return CheckedCommit(core, parse_commit(request, core.clocks.now_ms()), started)
+
+    async def prepare(self, checked: CheckedCommit) -> None:
+        """Load the groups of which the commit needs the epochs. A Meta Service that does not answer is not waited for."""
+        await checked.core.router.prepare(checked.parsed.commit)
+
+    async def finish(self, prepared: PreparedCommit) -> Rows:
+        """Make a prepared commit durable, and return the rows of its reply.
+
+        Raises DiskFullError, StorageFailedError, FencedError, NotReadyError, or MetaUnavailableError for what is written through.
+        Cancelled while it waits for a sync or for the Meta Service, it may be stored all the same: it was not acknowledged.
+        """
+        checked = prepared.checked
+        try:
+            return self._acknowledged(checked, await checked.core.router.commit(checked.parsed.commit))
+        except AdapterError as error:
+            self.refused(error)
+            raise
+
+    def refused(self, error: AdapterError) -> None:
+        """Count a commit request that is refused."""
+        self._metrics.commit_errors.labels(status_of(error).name).inc()
+
+    def _commit_fast(self, request: offsets_pb.CommitOffsetsRequest) -> bool:
+        """Commit a request by the fast path; False when the fast path leaves it."""
+        started = time.perf_counter()
+        core = self._core()
+        if not core.fast_path.commit([(request,)], core.clocks.now_ms())[0]:
+            return False
+        self._metrics.committed(1, 0, time.perf_counter() - started)
+        return True
+
+    async def _check(self, request: offsets_pb.CommitOffsetsRequest) -> CheckedCommit:
+        """Check a request; a large one in slices, with other work of the event loop between them."""
+        if len(request.groups) + sum(len(group.shards) for group in request.groups) <= SMALL:
+            return self.check(request)
+        started = time.perf_counter()
+        core = self._core()
+        parsed = await parse_in_slices(request.groups, request.mode, core.clocks.now_ms())
+        return CheckedCommit(core, parsed, started)
+
+    def _one_large(self, request: offsets_pb.CommitOffsetsRequest, *, patient: bool) -> AbstractAsyncContextManager[None]:
+        """Let large commits in one at a time, since each may hold the event loop for 0.1 s. Raises InvalidInputError."""
+        if size_of(request.groups) <= SMALL:
+            return nullcontext()
+        return self._large.one(request.ByteSize(), patient=patient)
+
+    @contextmanager
+    def _room_for(self, prepared: PreparedCommit) -> Iterator[None]:
+        """Hold room among the commits that wait for the Meta Service. Raises OverloadedError when there is none."""
+        room, size = prepared.checked.core.router.room, prepared.room
+        if size:
+            try:
+                room.take(size)
+            except AdapterError as error:
+                self.refused(error)
+                raise
+        try:
+            yield
+        finally:
+            room.give_back(size)
+
+    def _acknowledged(self, checked: CheckedCommit, standing: Sequence[Standing]) -> Rows:
+        """Note what came with a durable commit, count it, and return the rows of its reply."""
+        core, (commit, bounds, _), started = checked
+        rows = superseded_rows(commit, standing) if standing else []
+        if bounds:
+            core.bounds.note(bounds)
+        self._metrics.committed(commit.size, len(rows), time.perf_counter() - started)
+        return rows

@@ -1,0 +1,129 @@
+"""The gRPC service `offsets.v1.OffsetStore`, beside which consumers and brokers run: messages <-> model, errors -> statuses.
+
+Decides nothing about offsets: commits are made by `commits`, and reads, hand-overs and broadcasts by the engine.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import structlog
+
+from adapter.errors import AdapterError
+from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.runtime.http2.call import Take
+from adapter.runtime.statuses import Context, answering
+from adapter.sidecar.api.commit_stream import CommitStream
+from adapter.sidecar.api.commits import Commits
+from adapter.sidecar.api.replies import shard_offset
+from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast, parse_read_mode, parse_wanted
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.fast_path import MAX_REQUEST_BYTES
+from adapter.sidecar.metrics import AdapterMetrics
+
+log = structlog.get_logger(__name__)
+
+ENDED = "the adapter is stopping; send again what was not answered"
+
+
+class OffsetService(offsets_grpc.OffsetStoreServicer):
+    """`offsets.v1.OffsetStore`. `core` gives the store, or raises NotReadyError while there is none to serve.
+
+    `take` is for the HTTP/2 server: it offers the small requests of CommitOffsets to the group commit.
+    """
+
+    def __init__(self, core: Callable[[], Core], metrics: AdapterMetrics) -> None:
+        self._core = core
+        self._readers: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self.commits = Commits(core, metrics)
+        self.take = Take(self.commits.offer, self._commit_offered, MAX_REQUEST_BYTES)
+
+    @answering
+    async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
+        self, request: offsets_pb.CommitOffsetsRequest, context: Context
+    ) -> offsets_pb.CommitOffsetsReply:
+        return await self.commits.commit(request)
+
+    async def StreamCommits(  # noqa: D102
+        self, request_iterator: AsyncIterator[offsets_pb.StreamCommitsRequest], context: Context
+    ) -> AsyncIterator[offsets_pb.StreamCommitsReply]:
+        if self._stopping:
+            # A client whose stream was ended opens the next one at once; that would hold up the stop.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, ENDED)
+        stream = CommitStream(self.commits)
+        reader = asyncio.create_task(stream.read(request_iterator), name="stream.reader")
+        self._readers.add(reader)
+        try:
+            async for reply in stream.replies(reader):
+                yield reply
+        except Exception:
+            log.exception("rpc.failed", method="StreamCommits")
+            raise
+        finally:
+            self._readers.discard(reader)
+            reader.cancel()
+        if reader.cancelled():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, ENDED)
+        reader.result()
+
+    @answering
+    async def ReadOffsets(self, request: offsets_pb.ReadOffsetsRequest, context: Context) -> offsets_pb.ReadOffsetsReply:  # noqa: D102
+        core = self._core()
+        mode = parse_read_mode(request.mode)
+        wanted = await parse_wanted(request.groups)
+        await core.reader.ask(wanted, mode)
+
+        def row(key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
+            return shard_offset(key, record, dirty=key in core.dirty)
+
+        return offsets_pb.ReadOffsetsReply(
+            offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize, context)
+        )
+
+    @answering
+    async def PersistOffsets(  # noqa: D102
+        self, request: offsets_pb.PersistOffsetsRequest, context: Context
+    ) -> offsets_pb.PersistOffsetsReply:
+        core = self._core()
+        await core.handover.persist(await parse_wanted(request.groups))
+        return offsets_pb.PersistOffsetsReply()
+
+    @answering
+    async def RemoveOffsets(  # noqa: D102
+        self, request: offsets_pb.RemoveOffsetsRequest, context: Context
+    ) -> offsets_pb.RemoveOffsetsReply:
+        core = self._core()
+        removed = await core.handover.remove(await parse_wanted(request.groups))
+        return offsets_pb.RemoveOffsetsReply(removed=removed)
+
+    @answering
+    async def CommitBroadcast(  # noqa: D102
+        self, request: offsets_pb.CommitBroadcastRequest, context: Context
+    ) -> offsets_pb.CommitOffsetsReply:
+        try:
+            broadcasts = self._core().broadcasts
+            commit = parse_commit_broadcast(request)
+        except AdapterError as error:
+            self.commits.refused(error)
+            raise
+        return await broadcasts.commit(commit, request.group, self.commits.commit)
+
+    @answering
+    async def ReadBroadcast(  # noqa: D102
+        self, request: offsets_pb.ReadBroadcastRequest, context: Context
+    ) -> offsets_pb.ReadBroadcastReply:
+        broadcasts = self._core().broadcasts
+        return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(await parse_read_broadcast(request)))
+
+    def end_streams(self) -> None:
+        """Read nothing more from streams, open no new one; what was read is still answered (invariant 8)."""
+        self._stopping = True
+        for reader in self._readers:
+            reader.cancel()
+
+    @answering
+    async def _commit_offered(self, request: offsets_pb.CommitOffsetsRequest, context: Context) -> offsets_pb.CommitOffsetsReply:
+        """CommitOffsets for a request that the fast path has left."""
+        return await self.commits.commit(request, offered=True)
