@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from adapter.errors import ConfigError
 from adapter.runtime.addresses import is_loopback, split_address
 
-Front = Literal["lean", "grpcio"]
+GrpcServerKind = Literal["builtin", "grpcio"]
 
 FilePath = Annotated[Path, Strict(strict=False)]
 

@@ -23,7 +23,7 @@ RETRY_AFTER_S = 0.5  # a large call takes some tenths of a second
 
 @runtime_checkable
 class HasPeer(Protocol):
-    """A call of the lean front, which knows what its peer has not read. grpcio's does not."""
+    """A call of the built-in server, which knows what its peer has not read. grpcio's does not."""
 
     @property
     def is_read(self) -> bool:

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServ
 from adapter.errors import ConfigError, ListenError
 from adapter.runtime import descriptors
 from adapter.runtime.addresses import split_address
-from adapter.runtime.config import Front, ServerSection, ServerTls
+from adapter.runtime.config import GrpcServerKind, ServerSection, ServerTls
 from adapter.runtime.http2.call import Take
 from adapter.runtime.http2.server import BACKLOG, Http2Server
 from adapter.runtime.statuses import Context
@@ -108,46 +108,51 @@ async def listening(
     services: Sequence[str],
     add: Callable[[grpc.aio.Server], None],
     *,
-    front: Front = "grpcio",
+    grpc_server: GrpcServerKind = "grpcio",
     together: Mapping[str, Take] | None = None,
     options: Sequence[tuple[str, int]] = (),
     refused: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
-    The lean front serves what needs no TLS, and lets methods take their requests `together`. `refused` is called for each
-    connection that it refuses for want of files; grpcio's server refuses them without a word.
+    With `grpc_server` "builtin" the built-in HTTP/2 server serves the Unix socket, and TCP unless TLS is configured: grpcio serves
+    TLS in any case. `together` and `refused` concern the built-in server alone. `together` names the methods whose requests are
+    handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors are short;
+    grpcio's server closes such connections without a hook.
     """
-    health = _Health()
     unix_path = Path(section.unix_socket) if section.unix_socket else None
-    lean = Http2Server(refused) if front == "lean" else None
-    general = _general(section, options) if section.tls or not lean else None
-    servers: list[Server] = [server for server in (general, lean) if server]
+    tcp_kind: GrpcServerKind = "grpcio" if section.tls else grpc_server
+    kinds = {tcp_kind, grpc_server} if unix_path else {tcp_kind}
+    builtin = Http2Server(refused) if "builtin" in kinds else None
+    grpcio = _grpcio_server(section, options) if "grpcio" in kinds else None
+    servers: list[Server] = [server for server in (grpcio, builtin) if server]
+    health = _Health()
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
     for server in servers:
-        target = cast("grpc.aio.Server", server)  # as far as generated code is concerned
+        target = cast("grpc.aio.Server", server)  # the built-in server has the methods that generated code calls
         add_HealthServicer_to_server(health, target)
         add_ServerReflectionServicer_to_server(ReflectionServicer(names), target)
         add(target)
-    if lean:
-        lean.take_together(together or {})
+    if builtin:
+        builtin.take_together(together or {})
     made = GrpcServer(servers, health, services, [])
     await made.set_serving(serving=False)
     try:
-        if general and (section.tls or not lean):
-            made.addresses.append(_bind_tcp(general, section))
-        elif lean:
-            made.addresses.append(await _serve_tcp(lean, section))
+        if grpcio and tcp_kind == "grpcio":
+            made.addresses.append(_bind_tcp(grpcio, section))
+        elif builtin:
+            made.addresses.append(await _serve_tcp(builtin, section))
         if unix_path:
             with _made_unix(unix_path):
-                if lean:
-                    await _serve_unix(lean, unix_path)
-                elif general:
-                    general.add_insecure_port(f"unix:{unix_path}")
+                if builtin:
+                    await _serve_unix(builtin, unix_path)
+                elif grpcio:
+                    grpcio.add_insecure_port(f"unix:{unix_path}")
             made.addresses.append(f"unix:{unix_path}")
-        if general:
-            await general.start()
-        log.info("server.listening", addresses=made.addresses, tls=section.tls is not None, front=front)
+        if grpcio:
+            await grpcio.start()
+        served_by = [tcp_kind, grpc_server][: len(made.addresses)]
+        log.info("server.listening", addresses=made.addresses, grpc_servers=served_by, tls=section.tls is not None)
         yield made
     finally:
         # Also when this is cancelled: a handler would go on over a store that is being closed, and gRPC's threads would write the
@@ -158,7 +163,7 @@ async def listening(
             unix_path.unlink(missing_ok=True)
 
 
-def _general(section: ServerSection, options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
+def _grpcio_server(section: ServerSection, options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
     return grpc.aio.server(options=[*OPTIONS, *options, (CONNECTIONS_MAX, _connections_of_each(section))])
 
 

@@ -14,10 +14,10 @@ import grpc
 import structlog
 
 from adapter.runtime import descriptors
+from adapter.runtime.http2.admission import PROVEN, Newcomers, is_closed
 from adapter.runtime.http2.call import Call, Method, Take
 from adapter.runtime.http2.connection import Connection
 from adapter.runtime.http2.frames import Code
-from adapter.runtime.http2.newcomers import PROVEN, Newcomers, is_closed
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 
 log = structlog.get_logger(__name__)

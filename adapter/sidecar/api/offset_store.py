@@ -287,7 +287,7 @@ class _Stream:
 
     async def read(self, requests: AsyncIterator[Request]) -> None:
         """Start a commit per request, as many at once as there is room for. A reply that is not taken keeps its room."""
-        arrived: Callable[[int], list[Request]] | None = getattr(requests, "arrived", None)  # the lean front's
+        arrived: Callable[[int], list[Request]] | None = getattr(requests, "arrived", None)  # the built-in server's
         async for request in requests:
             run = [request, *arrived(MAX_PIPELINED - self._unanswered - 1)] if arrived else [request]
             while run:

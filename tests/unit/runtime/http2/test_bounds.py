@@ -21,9 +21,9 @@ from adapter.runtime.http2.connection import MESSAGE_MAX, STREAMS_MAX
 from adapter.runtime.http2.control import NOISE_EARNED, NOISE_FIRST, NOISE_MAX, NOISE_PER_S
 from adapter.runtime.http2.credit import LENT_MAX
 from adapter.runtime.http2.frames import Code
-from tests.front_client import block, request
-from tests.fuzz.front import held
-from tests.unit.fronts import BLOCK, Server, data, head, message
+from tests.fuzz.http2 import held
+from tests.http2_client import block, request
+from tests.unit.runtime.http2.connections import BLOCK, Server, data, head, message
 
 PING = PingFrame().serialize()
 UNKNOWN = b"\0\0\0\x63\0\0\0\0\0"

@@ -16,9 +16,9 @@ from adapter.runtime.http2.connection import Connection
 from adapter.runtime.http2.credit import LENT_MAX
 from adapter.runtime.http2.frames import Code
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Stream
-from tests.front_client import Client, message
+from tests.http2_client import Client, message
 
-EXAMPLES = int(os.environ.get("FRONT_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("HTTP2_EXAMPLES", "25"))
 SIZES = (0, 0, 1, 5, 100, 1_000, 16_379, 16_380, 60_000, 65_530, 65_536, 200_000)
 LARGE = 1_500_000
 CALLS_MAX = 40
@@ -264,5 +264,5 @@ class Play:
 @given(seed=st.integers(0, 2**32), steps=st.sampled_from((20, 100, 400)))
 @settings(max_examples=EXAMPLES, phases=(Phase.reuse, Phase.generate))  # a smaller seed is no simpler run
 def test_whatever_an_honest_client_does_each_call_gets_what_is_its(seed: int, steps: int) -> None:
-    """FRONT_EXAMPLES=1000 for more."""
+    """HTTP2_EXAMPLES=1000 for more."""
     Play(seed).run(steps)

@@ -9,7 +9,7 @@ from hyperframe.frame import HeadersFrame, RstStreamFrame, WindowUpdateFrame
 from adapter.runtime.http2.connection import MESSAGE_MAX
 from adapter.runtime.http2.credit import LENT_MAX
 from adapter.runtime.http2.frames import Code
-from tests.unit.fronts import Server, Told, data, message
+from tests.unit.runtime.http2.connections import Server, Told, data, message
 
 WINDOW = 65_535
 MIB = 2**20

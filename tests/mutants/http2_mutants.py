@@ -1,4 +1,4 @@
-"""Mutants of the lean front's way of a commit: from a read of a connection to its answers."""
+"""Mutants of the built-in server's way of a commit: from a read of a connection to its answers."""
 
 from tests.mutants.mutant import Mutant
 
@@ -6,7 +6,7 @@ RUNS = "unit/sidecar/engine/test_fast_path_runs.py"
 TURN = "unit/sidecar/engine/test_group_commit.py"
 ANSWERS = "unit/sidecar/engine/test_group_commit_answers.py"
 
-FRONT_MUTANTS = (
+HTTP2_MUTANTS = (
     Mutant(
         "turn-is-acknowledged-before-its-write",
         "sidecar/storage/store.py",

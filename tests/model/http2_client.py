@@ -1,4 +1,4 @@
-"""The lean front of a model's process, without sockets: bytes go through memory, and the h2 library speaks for the client.
+"""The built-in server of a model's process, without sockets: bytes go through memory, and the h2 library speaks for the client.
 
 Promises that what comes in one `send` is read in one go. Never waits: what is answered is told to whoever called.
 """

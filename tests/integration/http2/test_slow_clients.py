@@ -1,4 +1,4 @@
-"""Peers of the lean front that take their time: those that are gone or only hold on are dropped, and leave nothing behind."""
+"""Slow clients of the built-in server: those that are gone or silent are disconnected, and leave nothing in memory."""
 
 import asyncio
 import gc
@@ -20,7 +20,7 @@ from adapter.runtime.http2.server import Http2Server, Peer
 from adapter.runtime.http2.streams import Stream
 from adapter.testing.waiting import eventually
 from tests.durability.proxy import Proxy
-from tests.front_attacks import (
+from tests.http2_attacks import (
     ACK,
     DATA,
     END_STREAM,
@@ -36,7 +36,7 @@ from tests.front_attacks import (
     empty_settings,
     frame,
 )
-from tests.front_client import PREFACE, message
+from tests.http2_client import PREFACE, message
 from tests.integration.helpers import PATIENCE_S
 
 NEVER_S = 1_000.0
@@ -92,7 +92,7 @@ async def listening() -> AsyncIterator[Server]:
 
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]:
-    """Sets times of the front, in seconds; those that are not named never come."""
+    """Sets times of the built-in server, in seconds; those that are not named never come."""
 
     def set_times(values: dict[str, float]) -> None:
         never = dict.fromkeys(("GREET_S", "QUIET_S", "ANSWER_S"), NEVER_S)
