@@ -115,8 +115,8 @@ async def listening(
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
-    With `grpc_server` "builtin" the built-in HTTP/2 server serves the Unix socket, and TCP unless TLS is configured: grpcio serves
-    TLS in any case. `together` and `refused` concern the built-in server alone. `together` names the methods whose requests are
+    With `grpc_server` "builtin" the built-in server serves the Unix socket, and TCP unless TLS is configured: grpcio serves TLS
+    in any case. `together` and `refused` concern the built-in server alone. `together` names the methods whose requests are
     handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors are short;
     grpcio's server closes such connections without a hook.
     """

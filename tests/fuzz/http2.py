@@ -9,7 +9,7 @@ from hpack import Decoder
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame
 
 from adapter.runtime.http2.connection import MESSAGE_MAX, STREAMS_MAX, Connection
-from adapter.runtime.http2.credit import LENT_MAX
+from adapter.runtime.http2.credit import EXTRA_CREDIT_MAX
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, WRITABLE, Stream
 from tests.http2_client import frames_of, opening
 
@@ -48,7 +48,7 @@ class Watched:
     def weigh(self) -> None:
         """Check what is held."""
         assert len(self.connection.streams) <= STREAMS_MAX
-        most = FIXED_MAX + LENT_MAX + MESSAGE_MAX + OF_STREAM * len(self.connection.streams)
+        most = FIXED_MAX + EXTRA_CREDIT_MAX + MESSAGE_MAX + OF_STREAM * len(self.connection.streams)
         assert held(self.connection) <= most
 
     def _check(self, kind: int, number: int) -> None:
