@@ -12,7 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 
-from adapter.runtime.http2.server import Http2Server, Peer
+from adapter.runtime.http2.server import Http2Peer, Http2Server
 
 COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"
 STREAM = "/offsets.v1.OffsetStore/StreamCommits"
@@ -102,7 +102,7 @@ class Client:
         self._http.initiate_connection()
         self.open = True  # for new calls
         self.closed = False
-        self.peer = Peer(server, "unix:")
+        self.peer = Http2Peer(server, "unix:")
         self.wire = Wire(self)
         self.peer.connection_made(self.wire)
         self.send()

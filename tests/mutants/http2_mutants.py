@@ -98,7 +98,7 @@ HTTP2_MUTANTS = (
     Mutant(
         "answer-is-not-sent",
         "runtime/http2/call.py",
-        "            self._peer.flush_soon()  # mostly it is due already; it may have been before this\n",
+        "            self._peer.flush_soon()  # a write is usually scheduled already, but it may have run before this\n",
         "",
         "now and then a commit is stored and its consumer waits for ever",
         (f"{ANSWERS}::test_an_answer_is_sent_when_a_flush_was_due_before_it",),

@@ -16,7 +16,11 @@ from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame
 from adapter.runtime.http2 import server as http2_server
 from adapter.runtime.http2.call import Call, Requests
 from adapter.runtime.http2.connection import Connection
-from adapter.runtime.http2.server import Http2Server, Peer
+from adapter.runtime.http2.control import Control
+from adapter.runtime.http2.flood import FloodGuard
+from adapter.runtime.http2.receiving import Receiver
+from adapter.runtime.http2.sending import Sender
+from adapter.runtime.http2.server import Http2Peer, Http2Server
 from adapter.runtime.http2.streams import Stream
 from adapter.testing.waiting import eventually
 from tests.durability.proxy import Proxy
@@ -240,14 +244,14 @@ async def test_a_peer_that_sends_much_is_read_once_in_a_turn(times: Times, monke
     """Else it would be read until it has no more, and all others would wait."""
     times({})
     reads: list[tuple[bool, bool]] = []
-    receive = Peer.data_received
+    receive = Http2Peer.data_received
 
-    def recorded(self: Peer, data: bytes) -> None:
+    def recorded(self: Http2Peer, data: bytes) -> None:
         receive(self, data)
         assert self._transport is not None
         reads.append((len(data) >= http2_server.READ_MAX, self._transport.is_reading()))
 
-    monkeypatch.setattr(Peer, "data_received", recorded)
+    monkeypatch.setattr(Http2Peer, "data_received", recorded)
     async with listening() as server:
         with Attacker(server.address) as peer:
             await asyncio.to_thread(peer.send, frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1") * 100_000, Calls().whole(ECHO, b"x"))
@@ -314,7 +318,7 @@ ENDS: dict[str, Iterable[bytes]] = {
 async def test_nothing_of_a_connection_outlives_it(times: Times, said: Iterable[bytes]) -> None:
     """Not even until the next full garbage collection: in the process of an adapter there is none, see `process`."""
     times({})
-    kinds = (Peer, Connection, Stream, Call, Requests)
+    kinds = (Http2Peer, Connection, Sender, Receiver, Control, FloodGuard, Stream, Call, Requests)
     alive = SimpleNamespace(before=0)
 
     def count() -> int:
