@@ -278,7 +278,7 @@ class Call:
                 self._over()
 
     def _over(self) -> None:
-        """Release the call: what still arrives is ignored. Breaks reference cycles: they are not collected (`runtime.process`)."""
+        """Release the call. Breaks its reference cycles, which would not be collected (see `runtime.process`)."""
         self._stream.call = self._requests = self._task = None
         if self._deadline:
             self._deadline.cancel()
