@@ -155,8 +155,8 @@ async def listening(
         log.info("server.listening", addresses=made.addresses, grpc_servers=served_by, tls=section.tls is not None)
         yield made
     finally:
-        # Shielded: a cancelled task has to stop the servers, too. Else handlers would use a store that is being closed, and threads of
-        # gRPC would write the next call into the memory of an event loop that has ended.
+        # Shielded: a cancelled task has to stop the servers, too. Else handlers would use a store that is being closed, and gRPC
+        # would write the next call into the memory of an event loop that has ended.
         with anyio.CancelScope(shield=True):
             await made.stop(None)
         if unix_path and f"unix:{unix_path}" in made.addresses:
