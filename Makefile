@@ -76,7 +76,7 @@ mutants: $(STAMP) ## Plant bugs in copies of the code; each has to be caught (RU
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
 
-interop: $(STAMP) ## Others' software: RocketMQ's own classes on offset files; h2spec and gRPC clients in five languages on the fronts (Java, Node, Go, Cargo)
+interop: $(STAMP) ## Others' software: RocketMQ's own classes on offset files; h2spec and gRPC clients in five languages on both gRPC servers (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh
 	@sh tests/interop/install-java-node.sh
 	@sh tests/interop/install-go-rust.sh

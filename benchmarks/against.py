@@ -1,4 +1,4 @@
-"""The tree of this file against another checkout of the project, in one run and in turns: commits a second, CPU a commit, recovery.
+"""The tree of this file against another checkout of the project, in one run and in turns: commits a second, CPU, recovery.
 
     python -m benchmarks.against /path/of/the/other/checkout [ROUNDS]
 

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 from adapter.client.client import OffsetClient
 from adapter.rpc import offsets_pb
-from adapter.runtime.config import Front
+from adapter.runtime.config import GrpcServerKind
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
-from adapter.testing.sidecars import served_by
 from benchmarks import machine
 from benchmarks.load import Load
 from benchmarks.machine import cpu_s
@@ -115,13 +114,12 @@ class Stack:
 
 @contextlib.contextmanager
 def running_stack(
-    directory: Path, *, wal_sync: str = "interval", top: str = "", extra: str = "", front: Front | None = None
+    directory: Path, *, wal_sync: str = "interval", top: str = "", extra: str = "", grpc_server: GrpcServerKind | None = None
 ) -> Iterator[Stack]:
-    """Start both, killed at the end. `top` and `extra` are settings, before and behind the others. No `front`: the default."""
+    """Start both, killed at the end. `top` and `extra` are settings, before and behind the others."""
     meta = meta_process(directory)
     port = with_metrics(meta)
-    with served_by(front) if front else contextlib.nullcontext():
-        adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top, extra=extra)
+    adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top, extra=extra, grpc_server=grpc_server)
     with ended(adapter, meta):
         meta.start()
         adapter.start()

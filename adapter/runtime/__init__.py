@@ -1,1 +1,1 @@
-"""What any process here needs: settings, logs, clocks, retries, sockets, gRPC servers, RocksDB's options. Knows no offsets."""
+"""What every process needs: settings, logs, clocks, retries, sockets, gRPC servers, RocksDB's options. It knows no offsets."""

@@ -1,4 +1,4 @@
-"""Addresses as the settings and the command write them, and where the processes listen unless they are told otherwise."""
+"""Parsing of addresses in settings and options, and the default addresses of the processes."""
 
 import ipaddress
 
@@ -10,7 +10,7 @@ META_LISTEN = "127.0.0.1:9530"
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Split `host:port` or `[v6]:port`. Raises ValueError."""
+    """Split `host:port` or `[v6]:port` into host and port. Raises ValueError."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
         raise ValueError(f"{address!r} is not host:port with a port from 0 to {MAX_PORT}")

@@ -1,13 +1,13 @@
-"""How long to wait between attempts: exponential backoff with full jitter. Waits for nothing itself."""
+"""How long to wait between attempts: exponential backoff with full jitter. It only computes; callers wait."""
 
 from random import Random
 
-MAX_DOUBLINGS = 30  # of the first pause; beyond any limit
+MAX_DOUBLINGS = 30  # of the first pause: enough to exceed any limit
 
-jitter = Random()  # noqa: S311 - spreads attempts, keeps no secret; a test seeds it
+jitter = Random()  # noqa: S311 - spreads attempts, protects no secret; a test seeds it
 
 
 def pause_s(attempt: int, first_s: float, max_s: float) -> float:
-    """Seconds to wait after a failed attempt, the first one being 1."""
+    """Return the seconds to wait after failed attempt number `attempt`, counted from 1."""
     doublings = min(attempt - 1, MAX_DOUBLINGS)
     return jitter.uniform(first_s, min(first_s * 2**doublings, max(max_s, first_s)))

@@ -1,15 +1,15 @@
-"""Where the time comes from, so that a test can bring its own. Never goes by itself."""
+"""Clocks, as values that are passed in, so that tests can replace them."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# By how much (milliseconds) the clocks of an adapter and of the Meta Service may differ before one of them counts as wrong.
+# Milliseconds by which the clocks of an adapter and of the Meta Service may differ before one of them counts as wrong.
 CLOCK_LIMIT_MS = 30_000
 
 
 def wall_ms() -> int:
-    """Unix time in milliseconds."""
+    """Return Unix time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,6 +1,6 @@
-"""Group commit: what concurrent callers submit while one call is under way is taken together by the next.
+"""Coalescing: what concurrent callers submit while one call is under way is handled together by the next call.
 
-Nothing waits for a timer: a lone submission is taken at once. Used for fsyncs, write-through saves and group loads.
+There is no timer: a single submission is handled at once. Used for fsyncs, write-through saves and group loads.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class Coalescer(Generic[T, R]):
-    """Serializes calls of `perform`, which answers a list of items with as many results, or an error for an item alone.
+    """Serializes calls of `perform`, which returns one result, or one error, for each item of a list.
 
     An AdapterError raised by `perform` goes to every caller of that call. Any other exception ends `run`, and so the process.
     """
@@ -29,7 +29,7 @@ class Coalescer(Generic[T, R]):
         weight: Callable[[T], int] | None = None,
         max_weight: int = 0,
     ) -> None:
-        """A call takes at most `max_items`, and if they have a `weight` no more behind those that weigh `max_weight` together."""
+        """A call takes at most `max_items`; with `weight` it takes no more once the weights add up to `max_weight`."""
         self._perform = perform
         self._max_items = max_items
         self._weight = weight
@@ -51,7 +51,7 @@ class Coalescer(Generic[T, R]):
         return await future
 
     async def run(self) -> None:
-        """Serve submissions until cancelled. Whoever still waits then gets a NotReadyError."""
+        """Serve submissions until cancelled. Callers that still wait then get a NotReadyError."""
         try:
             while True:
                 await self._arrived.wait()

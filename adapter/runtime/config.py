@@ -1,6 +1,6 @@
-"""Frozen settings, read from TOML. A bad value is rejected by its name; nothing is corrected or guessed.
+"""Frozen settings, read from TOML. A bad value is an error that names the setting; nothing is corrected or guessed.
 
-The adapter's settings, and what both processes share. Every setting is explained in config/, with its unit and its default.
+Here are the sections that several processes share. The files in config/ explain every setting, with its unit and default.
 """
 
 import tomllib
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from adapter.errors import ConfigError
 from adapter.runtime.addresses import is_loopback, split_address
 
-Front = Literal["lean", "grpcio"]
+GrpcServerKind = Literal["builtin", "grpcio"]
 
 FilePath = Annotated[Path, Strict(strict=False)]
 
@@ -27,7 +27,7 @@ def _optional_address(value: str) -> str:
 
 
 def not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
-    """Some endpoints. Raises ValueError."""
+    """Check that there is at least one endpoint. Raises ValueError."""
     if not value:
         raise ValueError("is empty; at least one endpoint is needed")
     return value
@@ -52,7 +52,7 @@ class ServerTls(Section):
 
 
 class ClientTls(Section):
-    """How the Meta Service is verified, and what this side shows."""
+    """The CA that verifies the Meta Service, and this side's own certificate for mTLS."""
 
     ca: FilePath
     cert: FilePath | None = None
@@ -66,7 +66,7 @@ class ClientTls(Section):
 
 
 class ServerSection(Section):
-    """Where gRPC is served."""
+    """The addresses of a gRPC server."""
 
     listen: Address
     unix_socket: str = ""
@@ -85,7 +85,7 @@ class ServerSection(Section):
 
 
 class MetricsSection(Section):
-    """Where Prometheus scrapes over HTTP. Empty: nowhere."""
+    """The HTTP address of the metrics. Empty: none."""
 
     listen: OptionalAddress
     allow_beyond_loopback: bool = False
@@ -101,13 +101,13 @@ class MetricsSection(Section):
 
 
 class StopSection(Section):
-    """What SIGTERM waits for."""
+    """How long SIGTERM waits for calls in flight."""
 
     grace_ms: int = Field(default=5_000, ge=0, le=600_000)
 
 
 class LogSection(Section):
-    """What goes to standard error."""
+    """What is logged to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["console", "json"] = "console"

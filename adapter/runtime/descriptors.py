@@ -1,6 +1,6 @@
-"""File descriptors: what the store needs is kept for it, whoever connects. Without one for its next file it would fail.
+"""File descriptors: some are reserved for the store, which would fail without one for its next file.
 
-A process begins with the most that it may have. Connections get what the store and everything else leave of it.
+A process raises its limit to the most that it may have. Connections get what the store and everything else leave of it.
 """
 
 import os
@@ -11,14 +11,14 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-STORE_PART, STORE_MIN, STORE_MAX = 4, 32, 4_096  # of RocksDB's files: a quarter of all, within these bounds
+STORE_PART, STORE_MIN, STORE_MAX = 4, 32, 4_096  # files of RocksDB: a quarter of the limit, within these bounds
 STORE_SPARE = 32  # of them for logs, manifests and what is being written; the others are open tables
 OTHERS = 128  # metrics, channels, event loops, the journal, libraries
-FEW = 1_024  # below this a server is told to raise it
+FEW = 1_024  # below this limit a server logs a warning
 
 
 def raise_limit() -> None:
-    """Allow this process as many open files as it may have, once, at its start."""
+    """Raise the soft limit of open files to the hard limit; called once, at the start of a process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -29,38 +29,38 @@ def raise_limit() -> None:
 
 
 def limit() -> int:
-    """How many files may be open."""
+    """Return how many files this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft
 
 
 def store_files() -> int:
-    """How many of them are the store's."""
+    """Return how many of them are reserved for the store."""
     return min(max(limit() // STORE_PART, STORE_MIN), STORE_MAX)
 
 
 def store_tables() -> int:
-    """How many tables the store may keep open."""
+    """Return how many table files the store may keep open."""
     return max(store_files() - STORE_SPARE, STORE_MIN)
 
 
 def connections() -> int:
-    """How many connections may be open."""
+    """Return how many gRPC connections may be open."""
     return max(limit() - store_files() - OTHERS, 1)
 
 
 def is_reserved(descriptor: int) -> bool:
-    """True for a descriptor that no connection may have. The lowest free one is given first: all below it are in use."""
+    """True for a descriptor that no connection may use. The kernel gives the lowest free one: all below it are in use."""
     return descriptor >= _first_reserved()
 
 
 def open_files() -> int:
-    """How many are open now. Reads /proc: not for the path of a call."""
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - of names only
+    """Return how many files are open now. Reads /proc: too slow for each call."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - only names are needed
 
 
 def gauges() -> dict[str, tuple[str, float]]:
-    """For the metrics."""
+    """Return the values for the metrics: name -> (help, value)."""
     return {
         "open_files": ("Open file descriptors of this process.", float(open_files())),
         "open_files_limit": ("How many it may have.", float(limit())),

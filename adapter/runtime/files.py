@@ -1,4 +1,4 @@
-"""Whole files for the tools. A file that is written is there as a whole or not at all. `-` is standard input or output."""
+"""Files that the command reads and writes. A file is replaced as a whole or not at all. `-` is standard input or output."""
 
 import os
 import shutil
@@ -16,13 +16,13 @@ STDIO = "-"
 
 
 def name_of(path: str, standard: str) -> str:
-    """The file as a message names it; `standard` for `-`."""
+    """Return the name of a file for messages; `standard` for `-`."""
     return standard if path == STDIO else path
 
 
 @contextmanager
 def on_disk(path: str) -> Iterator[Path]:
-    """The file, or a copy of standard input that is gone at the end: one that can be read from any place. Raises OSError."""
+    """Yield a seekable file: `path`, or a temporary copy of standard input. Raises OSError."""
     if path != STDIO:
         yield Path(path)
         return
@@ -33,7 +33,7 @@ def on_disk(path: str) -> Iterator[Path]:
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file anew: beside it, synced, then renamed. Raises InvalidInputError; the file is then as it was."""
+    """Replace a file: write a new one beside it, sync it, rename it. Raises InvalidInputError; the file is unchanged then."""
     if path == STDIO:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -44,16 +44,16 @@ def write(path: str, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:
-    """Takes the place and the mode of `path` once it is whole and synced. Raises InvalidInputError; all is then as it was."""
+    """Yield a file that replaces `path`, with its mode, once it is synced. Raises InvalidInputError; `path` is unchanged then."""
     whole = Path(path).resolve()
     if whole.exists() and not whole.is_file():
         raise InvalidInputError(f"{path}: is neither a regular file nor a new one")
     fresh = whole.with_name(f".{whole.name}.{os.getpid()}")
     try:
-        file = fresh.open("wb")  # a process of the same pid may have been killed here: in a container they begin anew
+        file = fresh.open("wb")  # overwrites what a killed process of the same pid left: in a container pids repeat
         try:
             with file:
-                if whole.exists():  # whoever could read it still can
+                if whole.exists():  # the same users can read it
                     os.fchmod(file.fileno(), stat.S_IMODE(whole.stat().st_mode))
                 yield file
                 file.flush()
@@ -67,7 +67,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a rename in it durable. Raises OSError."""
+    """Sync a directory, which makes a rename in it durable. Raises OSError."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

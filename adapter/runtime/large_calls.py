@@ -1,7 +1,7 @@
-"""Large calls: those that do more than fits into one turn of the event loop, because their caller named, or stored, that much.
+"""Large calls: those that would block the event loop, because of how much their caller named or has stored.
 
-They work in slices with turns for others between them, a few at a time, in the order in which they came. What waits is bounded,
-and so is what one of them may read or answer: whoever needs more asks in several calls, each of which ends.
+They work in slices and yield to other tasks between them. A few run at a time, in the order of their arrival. The number that
+waits is bounded, and so is what one call may read or answer: a caller that needs more makes several calls.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from typing import Protocol, runtime_checkable
 from adapter.errors import OverloadedError
 from adapter.runtime.slices import others
 
-SLICE_ROWS = 250  # rows of the store that are read, or answered, in one turn: about a millisecond
+SLICE_ROWS = 250  # rows of the store that are read or answered between two yields: about a millisecond
 MAX_ROWS = 50_000  # of an answer
-MAX_BYTES = 4 * 2**20 - 65_536  # of an answer: what a gRPC client takes unless it is told otherwise, and some room
+MAX_BYTES = 4 * 2**20 - 65_536  # of an answer: the default limit of gRPC clients, less some room
 MAX_NAMED = 50_000  # groups and shards in a request
 MAX_CHANGES = 20_000  # shards of a reset, delete, clone or import
 RETRY_AFTER_S = 0.5  # a large call takes some tenths of a second
@@ -23,18 +23,18 @@ RETRY_AFTER_S = 0.5  # a large call takes some tenths of a second
 
 @runtime_checkable
 class HasPeer(Protocol):
-    """A call of the lean front, which knows what its peer has not read. grpcio's does not."""
+    """A call of the built-in server, which knows how much its client has not read. Calls of grpcio do not."""
 
     @property
     def is_read(self) -> bool:
-        """False while the peer leaves too much unread."""
+        """False while too many answers wait for the client to read them."""
 
     async def until_read(self) -> None:
-        """Wait until it does not."""
+        """Wait until `is_read`."""
 
 
 class LargeCalls:
-    """`at_once` calls at a time: their slices take a small part of each turn, and what they make a bounded part of the memory.
+    """Runs `at_once` calls at a time, which bounds their memory and how long they delay others.
 
     `max_waiting` bounds what waits, in calls or in whatever `units` their callers count.
     """
@@ -47,7 +47,7 @@ class LargeCalls:
 
     @asynccontextmanager
     async def one(self, units: int = 1, *, patient: bool = False, context: object = None) -> AsyncIterator[None]:
-        """Wait for one's turn, and have it inside; with the `context` of a call not before its peer reads what it has.
+        """Wait for a place among the running calls, and hold it inside. With a call's `context` also wait until its client reads.
 
         Raises OverloadedError when too much waits already, unless `patient`; nothing of the call was done then.
         """
@@ -68,14 +68,14 @@ class LargeCalls:
             self._room.release()
             await call.until_read()
         try:
-            await others()  # one never begins in the turn in which another one has ended
+            await others()  # a call never begins in the iteration of the event loop in which another one has ended
             yield
         finally:
             self._room.release()
 
 
 class Room:
-    """Bytes of memory for what waits for somebody else. Who comes while there is any room is let in, whatever its size."""
+    """A budget of memory, in bytes, for waiting work. While any of it is left, the next one is admitted, whatever its size."""
 
     def __init__(self, what: str, most: int) -> None:
         self._what = what
@@ -84,7 +84,7 @@ class Room:
         self._line: deque[asyncio.Future[None]] = deque()
 
     def take(self, size: int) -> None:
-        """Take it at once. Raises OverloadedError when there is none; nothing was done then."""
+        """Take `size` bytes at once. Raises OverloadedError when none are left, without a change."""
         if self._line or self._taken >= self._most:
             raise OverloadedError(
                 f"{self._taken:,} bytes of {self._what} wait already; nothing was done: come back in {RETRY_AFTER_S} s",
@@ -93,7 +93,7 @@ class Room:
         self._taken += size
 
     async def wait(self, size: int) -> None:
-        """Take it when there is some, in the order in which they came."""
+        """Take `size` bytes as soon as some are left, in the order of the callers."""
         if self._line or self._taken >= self._most:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._line.append(turn)
@@ -101,13 +101,13 @@ class Room:
                 await turn
             except asyncio.CancelledError:
                 if not turn.cancelled():
-                    self._next()  # it was this one's turn
+                    self._next()  # it was the next one in line
                 raise
         self._taken += size
         self._next()
 
     def give_back(self, size: int) -> None:
-        """It is over."""
+        """Give back what was taken, which may admit the next one."""
         self._taken -= size
         self._next()
 
@@ -115,5 +115,5 @@ class Room:
         while self._line and self._taken < self._most:
             turn = self._line.popleft()
             if not turn.done():
-                turn.set_result(None)  # who is next takes its room when it runs, and wakes the one behind it
+                turn.set_result(None)  # it takes its bytes when it runs, and then wakes the next one
                 return

@@ -1,4 +1,4 @@
-"""A gRPC server as both processes run it: addresses, TLS, health per service, reflection."""
+"""The gRPC server of a process: addresses, TLS, health per service, reflection, and which server serves which address."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServ
 from adapter.errors import ConfigError, ListenError
 from adapter.runtime import descriptors
 from adapter.runtime.addresses import split_address
-from adapter.runtime.config import Front, ServerSection, ServerTls
+from adapter.runtime.config import GrpcServerKind, ServerSection, ServerTls
 from adapter.runtime.http2.call import Take
 from adapter.runtime.http2.server import BACKLOG, Http2Server
 from adapter.runtime.statuses import Context
@@ -40,24 +40,24 @@ SERVICE_NAME_MAX = 255
 UNIX_PATH_MAX = 107  # bytes; sun_path on Linux
 
 OPTIONS = (
-    # Two processes on one port would each get half of the calls.
+    # With it two processes could listen on one port, and each would get half of the calls.
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    # 0: however many. Clients measure a connection by pings, ever faster, while they receive. Where that goes on after the last
-    # byte was sent, on a busy machine, three of them would end the connection with "Too many pings".
+    # 0: no limit. Clients send pings to measure a connection while they receive. On a busy machine some of these arrive after the
+    # last byte was sent; three of them would end the connection with "Too many pings".
     ("grpc.http2.max_ping_strikes", 0),
-    # What a stream may send before it is read. By gRPC's own estimate of the bandwidth that grew to hundreds of MiB on a busy
-    # machine, for requests that nobody takes while they wait for the Meta Service.
+    # The receive window of a stream. gRPC's own estimate let it grow to hundreds of MiB on a busy machine, for requests that wait
+    # for the Meta Service.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2**20),
 )
 
 
-CONNECTIONS_MAX = "grpc.max_allowed_incoming_connections"  # beyond, one is closed as soon as it is there
+CONNECTIONS_MAX = "grpc.max_allowed_incoming_connections"  # a connection beyond it is closed at once
 
 
 class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
-    """Health whose watchers can be ended: they would hold up a stop for the whole grace time."""
+    """A health service whose Watch calls can be ended: they would delay a stop for the whole grace time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,25 +65,25 @@ class _Health(HealthServicer):  # type: ignore[misc]  # the package has no types
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         if len(request.service) > SERVICE_NAME_MAX:
-            # It would be held for as long as somebody watches.
+            # The name is kept for as long as the call lasts.
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"service: is over {SERVICE_NAME_MAX} characters long")
         watching = asyncio.create_task(super().Watch(request, context), name="health.watch")
         self._watching.add(watching)
         try:
-            # Not `await watching`: that one was ended is no error of this call.
+            # Not `await watching`: ending it must not raise here.
             await asyncio.wait([watching])
         finally:
             self._watching.discard(watching)
             watching.cancel()
 
     def end_watches(self) -> None:
-        """Let every Watch end, with what it was told last."""
+        """End every Watch call. The last status that it sent stays valid."""
         for watching in self._watching:
             watching.cancel()
 
 
 class GrpcServer:
-    """What listens, with the health of its services."""
+    """The servers of a process, with the health of its services."""
 
     def __init__(self, servers: Sequence[Server], health: _Health, services: Sequence[str], addresses: list[str]) -> None:
         self._servers = servers
@@ -97,7 +97,7 @@ class GrpcServer:
             await self._health.set(service, SERVING if serving else NOT_SERVING)
 
     async def stop(self, grace_s: float | None) -> None:
-        """Refuse new calls at once; give those in flight `grace_s` seconds. Watchers of the health are not waited for."""
+        """Refuse new calls at once; give those in flight `grace_s` seconds. Watch calls of the health service end at once."""
         self._health.end_watches()
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
 
@@ -108,62 +108,67 @@ async def listening(
     services: Sequence[str],
     add: Callable[[grpc.aio.Server], None],
     *,
-    front: Front = "grpcio",
+    grpc_server: GrpcServerKind = "grpcio",
     together: Mapping[str, Take] | None = None,
     options: Sequence[tuple[str, int]] = (),
     refused: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
-    The lean front serves what needs no TLS, and lets methods take their requests `together`. `refused` is called for each
-    connection that it refuses for want of files; grpcio's server refuses them without a word.
+    With `grpc_server` "builtin" the built-in server serves the Unix socket, and TCP unless TLS is configured: grpcio serves TLS
+    in any case. `together` and `refused` concern the built-in server alone. `together` names the methods whose requests are
+    handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors are short;
+    grpcio's server closes such connections without a hook.
     """
-    health = _Health()
     unix_path = Path(section.unix_socket) if section.unix_socket else None
-    lean = Http2Server(refused) if front == "lean" else None
-    general = _general(section, options) if section.tls or not lean else None
-    servers: list[Server] = [server for server in (general, lean) if server]
+    tcp_kind: GrpcServerKind = "grpcio" if section.tls else grpc_server
+    kinds = {tcp_kind, grpc_server} if unix_path else {tcp_kind}
+    builtin = Http2Server(refused) if "builtin" in kinds else None
+    grpcio = _grpcio_server(section, options) if "grpcio" in kinds else None
+    servers: list[Server] = [server for server in (grpcio, builtin) if server]
+    health = _Health()
     names = (*services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, SERVICE_NAME)
     for server in servers:
-        target = cast("grpc.aio.Server", server)  # as far as generated code is concerned
+        target = cast("grpc.aio.Server", server)  # the built-in server has the methods that generated code calls
         add_HealthServicer_to_server(health, target)
         add_ServerReflectionServicer_to_server(ReflectionServicer(names), target)
         add(target)
-    if lean:
-        lean.take_together(together or {})
+    if builtin:
+        builtin.take_together(together or {})
     made = GrpcServer(servers, health, services, [])
     await made.set_serving(serving=False)
     try:
-        if general and (section.tls or not lean):
-            made.addresses.append(_bind_tcp(general, section))
-        elif lean:
-            made.addresses.append(await _serve_tcp(lean, section))
+        if grpcio and tcp_kind == "grpcio":
+            made.addresses.append(_bind_tcp(grpcio, section))
+        elif builtin:
+            made.addresses.append(await _serve_tcp(builtin, section))
         if unix_path:
             with _made_unix(unix_path):
-                if lean:
-                    await _serve_unix(lean, unix_path)
-                elif general:
-                    general.add_insecure_port(f"unix:{unix_path}")
+                if builtin:
+                    await _serve_unix(builtin, unix_path)
+                elif grpcio:
+                    grpcio.add_insecure_port(f"unix:{unix_path}")
             made.addresses.append(f"unix:{unix_path}")
-        if general:
-            await general.start()
-        log.info("server.listening", addresses=made.addresses, tls=section.tls is not None, front=front)
+        if grpcio:
+            await grpcio.start()
+        served_by = [tcp_kind, grpc_server][: len(made.addresses)]
+        log.info("server.listening", addresses=made.addresses, grpc_servers=served_by, tls=section.tls is not None)
         yield made
     finally:
-        # Also when this is cancelled: a handler would go on over a store that is being closed, and gRPC's threads would write the
-        # next call into memory that has gone with the event loop.
+        # Shielded: a cancelled task has to stop the servers, too. Else handlers would use a store that is being closed, and gRPC
+        # would write the next call into the memory of an event loop that has ended.
         with anyio.CancelScope(shield=True):
             await made.stop(None)
         if unix_path and f"unix:{unix_path}" in made.addresses:
             unix_path.unlink(missing_ok=True)
 
 
-def _general(section: ServerSection, options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
+def _grpcio_server(section: ServerSection, options: Sequence[tuple[str, int]]) -> grpc.aio.Server:
     return grpc.aio.server(options=[*OPTIONS, *options, (CONNECTIONS_MAX, _connections_of_each(section))])
 
 
 def _connections_of_each(section: ServerSection) -> int:
-    """How many connections each address of grpcio's server may have: it counts them by address."""
+    """Return how many connections each address of grpcio's server may have: it counts them for each address."""
     with suppress(OSError):
         found = socket.getaddrinfo(split_address(section.listen)[0], None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         return max(descriptors.connections() // (len(found) + bool(section.unix_socket)), 1)
@@ -171,7 +176,7 @@ def _connections_of_each(section: ServerSection) -> int:
 
 
 async def _serve_tcp(server: Http2Server, section: ServerSection) -> str:
-    """Listen on all addresses that the name has; returns the one that was asked for, with its port."""
+    """Listen on all addresses of the host name; return `listen` with the actual port."""
     host, port = split_address(section.listen)
     try:
         for family, _, _, _, (address, *_) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
@@ -201,7 +206,7 @@ def _cannot_listen(section: ServerSection) -> ListenError:
 
 @contextmanager
 def _made_unix(path: Path) -> Iterator[None]:
-    """A socket is bound at `path` inside: for its owner only, and where nobody else is."""
+    """Prepare `path` for a Unix socket that is bound inside: open to its owner only. Raises ListenError if it is in use."""
     where = f"server.unix_socket = {str(path)!r}"
     if len(os.fsencode(path)) > UNIX_PATH_MAX:
         raise ListenError(f"{where}: is over {UNIX_PATH_MAX} bytes long; choose a shorter path")
@@ -235,7 +240,7 @@ async def _serve_unix(server: Http2Server, path: Path) -> None:
 
 
 def _remove_stale(path: Path) -> bool:
-    """Remove what a killed process left; False when somebody still answers."""
+    """Remove the socket of a killed process; return False if a process still accepts connections on it."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
@@ -249,7 +254,7 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
     try:
         key, cert = tls.key.read_bytes(), tls.cert.read_bytes()
         client_ca = tls.client_ca.read_bytes() if tls.client_ca else None
-        # gRPC says nothing useful of a bad file: let the standard library look first.
+        # gRPC reports nothing useful about a bad file: let the standard library check the files first.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tls.cert, tls.key)
         if tls.client_ca:

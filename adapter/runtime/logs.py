@@ -29,7 +29,7 @@ def setup(section: LogSection) -> None:
 
 
 def audit() -> Any:  # noqa: ANN401 - as structlog.get_logger
-    """A logger that writes as all others do, but whatever `log.level` is."""
+    """Return a logger that writes at every level, whatever `log.level` says."""
     return structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET))
 
 
@@ -37,6 +37,6 @@ TEXT_MAX = 255
 
 
 def harmless(text: str, limit: int = TEXT_MAX) -> str:
-    """A text from outside for a log: nothing in it moves a cursor or begins a line, and it is not long."""
+    """Return a text from outside in a form that is safe to log: without control characters, and at most `limit` characters."""
     shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:limit])
     return shown if len(text) <= limit else f"{shown}..."

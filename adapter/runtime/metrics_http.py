@@ -1,7 +1,7 @@
-"""A small HTTP server for machines: `/metrics` for Prometheus, `/livez` and `/readyz` for who watches over the process.
+"""A small HTTP server: `/metrics` for Prometheus, `/livez` and `/readyz` for probes.
 
-It has a thread and an event loop of its own, so that a scrape holds up no call, and `/livez` can say that the other loop stands
-still. What it takes is bounded: connections, their time, the bytes of a request. Where one too many comes, the oldest one goes.
+It has its own thread and event loop, so that a scrape delays no call, and `/livez` can report that the main loop is blocked. Its
+connections, their time and the bytes of a request are bounded. A new connection beyond the limit closes the oldest one.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ log = structlog.get_logger(__name__)
 CONNECTIONS_MAX = 32
 REQUEST_MAX = 8_192  # bytes of a request's head
 REQUEST_S = 3.0  # from the connection to the last byte of the answer
-BEAT_S = 1.0  # between two signs of life of the event loop that does the work
-DEAD_S = 10.0  # without one
-CLOSING_TURNS = 5  # of the event loop, until what was accepted is taken, or what was aborted is closed
+BEAT_S = 1.0  # seconds between two heartbeats of the main event loop
+DEAD_S = 10.0  # seconds without a heartbeat after which the process counts as dead
+CLOSING_TURNS = 5  # iterations of the event loop in which accepted connections are taken, and aborted ones closed
 PLAIN = "text/plain; charset=utf-8"
 
 # Whether the process can serve, and a text for a person.
@@ -36,7 +36,7 @@ Ready = Callable[[], tuple[bool, str]]
 
 
 class Reply(NamedTuple):
-    """An answer."""
+    """An HTTP response."""
 
     status: HTTPStatus
     body: bytes
@@ -45,7 +45,7 @@ class Reply(NamedTuple):
 
 
 class Beat:
-    """Signs of life of an event loop."""
+    """The heartbeat of the event loop in which it is made."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -54,11 +54,11 @@ class Beat:
         self._go_on()
 
     def age_s(self) -> float:
-        """Seconds since the last one. Thread-safe."""
+        """Return the seconds since the last heartbeat. Thread-safe."""
         return time.monotonic() - self._last
 
     def stop(self) -> None:
-        """End them."""
+        """Stop the heartbeat."""
         if self._timer:
             self._timer.cancel()
 
@@ -68,7 +68,7 @@ class Beat:
 
 
 class Pages:
-    """What is served. Called in the server's thread."""
+    """The pages that are served. Called in the server's thread."""
 
     def __init__(self, registry: CollectorRegistry, ready: Ready, age_s: Callable[[], float]) -> None:
         self._registry = registry
@@ -76,7 +76,7 @@ class Pages:
         self._age_s = age_s
 
     def answer(self, head: bytes) -> Reply:
-        """To the head of a request."""
+        """Return the response to the head of a request."""
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
@@ -110,7 +110,7 @@ class Pages:
 
 
 class _Server:
-    """The connections."""
+    """Accepts connections and answers one request on each."""
 
     def __init__(self, pages: Pages) -> None:
         self._pages = pages
@@ -123,7 +123,7 @@ class _Server:
         await self._stop.wait()
         for listener in listeners:
             asyncio.get_running_loop().remove_reader(listener)
-        # Whoever was accepted just now is taken first: asyncio leaves its socket open when its server has been closed meanwhile.
+        # Let connections that were just accepted start first: asyncio would leave their sockets open once the server is closed.
         await _some_turns()
         for server in servers:
             server.close()
@@ -133,14 +133,14 @@ class _Server:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await _some_turns()  # what was aborted is closed
+        await _some_turns()  # until aborted connections are closed
 
     def stop(self) -> None:
         """End `serve`, in its event loop."""
         self._stop.set()
 
     def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A new connection; where one too many comes, the oldest goes."""
+        """Take a new connection; close the oldest ones beyond CONNECTIONS_MAX."""
         while len(self._open) >= CONNECTIONS_MAX:
             oldest = next(iter(self._open))
             del self._open[oldest]
@@ -169,9 +169,9 @@ class _Server:
 
 @contextmanager
 def serving(section: MetricsSection, registry: CollectorRegistry, ready: Ready) -> Iterator[None]:
-    """Serve meanwhile, unless the section says nowhere. Raises ListenError.
+    """Serve inside, unless `listen` is empty. Raises ListenError.
 
-    To be entered in the event loop that `/livez` is about.
+    Enter it in the event loop whose heartbeat `/livez` reports.
     """
     if not section.listen:
         yield
@@ -187,7 +187,7 @@ def serving(section: MetricsSection, registry: CollectorRegistry, ready: Ready) 
     finally:
         beat.stop()
         loop.call_soon_threadsafe(server.stop)
-        thread.join()  # nothing of it reads what is closed after this
+        thread.join()  # it must not read what the caller closes next
         loop.close()
 
 
@@ -196,7 +196,7 @@ def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> No
 
 
 def _listeners(section: MetricsSection) -> list[socket.socket]:
-    """One on each address that the name has."""
+    """Bind a socket on each address of the host name."""
     host, port = split_address(section.listen)
     made: list[socket.socket] = []
     try:

@@ -1,6 +1,6 @@
-"""What makes a coroutine a well-behaved process: signals, exit codes, and as many open files as it may have.
+"""Runs a coroutine as a process: signals, exit codes, the limit of open files, and the garbage collector.
 
-The first SIGTERM or SIGINT asks for an orderly stop, the second ends the process at once. SIGHUP is noted, and nothing else.
+The first SIGTERM or SIGINT asks for an orderly stop, the second ends the process at once. SIGHUP is logged and ignored.
 """
 
 import gc
@@ -43,7 +43,7 @@ def _ignored(number: int, _: object) -> None:
 
 
 def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
-    """Run `main` and return its exit code; an error that was raised on purpose is logged, not traced."""
+    """Run `main` and return its exit code. An AdapterError is logged without a traceback."""
 
     async def guarded() -> int:
         try:
@@ -54,10 +54,10 @@ def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
         return EXIT_FAILED
 
     descriptors.raise_limit()
-    # Its default is to end the process, without a drain: a terminal was closed, or somebody wants the settings to be read again.
+    # The default action of SIGHUP ends the process without a drain. It is sent when a terminal closes, or to reload settings.
     signal.signal(signal.SIGHUP, _ignored)
     # A full collection takes 50 ms and more once a flush of many keys has filled the memory with objects, and every commit waits
-    # for it. What is made here goes by its reference count; cycles are few, and may wait for the 10 millionth new object.
+    # for it. Almost all objects are freed by their reference counts; the few cycles may wait for the 10 millionth new object.
     gc.freeze()
     gc.set_threshold(1_000, 10, 1_000)
     return anyio.run(guarded, backend_options={"use_uvloop": True})

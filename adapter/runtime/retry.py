@@ -1,7 +1,6 @@
-"""The one retry policy: only errors of one kind, exponential backoff with full jitter, one event for each failure.
+"""The retry policy: errors of one type, exponential backoff with full jitter, one log event for each failure.
 
-Who says when to come back is not asked before.
-In the time of the event loop, so that a test can bring its own.
+A server that says when to retry is not called before that. Times are those of the event loop, so that tests can replace them.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class Attempts:
-    """Call it with what to do and its arguments. See `retrying`."""
+    """Call it with a function and its arguments to run that function until it succeeds. Made by `retrying`."""
 
     def __init__(self, what: str, first_s: float, max_s: float, limit_s: float | None, on: type[AdapterError]) -> None:
         self._what = what
@@ -31,9 +30,9 @@ class Attempts:
         self._on = on
 
     async def __call__(self, work: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Do it until it succeeds. Raises what it raises: the last error of the kind, any other one at once."""
+        """Call `work` until it succeeds. Raises its last error of the retried type after the limit, any other error at once."""
         began = anyio.current_time()
-        # tenacity's own stop and wait take their time from the wall, and their jitter from a generator that is not ours.
+        # tenacity's own stop and wait use the wall clock and a random generator that tests cannot seed.
         return await AsyncRetrying(
             sleep=anyio.sleep,
             retry=retry_if_exception_type(self._on),
@@ -57,8 +56,8 @@ class Attempts:
 def retrying(
     what: str, *, first_s: float, max_s: float, limit_s: float | None = None, on: type[AdapterError] = TransientError
 ) -> Attempts:
-    """Attempts of `what`: the pause grows from `first_s` to at most `max_s` seconds; after `limit_s` the last error is raised.
+    """Retry `what` on errors of type `on`. Pauses grow from `first_s` to `max_s` seconds; after `limit_s` the error is raised.
 
-    Without a limit it goes on for as long as the task lives: right only where each attempt takes the newest values.
+    Without a limit it retries until the task is cancelled: use that only where each attempt reads the newest values.
     """
     return Attempts(what, first_s, max_s, limit_s, on)

@@ -1,4 +1,4 @@
-"""What both stores share of RocksDB: options, opening with clear errors, and the table foreign error -> ours."""
+"""RocksDB for both stores: options, opening with clear errors, and the table from its errors to ours."""
 
 import errno
 import os
@@ -16,8 +16,8 @@ from adapter.runtime.files import sync_directory
 
 R = TypeVar("R")
 
-WRITE_BUFFER_BYTES = 16 * 2**20  # one memtable; also the order of what an open has to replay
-WRITE_BUFFERS = 6  # a write that has to wait for a memtable does so with the GIL held: give it room
+WRITE_BUFFER_BYTES = 16 * 2**20  # one memtable; an open has to replay about as much
+WRITE_BUFFERS = 6  # many, since a write that waits for a free memtable holds the GIL
 BLOCK_CACHE_BYTES = 64 * 2**20
 MAX_WAL_BYTES = 128 * 2**20
 CLOSE_TRIES, CLOSE_PAUSE_S = 1_000, 0.01
@@ -49,7 +49,7 @@ _TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
 
 
 def options(*, create: bool = True) -> Options:
-    """The options of both stores. The WAL is recovered up to the first damaged record; who needs more compares watermarks."""
+    """Return the options of both stores. The WAL is recovered up to the first damaged record; watermarks detect a loss."""
     made = Options(raw_mode=True)
     made.create_if_missing(create)
     made.create_missing_column_families(True)
@@ -84,7 +84,7 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
     if names and "CURRENT" not in names:
         raise StoreDamagedError(f"{path}: has files of a store, but its CURRENT file is missing. {advice}")
     opening = options(create=False)
-    # Else a family with few rows keeps the log for ever: a start would have to replay all of MAX_WAL_BYTES.
+    # Without it a family with few rows would keep old logs: a start would have to replay all of MAX_WAL_BYTES.
     opening.set_atomic_flush(len(families) > 1)
     try:
         return Rdict(str(path), options=opening, column_families={name: options() for name in families})
@@ -93,7 +93,7 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
 
 
 def unusable(error: OSError, path: Path) -> AdapterError:
-    """Our error for what the kernel said of the directory of a store."""
+    """Translate an OSError about the directory of a store, with what to do."""
     where = error.filename or path
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return DiskFullError(f"{where}: {error.strerror}")
@@ -102,7 +102,7 @@ def unusable(error: OSError, path: Path) -> AdapterError:
 
 
 def _explained(error: Exception, path: Path, advice: str) -> AdapterError:
-    """Our error for what opening the database at `path` raised, with what to do."""
+    """Translate what opening the database at `path` raised, with what to do."""
     found = translate(error)
     if isinstance(found, StoreLockedError):
         return StoreLockedError(f"{path}: another process has this store open; stop it, or give this one another path")
@@ -110,11 +110,11 @@ def _explained(error: Exception, path: Path, advice: str) -> AdapterError:
 
 
 def _create(path: Path, families: Sequence[str], fill: Callable[[Rdict], None]) -> None:
-    """Make a database beside `path`, and give it that name when it is complete and synced.
+    """Make a database beside `path`, and rename it to `path` when it is complete and synced.
 
-    So one whose making was cut short is never taken for one that lost files: the next start makes it anew.
+    So an interrupted creation is not mistaken for a database that lost files: the next start creates it again.
     """
-    if not os.access(path, os.W_OK | os.X_OK):  # a rename over it would not ask
+    if not os.access(path, os.W_OK | os.X_OK):  # a rename over it would succeed without these permissions
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     fresh = path.with_name(f"{path.name}.new")
     if fresh.exists():
@@ -129,7 +129,7 @@ def _create(path: Path, families: Sequence[str], fill: Callable[[Rdict], None]) 
 
 
 def new(path: Path, families: Sequence[str]) -> Rdict:
-    """A new database. Its families have the same numbers as in any other that was made with the same names."""
+    """Create a database. Its column families get the same numbers as in any other that is created with the same names."""
     db = Rdict(str(path), options=options())
     for name in families:
         if name != "default":
@@ -138,7 +138,7 @@ def new(path: Path, families: Sequence[str]) -> Rdict:
 
 
 def publish(complete: Path, path: Path) -> None:
-    """Give a directory the name `path`, which nothing or an empty directory has, with all that is in it. Raises OSError."""
+    """Sync a directory and rename it to `path`, which must be free or an empty directory. Raises OSError."""
     for file in complete.iterdir():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
@@ -148,7 +148,7 @@ def publish(complete: Path, path: Path) -> None:
 
 
 def translate(error: Exception) -> AdapterError:
-    """Our error for one of RocksDB's, which come as a bare Exception with a text."""
+    """Translate an error of RocksDB, which is a bare Exception with a text."""
     text = str(error)
     kind = next((kind for part, kind in _TABLE if part in text), StorageFailedError)
     return kind(text)
@@ -165,13 +165,13 @@ def guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - wha
 def close(db: Rdict) -> None:
     """Close a store, or one column family of it, and wait for the calls of other threads that use it. Blocks.
 
-    Raises what RocksDB says of the last flush; it is closed nevertheless.
+    Raises the error of the last flush; the store is closed nevertheless.
     """
     for _ in range(CLOSE_TRIES):
         try:
             guarded(db.close)
         except StorageFailedError as error:
-            if not isinstance(error.__cause__, RuntimeError) or "borrowed" not in str(error):  # rocksdict's word for in use
+            if not isinstance(error.__cause__, RuntimeError) or "borrowed" not in str(error):  # rocksdict's term for in use
                 raise
         else:
             return
@@ -180,9 +180,9 @@ def close(db: Rdict) -> None:
 
 
 def scan(db: Rdict, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values from `start` up to, not including, `end` (empty: to the last), in key order.
+    """Yield keys and values from `start` up to, not including, `end` (empty: to the last), in key order.
 
-    Raises StoreDamagedError at a block that cannot be read: rocksdict's own iterators end there in silence.
+    Raises StoreDamagedError at a block that cannot be read: rocksdict's own iterators stop there without an error.
     """
     read_options = ReadOptions()
     if end:

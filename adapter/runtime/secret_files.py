@@ -1,4 +1,4 @@
-"""Files that hold a secret: read only when nobody but their owner can, and never shown."""
+"""Files that hold a secret. They are accepted only if nobody but their owner has access; their content is never logged."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ TOKEN_MIN = 16  # characters: 64 bits even when it is written in hex
 
 
 def read_token(path: Path, name: str) -> str:
-    """The token in a file, which the setting or option `name` names. Raises ConfigError."""
+    """Read the token in a file; `name` is its setting or option, for errors. Raises ConfigError."""
     token = read_secret(path, name)
     if len(token) < TOKEN_MIN:
         raise ConfigError(f"{name}: {path}: holds {len(token)} characters, a token needs at least {TOKEN_MIN}")
@@ -18,7 +18,7 @@ def read_token(path: Path, name: str) -> str:
 
 
 def read_secret(path: Path, name: str) -> str:
-    """The line of printable ASCII in a file, maybe empty, which the setting or option `name` names. Raises ConfigError."""
+    """Read the line of printable ASCII in a file, which may be empty; `name` as in `read_token`. Raises ConfigError."""
     try:
         with path.open(encoding="ascii") as file:
             mode = os.fstat(file.fileno()).st_mode

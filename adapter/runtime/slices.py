@@ -1,11 +1,11 @@
-"""Turns of the event loop for others, within work on many items."""
+"""Yielding to other tasks of the event loop within work on many items."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
 import anyio.lowlevel
 
-SLICE = 200  # entries converted before others have their turns: well under a millisecond
+SLICE = 200  # entries converted between two yields: well under a millisecond
 
 TURNS = 8  # grpc.aio brings one call in each turn of the loop: with one turn a slice, calls would pile up
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def in_slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-    """Slices of a long batch, with a turn for other tasks between them, so that a big flush does not stall commits."""
+    """Yield slices of a long batch, and let other tasks run between them, so that a big flush does not delay commits."""
     for at in range(0, len(items), SLICE):
         if at:
             await others()
@@ -21,6 +21,6 @@ async def in_slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
 
 
 async def others() -> None:
-    """Let others have their turns, after a slice of something long."""
+    """Let other tasks run, after a slice of long work."""
     for _ in range(TURNS):
         await anyio.lowlevel.checkpoint()

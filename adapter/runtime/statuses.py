@@ -1,6 +1,6 @@
 """The one table error -> gRPC status, and the wrapper that applies it to a servicer's methods.
 
-An error that says when to come back says so in gRPC's own word for it, which is read here, too (gRFC A6).
+An error with a retry delay sends it in gRPC's own trailing metadata, which is parsed here, too (gRFC A6).
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,7 +25,7 @@ R = TypeVar("R")
 Context = grpc.aio.ServicerContext[Any, Any]
 
 PUSHBACK = "grpc-retry-pushback-ms"
-MAX_PUSHBACK_S = 60.0  # that is believed: a mistaken one must not stop anybody for good
+MAX_PUSHBACK_S = 60.0  # the longest that is obeyed: a wrong value must not stop a client for good
 
 TABLE: dict[type[AdapterError], grpc.StatusCode] = {
     errors.InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -47,12 +47,12 @@ TABLE: dict[type[AdapterError], grpc.StatusCode] = {
 
 
 def status_of(error: AdapterError) -> grpc.StatusCode:
-    """The status that a caller gets for an error."""
+    """Return the gRPC status for an error."""
     return next((code for kind, code in TABLE.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
 
 
 def trailing_of(error: AdapterError) -> tuple[tuple[str, str], ...]:
-    """The trailing metadata of a failed call: when to come back, where the error says it; of UNAVAILABLE, who did not answer."""
+    """Return the trailing metadata of a failed call: the retry delay, if there is one; for UNAVAILABLE, which side failed."""
     after_s = error.retry_after_s if isinstance(error, errors.TransientError) else 0.0
     pushback = ((PUSHBACK, str(ceil(after_s * 1000))),) if after_s > 0 else ()
     if status_of(error) is not grpc.StatusCode.UNAVAILABLE:
@@ -61,13 +61,13 @@ def trailing_of(error: AdapterError) -> tuple[tuple[str, str], ...]:
 
 
 def pushback_s(trailing: Iterable[tuple[str, str | bytes]] | None) -> float:
-    """In how many seconds to come back, by the trailing metadata of a failed call; 0 where it does not say."""
+    """Seconds that the server asked us to wait, by the trailing metadata of a failed call; 0 if it did not."""
     said = next((value for key, value in trailing or () if key == PUSHBACK), "")
     return min(int(said) / 1000, MAX_PUSHBACK_S) if isinstance(said, str) and said.isdecimal() else 0.0
 
 
 def answering(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q, Context], Awaitable[R]]:
-    """A unary method whose AdapterErrors become statuses."""
+    """Wrap a unary method so that its AdapterErrors become statuses."""
 
     @wraps(method)
     async def answer(self: S, request: Q, context: Context) -> R:

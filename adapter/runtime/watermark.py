@@ -1,7 +1,7 @@
-"""The newest acknowledged write, kept outside RocksDB's WAL.
+"""The number of the newest acknowledged write, kept outside RocksDB's WAL.
 
-A file of its own, overwritten in place after each WriteBatch and before its acknowledgement. If RocksDB opens with less
-than this says, acknowledged writes are missing. It survives a killed process as it is, a power cut as of the last `sync`.
+Its file is overwritten in place after each WriteBatch and before its acknowledgement. If RocksDB opens with an older write,
+acknowledged writes are missing. The file survives a killed process; after a power cut it is at least as new as the last `sync`.
 """
 
 import os
@@ -15,14 +15,14 @@ from adapter.runtime.files import sync_directory
 _MAGIC = b"OFFSETWM"
 _BODY = struct.Struct(">8sQ")
 _CRC = struct.Struct(">I")
-_SLOT = 32  # two slots, written in turn: a torn write leaves the other one
+_SLOT = 32  # bytes; two slots are written alternately: a torn write leaves the other one intact
 
 
 class Watermark:
     """An ever-growing number in a file. Not thread-safe, except `sync`.
 
-    `intact` is False where the file was missing, or held no number that is whole: then a new one stands beside its path until
-    `establish`. Beside a store that is not empty this means that nobody knows what was acknowledged.
+    `intact` is False if the file was missing, or neither slot was intact: then a new file is kept beside its path until
+    `establish`. With a store that is not empty this means that the newest acknowledged write is unknown.
     """
 
     def __init__(self, fd: int, slots: tuple[int, int], path: Path, *, intact: bool = True) -> None:
@@ -34,7 +34,7 @@ class Watermark:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the file, or begin a new one that says 0. Raises OSError."""
+        """Open the file, or create one with the value 0. Raises OSError."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -52,20 +52,20 @@ class Watermark:
     @classmethod
     def _fresh(cls, path: Path) -> Self:
         fd = os.open(_beside(path), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        # All blocks are taken now, so that a full disk cannot stop the overwrites later.
+        # All blocks are allocated now, so that a full disk cannot stop the overwrites later.
         os.pwrite(fd, _pack(0).ljust(_SLOT, b"\0") * 2, 0)
         os.fsync(fd)
         return cls(fd, (0, 0), path, intact=False)
 
     def establish(self) -> None:
-        """Put a new file in its place, durably, with what it says by now. Raises OSError."""
+        """Move a new file to its path, durably, with its current value. Raises OSError."""
         if not self._established:
             self._established = True
             _beside(self._path).rename(self._path)
             sync_directory(self._path.parent)
 
     def advance(self, value: int) -> None:
-        """Overwrite the older slot. Raises OSError."""
+        """Write `value` over the older slot. Raises OSError."""
         if not self._established:
             self.establish()
         os.pwrite(self._fd, _pack(value), self._slot * _SLOT)
@@ -73,7 +73,7 @@ class Watermark:
         self.value = value
 
     def is_in_place(self) -> bool:
-        """Whether the file that is open is still the one at its path. Thread-safe. Raises OSError."""
+        """True if the open file is still the one at its path. Thread-safe. Raises OSError."""
         ours = os.fstat(self._fd)
         try:
             there = self._path.stat()
@@ -100,7 +100,7 @@ def _pack(value: int) -> bytes:
 
 
 def _parse(slot: bytes) -> int:
-    """The number in a slot; -1 where none is whole."""
+    """Return the number in a slot; -1 if it is damaged."""
     if len(slot) < _BODY.size + _CRC.size:
         return -1
     magic, value = _BODY.unpack_from(slot)
@@ -112,7 +112,7 @@ _LOSS_FORM = struct.Struct(">QQ")
 
 
 class Loss(NamedTuple):
-    """Acknowledged writes that were missing: about how many, at least 1; when that was found (Unix ms), and by what."""
+    """Acknowledged writes that were missing: about how many, at least 1; when that was found (Unix ms); how it was found."""
 
     writes: int
     found_at_ms: int
@@ -120,10 +120,10 @@ class Loss(NamedTuple):
 
     @classmethod
     def decode(cls, value: bytes) -> "Loss":
-        """The stored form."""
+        """Parse the stored form."""
         writes, found_at_ms = _LOSS_FORM.unpack_from(value)
         return cls(writes, found_at_ms, value[_LOSS_FORM.size :].decode())
 
     def encode(self) -> bytes:
-        """The inverse of `decode`."""
+        """Return the stored form."""
         return _LOSS_FORM.pack(*self[:2]) + self.why.encode()

@@ -1,6 +1,6 @@
-"""Numbers in sentences."""
+"""Numbers with nouns, for messages."""
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 offset`, `2,000 offsets`: with a regular plural."""
+    """Return `1 offset` or `2,000 offsets`; the plural is regular."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

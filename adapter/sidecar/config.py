@@ -14,7 +14,7 @@ from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
 from adapter.runtime.config import (
     Address,
     FilePath,
-    Front,
+    GrpcServerKind,
     LogSection,
     MetricsSection,
     OptionalAddress,
@@ -33,7 +33,7 @@ class AdapterServerSection(ServerSection):
 
     listen: Address = ADAPTER_LISTEN
     unix_socket: str = ADAPTER_SOCKET
-    front: Front = "grpcio"
+    grpc_server: GrpcServerKind = "builtin"
 
 
 class AdapterMetricsSection(MetricsSection):

@@ -280,7 +280,7 @@ class Sidecar:
                 section,
                 SERVICES,
                 add,
-                front=section.front,
+                grpc_server=section.grpc_server,
                 together=together,
                 options=options,
                 refused=self._metrics.refused_connections.inc,

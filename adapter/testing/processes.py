@@ -16,7 +16,8 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adapter.testing.sidecars import _front
+from adapter.runtime.config import GrpcServerKind
+from adapter.testing.sidecars import server_setting
 from adapter.testing.waiting import READY_TIMEOUT_S
 
 
@@ -126,16 +127,23 @@ def meta_process(directory: Path, port: int | None = None, extra: str = "") -> S
 
 
 def adapter_process(
-    directory: Path, meta: str, *, wal_sync: str = "interval", top: str = "", extra: str = "", store: Path | None = None
+    directory: Path,
+    meta: str,
+    *,
+    wal_sync: str = "interval",
+    top: str = "",
+    extra: str = "",
+    store: Path | None = None,
+    grpc_server: GrpcServerKind | None = None,
 ) -> ServiceProcess:
     """An adapter over a store in `directory`. `top` goes before all sections, `extra` behind them."""
     port, socket_path = free_port(), directory / "a.sock"
-    front = "".join(f"{name} = '{value}'" for name, value in _front.items())
+    server = "".join(f"{name} = '{value}'" for name, value in server_setting(grpc_server).items())
     settings = f"""{top}
 [server]
 listen = '127.0.0.1:{port}'
 unix_socket = '{socket_path}'
-{front}
+{server}
 [metrics]
 listen = ''
 [store]

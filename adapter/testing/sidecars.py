@@ -1,38 +1,34 @@
 """Sidecars inside the process of a test."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 from adapter.client.broker_log import BrokerLog, NoBrokerLog
 from adapter.meta.client import MetaClient
-from adapter.runtime.config import Front, parse
+from adapter.runtime.config import GrpcServerKind, parse
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.process import Sidecar
 from adapter.testing.waiting import READY_TIMEOUT_S
 
-FRONTS: tuple[Front, ...] = get_args(Front)
+GRPC_SERVERS: tuple[GrpcServerKind, ...] = get_args(GrpcServerKind)
 
-_front: dict[str, str] = {}  # what `served_by` adds to [server]
+# What serves adapters that are configured without `grpc_server`; None: the settings' default. The fixture `grpc_server` sets it.
+default_grpc_server: GrpcServerKind | None = None
 
 
-@contextlib.contextmanager
-def served_by(front: Front) -> Iterator[None]:
-    """Adapters that are configured inside have this front; outside, that of the settings' default."""
-    _front["front"] = front
-    try:
-        yield
-    finally:
-        del _front["front"]
+def server_setting(grpc_server: GrpcServerKind | None = None) -> dict[str, str]:
+    """The setting of [server] that chooses the gRPC server; empty where the settings' default applies."""
+    chosen = grpc_server or default_grpc_server
+    return {"grpc_server": chosen} if chosen else {}
 
 
 def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: ANN401 - TOML values
     """A configuration for a test: everything in `directory`, also the socket; a free port, no metrics unless asked for."""
     values: dict[str, Any] = {"metrics": {"listen": ""}, **sections}
-    server = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **_front}
+    server = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **server_setting()}
     values["server"] = {**server, **sections.get("server", {})}
     values["store"] = {"path": str(directory / "adapter"), **sections.get("store", {})}
     return parse(values, AdapterConfig, source="test")

@@ -1,9 +1,9 @@
 #!/bin/sh
-# A CA, and certificates for both etcd clusters and the fronts; then the secrets that the manifests name.
+# Makes a CA, certificates for both etcd clusters and the Meta Service, and the secrets that the manifests name.
 #     sh deploy/kubernetes/certificates.sh DIRECTORY             # makes what is missing in DIRECTORY, and the secrets in the cluster
 #     APPLY=no sh deploy/kubernetes/certificates.sh DIRECTORY    # only the files
 # For a year (DAYS=365). To renew: delete the *.crt but not ca.crt, run it again, then `kubectl rollout restart` the fronts;
-# etcd reads its files anew by itself. Keep ca.key somewhere else. With cert-manager: a Certificate for each name below,
+# etcd reloads its files by itself. Keep ca.key in another place. With cert-manager: a Certificate for each name below,
 # with the same names, both usages (server auth and client auth), and the same secretName.
 set -eu
 

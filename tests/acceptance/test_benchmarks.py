@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks import front_load, front_redis
+from benchmarks import http2_load, http2_redis
 from benchmarks.during_flush import Spans, told_apart
-from benchmarks.front_rising import Rising
+from benchmarks.http2_rising import Rising
 from benchmarks.report import Bar, Result
 from benchmarks.scale import SHORT
 
@@ -29,7 +29,7 @@ BARS = {
     "client": 3,
     "batches": 3,
     "wal_sync": 3,
-    "front": 10,
+    "http2": 10,
     "during_flush": 1,
     "drain": 4,
     "worst_requests": 2,
@@ -38,8 +38,8 @@ BARS = {
     "offset_files": 9,
     "command": 2,
 }
-BY_H2LOAD = {"floor": 0, "client": 2, "front": 8}  # the bars that are left without it
-BY_REDIS = {"front": 4}  # the bars that need it
+BY_H2LOAD = {"floor": 0, "client": 2, "http2": 8}  # the bars that are left without it
+BY_REDIS = {"http2": 4}  # the bars that need it
 
 needs_h2load = pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed (nghttp2-client)")
 
@@ -96,7 +96,7 @@ def test_each_bar_is_printed_and_stored_with_its_verdict(ran: Ran, name: str, ba
     stored = ran.stored(name)["bars"]
     summary = (ran.directory / "summary.md").read_text()
     expected = bars if shutil.which("h2load") else BY_H2LOAD.get(name, bars)
-    assert len(stored) == expected - (BY_REDIS.get(name, 0) if front_redis.lacking() else 0)
+    assert len(stored) == expected - (BY_REDIS.get(name, 0) if http2_redis.lacking() else 0)
     for bar in stored:
         met = bar["value"] >= bar["limit"] if bar["least"] else bar["value"] <= bar["limit"]
         assert bar["verdict"] == ("met" if met else "MISSED")
@@ -130,18 +130,18 @@ def test_the_adapter_stands_beside_servers_that_do_nothing(ran: Ran) -> None:
         assert {"no-op, aio", "no-op, threads-4", "no-op, aio-uvloop, two processes", "adapter, wal_sync = interval"} <= set(rows)
 
 
-def test_the_lean_front_stands_beside_grpcio_servers_that_write(ran: Ran) -> None:
+def test_the_builtin_server_stands_beside_grpcio_servers_that_write(ran: Ran) -> None:
     """In each shape of calls, over TCP and over a Unix socket."""
-    tables = [table for table in ran.stored("front")["tables"] if table["title"].startswith("Lone commits, ")]
+    tables = [table for table in ran.stored("http2")["tables"] if table["title"].startswith("Lone commits, ")]
     assert len(tables) == 4
     for table in tables:
-        assert {"adapter, lean", "adapter, grpcio", "aio-uvloop, writes"} == {row[0] for row in table["rows"]}
+        assert {"adapter, builtin", "adapter, grpcio", "aio-uvloop, writes"} == {row[0] for row in table["rows"]}
         assert all(rate > 0 for _, rate, *_ in table["rows"])
 
 
 def test_what_is_left_of_a_commit_is_told_by_stage(ran: Ran) -> None:
     """All stages and the rest are what the server's process took."""
-    stages = ran.rows("front", -1)
+    stages = ran.rows("http2", -1)
     parts = [us for name, (us, _) in stages.items() if not name.startswith(("of these", "all"))]
     assert sum(parts) == pytest.approx(stages["all, by the server's process"][0])
 
@@ -149,26 +149,26 @@ def test_what_is_left_of_a_commit_is_told_by_stage(ran: Ran) -> None:
 async def test_without_redis_a_table_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it would have measured is not left out in silence."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    result = Result("front", "")
+    result = Result("http2", "")
     nothing: Any = None
-    await front_redis.measure(result, SHORT, tmp_path, nothing, nothing, Rising(), nothing)
-    assert result.tables[0].rows == [[front_redis.MISSING]]
+    await http2_redis.measure(result, SHORT, tmp_path, nothing, nothing, Rising(), nothing)
+    assert result.tables[0].rows == [[http2_redis.MISSING]]
     assert not result.bars
 
 
 def test_answers_are_counted_wherever_their_bytes_are_cut() -> None:
     """What a server asks for meanwhile is acknowledged; a call that it ends early is an error."""
-    answer = front_load.frame(front_load.HEADERS, 4, 1, b"") + front_load.frame(front_load.HEADERS, 5, 1, b"\x88")
+    answer = http2_load.frame(http2_load.HEADERS, 4, 1, b"") + http2_load.frame(http2_load.HEADERS, 5, 1, b"\x88")
     data = (
-        front_load.frame(front_load.SETTINGS, 0, 0, bytes(6)) + 3 * answer + front_load.frame(front_load.PING, 0, 0, b"12345678")
+        http2_load.frame(http2_load.SETTINGS, 0, 0, bytes(6)) + 3 * answer + http2_load.frame(http2_load.PING, 0, 0, b"12345678")
     )
     for size in range(1, len(data)):
         replies: list[bytes] = []
-        answers = front_load.GrpcAnswers(replies.append)
+        answers = http2_load.GrpcAnswers(replies.append)
         assert sum(answers.count(data[at : at + size]) for at in range(0, len(data), size)) == 3
-        assert replies == [front_load.frame(front_load.SETTINGS, 1, 0, b""), front_load.frame(front_load.PING, 1, 0, b"12345678")]
+        assert replies == [http2_load.frame(http2_load.SETTINGS, 1, 0, b""), http2_load.frame(http2_load.PING, 1, 0, b"12345678")]
     with pytest.raises(RuntimeError, match="type 3"):
-        front_load.GrpcAnswers(print).count(front_load.frame(front_load.RST_STREAM, 0, 1, bytes(4)))
+        http2_load.GrpcAnswers(print).count(http2_load.frame(http2_load.RST_STREAM, 0, 1, bytes(4)))
 
 
 def test_without_h2load_the_tables_say_so(tmp_path: Path) -> None:

@@ -1,3 +1,3 @@
-"""The fronts, as for the integration tests."""
+"""The choice of the gRPC server, as for the integration tests."""
 
-from tests.integration.conftest import front as front  # noqa: PLC0414 - a fixture
+from tests.integration.conftest import grpc_server as grpc_server  # noqa: PLC0414 - a fixture

@@ -25,9 +25,9 @@ from tests.durability.load import (
 )
 from tests.durability.proxy import Proxy
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
-# With each front:
+# With each gRPC server:
 KILLS = 10  # of each wal_sync
 PAIR_KILLS = 2
 RECOVERY_KILLS = 2

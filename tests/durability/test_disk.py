@@ -17,7 +17,7 @@ from tests.durability.callers import WAIT_S, Answer, Callers, check_local, check
 from tests.durability.load import status_when
 from tests.durability.machine import ALONE, NOWHERE, Strace, mounted
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
 NOT_READY_S = 1.0  # the bar: health says so within this time of a failed sync
 RESUMED_S = 5.0  # the bar: commits are acknowledged again within this time of the disk's recovery

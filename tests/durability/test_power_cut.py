@@ -17,7 +17,7 @@ from tests.durability import machine
 from tests.durability.callers import WAIT_S, Answer, Callers, check_local, contradictions, history_of, local_positions, under
 from tests.durability.machine import ALONE, NOWHERE, loop_options, mounted
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
 LOAD_S = 2.5
 INTERVAL_S = 0.1  # flush.interval_ms; the WAL is synced as often

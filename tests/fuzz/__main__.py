@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz TARGET`: fuzz one parser, or the front, with atheris; see README.md."""
+"""`python -m tests.fuzz TARGET`: fuzz one parser, or the HTTP/2 server, with atheris; see README.md."""
 
 import sys
 import tempfile

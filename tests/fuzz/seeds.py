@@ -5,10 +5,10 @@ from pathlib import Path
 
 from adapter.formats import rocksdb_layouts
 from adapter.formats.rocksdb_layouts import Entry
-from tests import front_client
+from tests import http2_client
 
 DATA = Path(__file__).parents[1] / "data" / "rocketmq"
-SESSIONS = DATA.parent / "front"  # what grpcio and grpc-go sent
+SESSIONS = DATA.parent / "http2"  # what grpcio and grpc-go sent
 
 
 _KEY = b'{\\"brokerName\\":\\"b\\",\\"queueId\\":3,\\"topic\\":\\"T\\"}'
@@ -52,10 +52,10 @@ SEEDS: dict[str, list[bytes]] = {
 
 
 def _sessions() -> Iterator[bytes]:
-    """For the front; see the target for the first byte."""
+    """For `http2`; see the target for the first byte."""
     yield from (b"\0" + path.read_bytes() for path in sorted(SESSIONS.glob("*.bin")))
-    block, message = front_client.block(front_client.request()), front_client.message(b"hello")
-    client = front_client.Client()
+    block, message = http2_client.block(http2_client.request()), http2_client.message(b"hello")
+    client = http2_client.Client()
     numbers = [client.begin("/s/m", ("grpc-timeout", "1S")) for _ in range(3)]
     for number in numbers:
         client.send(number, message, pad=3)
@@ -85,6 +85,6 @@ def seeds(target: str) -> Iterator[bytes]:
     """The inputs of a target."""
     if target in {"broker", "client", "own", "local"}:
         yield from (path.read_bytes() for path in sorted(DATA.glob("*.json")))
-    if target == "front":
+    if target == "http2":
         yield from _sessions()
     yield from SEEDS.get(target, [])

@@ -1,7 +1,7 @@
 """One target for each parser: bytes in, AssertionError or any other error but NotReadableError out when a promise is broken.
 
 The promises: only NotReadableError, every entry a row or a reject as the reference says, the same wherever chunks are cut, and a
-file that is torn is never taken for a whole one. Those of the front stand in front.py.
+file that is torn is never taken for a whole one. The target `http2` is in http2.py.
 """
 
 import json
@@ -20,7 +20,7 @@ from adapter.formats.rocksdb_layouts import Entry
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
 from adapter.model.queues import queue_of
 from tests.fuzz import reference
-from tests.fuzz.front import front
+from tests.fuzz.http2 import http2
 from tests.fuzz.reference import Expected, Members, Number
 
 GROUP = "g"
@@ -133,7 +133,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "v1": v1,
     "v2": v2,
     "local": local,
-    "front": front,
+    "http2": http2,
 }
 
 

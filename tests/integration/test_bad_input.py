@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from adapter.model.records import U64_MAX
 from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import FRONTS, served_by
+from adapter.testing.sidecars import GRPC_SERVERS
 from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, rpc
 
 BAD = grpc.StatusCode.INVALID_ARGUMENT
@@ -122,13 +122,12 @@ ROWS = [
 ]
 
 
-@pytest.fixture(scope="module", params=FRONTS)
+@pytest.fixture(scope="module", params=GRPC_SERVERS)
 def adapter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """One pair of processes that has to survive everything here; then one with the other front."""
+    """One pair of processes that has to survive everything here; then one with the other gRPC server."""
     directory = tmp_path_factory.mktemp("bad")
     meta = meta_process(directory)
-    with served_by(request.param):
-        service = adapter_process(directory, meta.address)
+    service = adapter_process(directory, meta.address, grpc_server=request.param)
     with ended(service, meta):
         meta.start()
         service.start()

@@ -19,12 +19,12 @@ from adapter.testing.processes import adapter_process, ended, meta_process
 from adapter.testing.waiting import eventually, positions
 from tests.integration.helpers import PATIENCE_S, serving
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
 COMMITTERS = 200
 GROUPS = 5
 SHARDS = 4  # of each committer; one more is shared by all of a group
-KILLS = 2  # with each front
+KILLS = 2  # with each gRPC server
 PROGRESS = 2_000  # acknowledged commits between two kills
 
 

@@ -18,7 +18,7 @@ from adapter.rpc import offsets_pb
 from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import key, record, serving
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
 SHARD = offsets_pb.ShardCommit
 

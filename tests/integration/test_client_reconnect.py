@@ -9,7 +9,7 @@ from adapter.client.client import OffsetClient
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
 AWAY_S = 0.5
 TRIES = 3

@@ -16,7 +16,7 @@ from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
 from tests.integration.helpers import PATIENCE_S, serving
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
 # What a shard tells, and what is said of it.
 BAD = {

@@ -16,10 +16,10 @@ import pytest
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime import rocks
-from adapter.runtime.config import Front
+from adapter.runtime.config import GrpcServerKind
 from adapter.runtime.listener import listening
 from adapter.sidecar.config import AdapterServerSection
-from adapter.testing.sidecars import FRONTS
+from adapter.testing.sidecars import GRPC_SERVERS
 from tests.integration.helpers import PATIENCE_S
 
 SERVER = AdapterServerSection(listen="127.0.0.1:0", unix_socket="")
@@ -44,8 +44,8 @@ class Waiting(offsets_grpc.OffsetStoreServicer):
         raise AssertionError
 
 
-@pytest.mark.parametrize("front", FRONTS)
-async def test_a_server_whose_owner_is_cancelled_has_ended_before_the_owner_goes_on(front: Front) -> None:
+@pytest.mark.parametrize("grpc_server", GRPC_SERVERS)
+async def test_a_server_whose_owner_is_cancelled_has_ended_before_the_owner_goes_on(grpc_server: GrpcServerKind) -> None:
     """As when a sync fails. A call that came later was written by gRPC into memory that had gone: SIGSEGV."""
     waiting = Waiting()  # type: ignore[abstract]  # none of the others is called
     address = ""
@@ -55,7 +55,7 @@ async def test_a_server_whose_owner_is_cancelled_has_ended_before_the_owner_goes
             nonlocal address
             add = lambda server: offsets_grpc.add_OffsetStoreServicer_to_server(waiting, server)  # noqa: E731
             with anyio.CancelScope() as failing:
-                async with listening(SERVER, (), add, front=front) as server:
+                async with listening(SERVER, (), add, grpc_server=grpc_server) as server:
                     (address,) = server.addresses
                     tasks.start_soon(call, failing)
                     await anyio.sleep_forever()

@@ -18,7 +18,7 @@ from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, commits, key, serving
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
 
 async def _health(sidecar: Sidecar, service: str) -> int:

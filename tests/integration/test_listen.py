@@ -76,7 +76,7 @@ def test_the_metrics_of_the_meta_service_are_those_of_the_reference(directory: P
     assert _differences(documented, served) == (set(), set())
 
 
-@pytest.mark.usefixtures("front")
+@pytest.mark.usefixtures("grpc_server")
 async def test_metrics_count_what_happened(directory: Path) -> None:
     """Commits, results, sizes, failures, dirty keys."""
     port = free_port()
@@ -148,7 +148,7 @@ async def test_metrics_can_be_scraped_while_keys_become_dirty(directory: Path) -
     assert outcomes == [None]
 
 
-@pytest.mark.usefixtures("front")
+@pytest.mark.usefixtures("grpc_server")
 async def test_the_unix_socket_serves_and_is_open_to_its_user_only(directory: Path) -> None:
     """Mode 0600 from the moment it exists; it is removed at the end."""
     path = directory / "x.sock"
@@ -162,7 +162,7 @@ async def test_the_unix_socket_serves_and_is_open_to_its_user_only(directory: Pa
     assert meta.records[key()].offset == 1
 
 
-@pytest.mark.usefixtures("front")
+@pytest.mark.usefixtures("grpc_server")
 def test_the_socket_of_a_killed_process_is_replaced(directory: Path, meta: ServiceProcess) -> None:
     """It would refuse every connection for ever."""
     adapter = adapter_process(directory, meta.address)
@@ -178,7 +178,7 @@ def test_the_socket_of_a_killed_process_is_replaced(directory: Path, meta: Servi
         assert adapter.stop() == 0
 
 
-@pytest.mark.usefixtures("front")
+@pytest.mark.usefixtures("grpc_server")
 async def test_the_socket_of_a_live_process_is_left_alone(directory: Path) -> None:
     """The second one does not start, and says why; the first goes on."""
     path = directory / "x.sock"
@@ -192,7 +192,7 @@ async def test_the_socket_of_a_live_process_is_left_alone(directory: Path) -> No
             await client.commit("g", {"s": 1})
 
 
-@pytest.mark.usefixtures("front")
+@pytest.mark.usefixtures("grpc_server")
 async def test_a_file_in_the_place_of_the_socket_is_left_alone(directory: Path) -> None:
     """It is somebody's data."""
     path = directory / "x.sock"
@@ -204,7 +204,7 @@ async def test_a_file_in_the_place_of_the_socket_is_left_alone(directory: Path) 
     assert path.read_text() == "data"
 
 
-@pytest.mark.usefixtures("front")
+@pytest.mark.usefixtures("grpc_server")
 async def test_a_socket_that_nobody_listens_on_is_replaced(directory: Path) -> None:
     """Bound once, and never listened on."""
     path = directory / "x.sock"

@@ -17,7 +17,7 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.integration.helpers import PATIENCE_S, commits, each, key, record, serving
 
-pytestmark = pytest.mark.usefixtures("front")
+pytestmark = pytest.mark.usefixtures("grpc_server")
 
 PIPELINED = 5_000
 

@@ -17,7 +17,7 @@ import pytest
 
 from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import FRONTS, served_by
+from adapter.testing.sidecars import GRPC_SERVERS
 from benchmarks.worst_load import ADAPTER, BIG, META_SERVICE, STORE, Worst, attack, shard_of
 from benchmarks.worst_requests import Honest as HonestSaver
 from benchmarks.worst_requests import fill
@@ -58,17 +58,16 @@ class Pair(NamedTuple):
 
     adapter: ServiceProcess
     meta: ServiceProcess
-    front: str
+    grpc_server: str
 
 
-@pytest.fixture(scope="module", params=FRONTS)
+@pytest.fixture(scope="module", params=GRPC_SERVERS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """An adapter by each front, and its Meta Service, over the same many offsets."""
+    """An adapter by each gRPC server, and its Meta Service, over the same many offsets."""
     directory = tmp_path_factory.mktemp("d")
     asyncio.run(fill(directory, KEYS))
     meta = meta_process(directory)
-    with served_by(request.param):
-        adapter = adapter_process(directory, meta.address)
+    adapter = adapter_process(directory, meta.address, grpc_server=request.param)
     with ended(adapter, meta):
         meta.start()
         adapter.start()
@@ -76,11 +75,11 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_no_request_holds_up_others(pair: Pair) -> None:
-    """Each method's, one after the other; each is answered or refused, as it should be. Both fronts have the same servicers."""
+    """Each method's, one after the other; each is answered or refused, as it should be. Both servers have the same servicers."""
     answers: dict[str, Counter[str]] = {}
     with undisturbed(pair.adapter, grows=GROWS) as honest:
         for name, worst in ADAPTER.items():
-            if name not in LONG and (pair.front != "lean" or name in PARSED):
+            if name not in LONG and (pair.grpc_server != "builtin" or name in PARSED):
                 answers[name] = attack(pair.adapter.address, worst, AT_ONCE, PATIENCE_S)
         honest.goes_on()
     assert answers == {name: Counter({REFUSED.get(name, "OK"): AT_ONCE}) for name in answers}
@@ -115,7 +114,7 @@ def test_an_adapter_obeys_sigterm_while_such_requests_run(directory: Path, meta:
                 call.cancel()
 
 
-@pytest.mark.usefixtures("front")
+@pytest.mark.usefixtures("grpc_server")
 def test_a_stopped_meta_service_does_not_fill_the_memory_by_streams(directory: Path, meta: ServiceProcess) -> None:
     """Streams that send as fast as they can are not read further; what is acknowledged is there when it goes on."""
     adapter = adapter_process(directory, meta.address, top='mode = "write_through"', extra="timeout_ms = 60000")
@@ -169,9 +168,9 @@ class Sender(Iterator[bytes]):
 
 def test_no_request_holds_up_the_meta_service(pair: Pair) -> None:
     """Saves of an honest client go on."""
-    _, meta, front = pair
-    if front == "lean":
-        return  # the Meta Service has one front
+    _, meta, grpc_server = pair
+    if grpc_server == "builtin":
+        return  # the Meta Service is always served by grpcio
     names = ("save, 500,000", "list offsets", "scan", "split", "expire a group", "delete 500,000 names")
     honest = HonestSaver(meta.address, "save")
     honest.start()

@@ -1,4 +1,4 @@
-"""Clients of other gRPC implementations against both fronts, scenario by scenario. `make interop` builds and runs them.
+"""Clients of other gRPC implementations against both gRPC servers, scenario by scenario. `make interop` builds and runs them.
 
 What a client does and prints is in clients.md; what it has to have seen is here. A relay counts the connections of a run.
 """
@@ -42,12 +42,12 @@ PROGRAMS: dict[str, list[str]] = {
     "rust": [str(CACHE / "rust/client")],
 }
 ENVIRONMENT = {"NODE_PATH": str(CACHE / "node/node_modules"), "LC_ALL": "C.UTF-8", "NO_PROXY": "*", "no_proxy": "*"}
-FRONTS = ("lean", "grpcio")
+GRPC_SERVERS = ("builtin", "grpcio")
 
 Report = dict[str, Any]
 
 each_client = pytest.mark.parametrize("client", PROGRAMS)
-each_front = pytest.mark.parametrize("front", FRONTS)
+each_server = pytest.mark.parametrize("grpc_server", GRPC_SERVERS)
 
 
 class Relay:
@@ -118,7 +118,7 @@ class Pair:
     """A client against an adapter; each run has a group of its own."""
 
     client: str
-    front: str
+    grpc_server: str
     adapter: ServiceProcess
     group: str
 
@@ -159,11 +159,11 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 
 @pytest.fixture(scope="module")
 def new_adapter(meta: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ServiceProcess]:
-    """Makes an adapter with a front, not yet started."""
+    """Makes an adapter with a gRPC server of the given kind, not yet started."""
 
-    def make(front: str) -> ServiceProcess:
+    def make(kind: str) -> ServiceProcess:
         service = adapter_process(tmp_path_factory.mktemp("a"), meta.tcp_address)
-        service.settings = service.settings.replace("[server]\n", f"[server]\nfront = '{front}'\n")
+        service.settings = service.settings.replace("[server]\n", f"[server]\ngrpc_server = '{kind}'\n")
         return service
 
     return make
@@ -171,23 +171,23 @@ def new_adapter(meta: ServiceProcess, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def adapter_of(new_adapter: Callable[[str], ServiceProcess]) -> Iterator[Callable[[str], ServiceProcess]]:
-    """One adapter per front, started when it is first asked for."""
-    made = {front: new_adapter(front) for front in FRONTS}
+    """One adapter per gRPC server, started when it is first asked for."""
+    made = {kind: new_adapter(kind) for kind in GRPC_SERVERS}
 
-    def get(front: str) -> ServiceProcess:
-        if made[front].process is None:
-            made[front].start()
-        return made[front]
+    def get(kind: str) -> ServiceProcess:
+        if made[kind].process is None:
+            made[kind].start()
+        return made[kind]
 
     with ended(*made.values()):
         yield get
 
 
-@pytest.fixture(params=[(client, front) for client in PROGRAMS for front in FRONTS], ids="-".join)
+@pytest.fixture(params=[(client, kind) for client in PROGRAMS for kind in GRPC_SERVERS], ids="-".join)
 def pair(request: pytest.FixtureRequest, adapter_of: Callable[[str], ServiceProcess]) -> Pair:
-    """Each client with each front."""
-    client, front = request.param
-    return Pair(client, front, adapter_of(front), new_group())
+    """Each client with each gRPC server."""
+    client, kind = request.param
+    return Pair(client, kind, adapter_of(kind), new_group())
 
 
 async def test_small_commits_are_answered_one_by_one(pair: Pair) -> None:
@@ -227,7 +227,7 @@ async def test_large_replies_share_a_connection(pair: Pair) -> None:
 async def test_the_text_of_a_refusal_may_have_any_letters(pair: Pair) -> None:
     """Percent-encoded on the way."""
     group = f"{pair.group}-Grüße%20世界"
-    printed = await Pair(pair.client, pair.front, pair.adapter, group).run("invalid")
+    printed = await Pair(pair.client, pair.grpc_server, pair.adapter, group).run("invalid")
     text = f"groups[0].shards[1].shard: default/{group}/s-0 is in the request twice"
     assert printed == {"code": INVALID, "message": text, "after": OK}
 
@@ -271,8 +271,8 @@ async def test_a_refused_commit_does_not_end_its_stream(pair: Pair) -> None:
 
 
 async def test_many_calls_share_a_connection(pair: Pair) -> None:
-    """10,000 of them, 64 at a time; fewer of the slower front."""
-    count = 10_000 if pair.front == "lean" else 1_000
+    """10,000 of them, 64 at a time; fewer of the slower server."""
+    count = 10_000 if pair.grpc_server == "builtin" else 1_000
     assert await pair.run("many", count, 64) == {"codes": {"0": count}, "rows": count, "sum": count * (count + 1) // 2}
 
 
@@ -281,14 +281,14 @@ async def test_a_client_with_more_calls_than_a_connection_takes_waits(
     client: str, adapter_of: Callable[[str], ServiceProcess]
 ) -> None:
     """1,500 at a time; grpcio's server ends some of so many as CANCELLED."""
-    pair = Pair(client, "lean", adapter_of("lean"), new_group())
+    pair = Pair(client, "builtin", adapter_of("builtin"), new_group())
     assert await pair.run("many", 3_000, 1_500) == {"codes": {"0": 3_000}, "rows": 3_000, "sum": 4_501_500}
 
 
-async def test_a_compressed_commit_is_unimplemented_with_the_lean_front(pair: Pair) -> None:
+async def test_a_compressed_commit_is_unimplemented_with_the_builtin_server(pair: Pair) -> None:
     """Grpcio decompresses it."""
     printed = await pair.run("compressed")
-    assert (printed["code"], printed["after"]) == (UNIMPLEMENTED if pair.front == "lean" else OK, OK)
+    assert (printed["code"], printed["after"]) == (UNIMPLEMENTED if pair.grpc_server == "builtin" else OK, OK)
 
 
 async def test_too_much_metadata_ends_a_call_and_not_its_connection(pair: Pair) -> None:
@@ -305,22 +305,22 @@ async def test_the_health_can_be_watched(pair: Pair) -> None:
 async def test_pings_keep_a_silent_connection(adapter_of: Callable[[str], ServiceProcess]) -> None:
     """All clients at the same time: each pings, and is still connected after the silence."""
 
-    async def one(client: str, front: str) -> tuple[str, str, Report, int, bool]:
-        async with relayed(adapter_of(front).port) as (relay, address):
+    async def one(client: str, kind: str) -> tuple[str, str, Report, int, bool]:
+        async with relayed(adapter_of(kind).port) as (relay, address):
             printed = await report(await start(client, "keepalive", address, new_group(), str(SILENCE_S)))
-        return client, front, printed, relay.connections, relay.silence_s < SILENCE_S - 1
+        return client, kind, printed, relay.connections, relay.silence_s < SILENCE_S - 1
 
-    seen = await asyncio.gather(*(one(client, front) for client in PROGRAMS for front in FRONTS))
-    assert seen == [(client, front, {"codes": {"0": 2}}, 1, True) for client in PROGRAMS for front in FRONTS]
+    seen = await asyncio.gather(*(one(client, kind) for client in PROGRAMS for kind in GRPC_SERVERS))
+    assert seen == [(client, kind, {"codes": {"0": 2}}, 1, True) for client in PROGRAMS for kind in GRPC_SERVERS]
 
 
 @each_client
-@each_front
+@each_server
 async def test_a_drain_loses_nothing_and_says_unavailable(
-    client: str, front: str, new_adapter: Callable[[str], ServiceProcess]
+    client: str, grpc_server: str, new_adapter: Callable[[str], ServiceProcess]
 ) -> None:
     """Two orderly ends under load: clients see UNAVAILABLE, come again, and find all that was acknowledged."""
-    adapter, group = new_adapter(front), new_group()
+    adapter, group = new_adapter(grpc_server), new_group()
     with ended(adapter):
         adapter.start()
         process = await start(client, "drain", adapter.tcp_address, group)
@@ -333,7 +333,7 @@ async def test_a_drain_loses_nothing_and_says_unavailable(
         found = await stored(adapter, group)
     # A commit that was not acknowledged may have been made all the same.
     assert {shard: offset for shard, offset in printed["acknowledged"].items() if not offset <= found[shard] <= offset + 1} == {}
-    allowed = {OK, UNAVAILABLE} | ({CANCELLED} if front == "grpcio" else set())
+    allowed = {OK, UNAVAILABLE} | ({CANCELLED} if grpc_server == "grpcio" else set())
     assert {OK, UNAVAILABLE} <= {int(code) for code in printed["codes"]} <= allowed
     assert {UNAVAILABLE} <= {int(code) for code in printed["stream_codes"]} <= allowed | {WROTE_TOO_LATE.get(client, OK)}
 

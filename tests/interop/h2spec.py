@@ -1,4 +1,4 @@
-"""h2spec, the conformance suite of HTTP/2, against the lean front: every case passes, none is skipped. `make interop` runs it."""
+"""h2spec, the HTTP/2 conformance suite, against the built-in server: all cases pass, none is skipped. `make interop` runs it."""
 
 import os
 import subprocess
@@ -10,7 +10,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import served_by
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-adapter-interop"
 SECONDS_MAX = 150
@@ -28,11 +27,10 @@ class Case(NamedTuple):
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """An adapter with the lean front."""
+    """An adapter with the built-in server."""
     directory = tmp_path_factory.mktemp("d")
     meta = meta_process(directory / "m")
-    with served_by("lean"):
-        adapter = adapter_process(directory / "a", meta.address)
+    adapter = adapter_process(directory / "a", meta.address, grpc_server="builtin")
     with ended(meta, adapter):
         meta.start()
         adapter.start()

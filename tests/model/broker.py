@@ -1,4 +1,4 @@
-"""One adapter of the model: the production sidecar over a simulated disk and network, with the lean front and without sockets.
+"""One adapter of the model: the production sidecar and built-in server over a simulated disk and network, without sockets.
 
 `Broker` is the machine, which outlives its processes; `Running` is one process, from a start to a stop, a kill or a power cut.
 """
@@ -27,7 +27,7 @@ from adapter.sidecar.process import Sidecar
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.sidecars import adapter_config
 from tests.model.disk import Platter, SimDisk
-from tests.model.front import COMMIT, Client
+from tests.model.http2_client import COMMIT, Client
 from tests.model.loop import Process, VirtualLoop
 from tests.model.network import Link, SaveCall, Service, SimMeta
 
@@ -61,11 +61,11 @@ def config_of(setup: Setup) -> AdapterConfig:
 
 
 class _Server(GrpcServer):
-    """Instead of a server that listens: the lean front, and calls that come from nowhere."""
+    """Instead of a server that listens: the built-in server, and calls that come from nowhere."""
 
-    def __init__(self, process: "Running", front: Http2Server) -> None:
+    def __init__(self, process: "Running", server: Http2Server) -> None:
         self._process = process
-        self._front = front
+        self._grpc_server = server
         self._calls = process.calls
         self.addresses = []
 
@@ -74,8 +74,8 @@ class _Server(GrpcServer):
 
     async def stop(self, grace_s: float | None) -> None:
         """See `GrpcServer`."""
-        self._process.front = None
-        stopping = asyncio.create_task(self._front.stop(grace_s))
+        self._process.grpc_server = None
+        stopping = asyncio.create_task(self._grpc_server.stop(grace_s))
         if self._calls:
             await asyncio.wait(self._calls, timeout=grace_s)
         for call in self._calls:
@@ -90,11 +90,11 @@ class _Sidecar(Sidecar):
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[GrpcServer]:
-        front = Http2Server()
-        offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", front))
-        front.take_together({COMMIT: self.offsets.take})
-        self.process.front = front
-        yield _Server(self.process, front)
+        server = Http2Server()
+        offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", server))
+        server.take_together({COMMIT: self.offsets.take})
+        self.process.grpc_server = server
+        yield _Server(self.process, server)
 
     async def _recover(self, core: Core) -> None:
         self.process.recovery_began(core)
@@ -196,7 +196,7 @@ class Running(Process):
         self.disk: SimDisk | None = None
         self.sidecar: _Sidecar | None = None
         self.calls: set[asyncio.Task[None]] = set()
-        self.front: Http2Server | None = None
+        self.grpc_server: Http2Server | None = None
         self._clients: dict[int, Client] = {}
         self.forgets = 0  # how often keys or members were forgotten
         self.dead = False
@@ -242,8 +242,8 @@ class Running(Process):
     def client(self, number: int) -> Client | None:
         """A connection of this number; None while there is none, and none can be had."""
         found = self._clients.get(number)
-        if self.front and not self.dead and (found is None or not found.open):
-            found = self._clients[number] = Client(self.front)
+        if self.grpc_server and not self.dead and (found is None or not found.open):
+            found = self._clients[number] = Client(self.grpc_server)
         return found if found and found.open else None
 
     async def demand(self, work: Awaitable[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Consumers that commit one offset at a time, through the lean front, as many do at once: calls of some connections, or streams.
+"""Many consumers that commit one offset at a time through the built-in server: unary calls of some connections, or streams.
 
 What they are told is checked against the broker's disk in that moment, and is owed from then on.
 """
@@ -13,7 +13,7 @@ import grpc
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from tests.model.broker import Running, Setup
-from tests.model.front import COMMIT, GONE, STREAM, Client, Ended, Told
+from tests.model.http2_client import COMMIT, GONE, STREAM, Client, Ended, Told
 from tests.model.machines import NOTHING, Held, Machines, held_by
 from tests.model.model import known
 
@@ -67,7 +67,7 @@ class Consumers(Machines):
     def commit_together(self, at: int, offers: Sequence[Offer], way: Way, *, apart: bool) -> None:
         """Commits come in one turn of a broker's event loop; `apart`: in two, one right after the other."""
         running = self._running(at)
-        if not running or running.dead or not running.front:
+        if not running or running.dead or not running.grpc_server:
             return
         sent = self._plain(running, offers)
         cut = len(sent) // 2 if apart else len(sent)
@@ -154,7 +154,7 @@ class Consumers(Machines):
 
     def _ended(self, running: Running, end: Ended, allowed: set[int]) -> None:
         if end.status not in allowed:
-            self._violation(f"front: {running.broker.name} answered a plain commit with {end}")
+            self._violation(f"commit: {running.broker.name} answered a plain commit with {end}")
 
     def _acknowledged(self, running: Running, one: Plain, rows: Sequence[offsets_pb.Superseded]) -> None:
         """Invariant 1, at this moment: at least this stands on the disk. Of its epoch no more is known than what stood before."""

@@ -5,7 +5,7 @@
 
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
-from tests.mutants.front_mutants import FRONT_MUTANTS
+from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
@@ -379,7 +379,7 @@ MUTANTS = (
         ("unit/sidecar/engine/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
     *FAST_PATH_MUTANTS,
-    *FRONT_MUTANTS,
+    *HTTP2_MUTANTS,
     *META_MUTANTS,
     *STORE_MUTANTS,
     *ETCD_MUTANTS,

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from adapter.runtime.config import Front
-from adapter.testing.sidecars import FRONTS
+from adapter.runtime.config import GrpcServerKind
+from adapter.testing.sidecars import GRPC_SERVERS
 from tests.soak.run import Report, soak
 
 SHOWN = 20  # violations; the first one matters, the others mostly follow from it
@@ -52,8 +52,8 @@ def tell(report: Report, directory: Path, console: Console) -> None:
 @click.command(help=__doc__)
 @click.option("--cycles", default=200, show_default=True, type=click.IntRange(min=1), help="Crash cycles.")
 @click.option("--seed", type=int, help="Repeat the faults and instants of another run; without it they are random.")
-@click.option("--front", type=click.Choice(FRONTS), help="Of both adapters; without it one has each.")
-def main(cycles: int, seed: int | None, front: Front | None) -> None:
+@click.option("--grpc-server", type=click.Choice(GRPC_SERVERS), help="Of both adapters; without it one has each.")
+def main(cycles: int, seed: int | None, grpc_server: GrpcServerKind | None) -> None:
     """Run it and show it."""
     console = Console(highlight=False)
     directory = Path(tempfile.mkdtemp(prefix="soak-"))
@@ -67,7 +67,7 @@ def main(cycles: int, seed: int | None, front: Front | None) -> None:
                 console.print(f"{report.crashes} of {cycles} crash cycles")
 
         try:
-            report = anyio.run(soak, cycles, random.getrandbits(32) if seed is None else seed, directory, told, front)
+            report = anyio.run(soak, cycles, random.getrandbits(32) if seed is None else seed, directory, told, grpc_server)
         except KeyboardInterrupt:
             shutil.rmtree(directory)
             raise

@@ -17,11 +17,10 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.records import ReadMode
 from adapter.rpc import offsets_pb
-from adapter.runtime.config import Front
+from adapter.runtime.config import GrpcServerKind
 from adapter.sidecar.config import WalSync
 from adapter.testing.history import META, History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import served_by
 from adapter.testing.waiting import positions
 from tests.durability.load import CALL_S, CHANNEL_OPTIONS, LIMIT_S, Load, Positions, Turn, Watcher, status_when
 from tests.durability.proxy import Proxy
@@ -32,13 +31,13 @@ class Setup(NamedTuple):
     """How an adapter runs. Its name is also that of its place in the history."""
 
     name: str
-    front: Front
+    grpc_server: GrpcServerKind
     wal_sync: WalSync
     writes_through: bool
 
 
-# The lean front where most commits go its short way: nothing is written through there, or synced one by one.
-SETUPS = (Setup("a", "lean", "interval", writes_through=False), Setup("b", "grpcio", "always", writes_through=True))
+# The built-in server where most commits go its short way: nothing is written through there, or synced one by one.
+SETUPS = (Setup("a", "builtin", "interval", writes_through=False), Setup("b", "grpcio", "always", writes_through=True))
 POLICY = f"[[policy]]\ngroups = '{THROUGH}-*'\nmode = 'write_through'\n"
 # Short, so that a fault meets many attempts, and a start without the Meta Service is soon degraded.
 SETTINGS = """timeout_ms = 1000
@@ -94,12 +93,12 @@ class Cluster:
     @classmethod
     @asynccontextmanager
     async def running(
-        cls, directory: Path, history: History, rng: random.Random, front: Front | None = None
+        cls, directory: Path, history: History, rng: random.Random, grpc_server: GrpcServerKind | None = None
     ) -> AsyncIterator["Cluster"]:
-        """All processes up, under load; killed at the end. `front`: of both adapters."""
+        """All processes up, under load; killed at the end. `grpc_server`: of both adapters."""
         meta = meta_process(directory / "meta-service")
         async with AsyncExitStack() as stack:
-            setups = [setup._replace(front=front or setup.front) for setup in SETUPS]
+            setups = [setup._replace(grpc_server=grpc_server or setup.grpc_server) for setup in SETUPS]
             nodes = [await _node(stack, directory, setup, meta, history) for setup in setups]
             stack.enter_context(ended(meta, *(node.process for node in nodes)))
             remote = await stack.enter_async_context(
@@ -208,8 +207,9 @@ async def _node(stack: AsyncExitStack, directory: Path, setup: Setup, meta: Serv
     name = setup.name
     proxy = await stack.enter_async_context(Proxy(meta.address).listening())
     top = POLICY if setup.writes_through else ""
-    with served_by(setup.front):
-        process = adapter_process(directory / name, proxy.address, wal_sync=setup.wal_sync, top=top, extra=SETTINGS)
+    process = adapter_process(
+        directory / name, proxy.address, wal_sync=setup.wal_sync, top=top, extra=SETTINGS, grpc_server=setup.grpc_server
+    )
     channel = await stack.enter_async_context(grpc.aio.insecure_channel(process.address, CHANNEL_OPTIONS))
     client = OffsetClient(channel, CALL_S, resend=False)
     shared = SharedLoad(client, history, [name], PAUSE_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import grpc.aio
 
-from adapter.runtime.config import Front
+from adapter.runtime.config import GrpcServerKind
 from adapter.testing.history import History, Violation
 from tests.soak.cluster import Cluster
 from tests.soak.faults import CRASHES, DISTURBANCES, Fault
@@ -41,15 +41,15 @@ class Report:
 
 
 async def soak(
-    cycles: int, seed: int, directory: Path, told: Callable[[Report, str], None], front: Front | None = None
+    cycles: int, seed: int, directory: Path, told: Callable[[Report, str], None], grpc_server: GrpcServerKind | None = None
 ) -> Report:
     """Run so many crash cycles; `told` hears of each step. The seed decides the faults and their instants.
 
-    `front`: of both adapters; None: one has the lean front and the other one grpcio.
+    `grpc_server`: of both adapters; None: one has the built-in server and the other one grpcio.
     """
     report, history, started = Report(seed), History(), time.monotonic()
     try:
-        async with Cluster.running(directory, history, random.Random(f"{seed} administrator"), front) as cluster:
+        async with Cluster.running(directory, history, random.Random(f"{seed} administrator"), grpc_server) as cluster:
             await _run(cluster, cycles, report, told)
             report.changes = cluster.admin.done
     except Exception as error:  # noqa: BLE001 - whatever it is, the report has to be written

@@ -1,7 +1,4 @@
-"""A call as its servicer sees it: what it uses of gRPC's context and request iterator, its deadline, its end.
-
-Servicers are those of grpc.aio; what none of ours uses of a context is not here.
-"""
+"""One call as its servicer sees it: the part of grpc.aio's context and request iterator that our servicers use; its deadline."""
 
 import asyncio
 import inspect
@@ -22,7 +19,7 @@ from adapter.runtime.statuses import status_of, trailing_of
 
 log = structlog.get_logger(__name__)
 
-OUT_MAX = 65_536  # bytes of replies that wait; beyond, a servicer that streams waits
+OUT_MAX = 65_536  # bytes of replies that wait to be sent; beyond, `write` waits
 
 Done = Callable[[int, AdapterError | None], None]
 
@@ -41,7 +38,7 @@ class Take(NamedTuple):
 
 
 class Peer(Protocol):
-    """What a call needs of the connection that it came by."""
+    """What a call needs of its connection."""
 
     name: str
     connection: Connection
@@ -49,23 +46,23 @@ class Peer(Protocol):
 
     @property
     def may_start(self) -> bool:
-        """False while the peer leaves too much unread."""
+        """False while too many answers wait for the peer to read them."""
 
     def start_soon(self, call: "Call") -> None:
-        """Call the servicer in one of the next turns."""
+        """Queue a call to be started in one of the next iterations of the event loop."""
 
     def begun(self, task: asyncio.Task[None]) -> None:
-        """Keep the task of a call that waits for something."""
+        """Keep the task of a call that was started."""
 
     def flush_soon(self) -> None:
-        """Write what is due at the end of this turn."""
+        """Write pending output at the end of this iteration of the event loop."""
 
-    async def until_it_reads(self) -> None:
-        """Wait until the peer has taken most of what there is."""
+    async def until_read(self) -> None:
+        """Wait until `may_start`."""
 
 
 class Method(NamedTuple):
-    """One of a servicer's."""
+    """One method of a servicer: its function, how to parse requests and serialize replies, and what it streams."""
 
     behavior: Callable[[Any, Any], Any]
     parse: Callable[[bytes], Any]
@@ -76,7 +73,7 @@ class Method(NamedTuple):
 
     @classmethod
     def of(cls, handler: "grpc.RpcMethodHandler[Any, Any]") -> "Method":
-        """As the generated code registers it."""
+        """Convert what generated code registers."""
         kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
         behavior = next(behavior for behavior in kinds if behavior)
         parse, serialize = handler.request_deserializer or bytes, handler.response_serializer or bytes
@@ -84,7 +81,7 @@ class Method(NamedTuple):
 
 
 class Requests:
-    """The messages of a call, in their order. What is not taken keeps its room in the window, and so stops the sender."""
+    """The messages of a call, in their order. Those that are not taken keep their room in the window, and so stop the sender."""
 
     def __init__(self, call: "Call") -> None:
         self._call = call
@@ -93,11 +90,11 @@ class Requests:
         self._changed = asyncio.Event()
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        """Itself."""
+        """Return itself."""
         return self
 
     async def __anext__(self) -> Any:  # noqa: ANN401 - whatever the method takes
-        """The next one."""
+        """Wait for the next message. Raises StopAsyncIteration at the end, or what the parser raises."""
         while not self._waiting:
             if self._ended:
                 raise StopAsyncIteration
@@ -106,20 +103,20 @@ class Requests:
         return self._take()
 
     def arrived(self, at_most: int) -> list[Any]:
-        """Those that are here already, up to one that cannot be parsed."""
+        """Return at most `at_most` messages that have arrived already, up to one that cannot be parsed. Does not wait."""
         found: list[Any] = []
-        with suppress(Exception):  # the next one asked for says so
+        with suppress(Exception):  # the next `__anext__` raises it
             while self._waiting and len(found) < at_most:
                 found.append(self._take())
         return found
 
     def put(self, message: bytes) -> None:
-        """One has come."""
+        """Add a message that was received."""
         self._waiting.append(message)
         self._changed.set()
 
     def end(self) -> None:
-        """No more will come."""
+        """Note that the client will send no more."""
         self._ended = True
         self._changed.set()
 
@@ -130,7 +127,7 @@ class Requests:
 
 
 class Call:
-    """One call."""
+    """One call, from its headers to its status. It is the servicer's context."""
 
     __slots__ = ("_code", "_deadline", "_message", "_offered", "_peer", "_requests", "_stream", "_task", "_writable", "method")
 
@@ -150,7 +147,7 @@ class Call:
             peer.start_soon(self)
 
     def put(self, message: bytes) -> None:
-        """A message has come."""
+        """Take a message that was received."""
         if self._requests:
             self._requests.put(message)
         elif self._message is None:
@@ -159,7 +156,7 @@ class Call:
             self.finish(grpc.StatusCode.UNIMPLEMENTED, "the method takes one message; more were sent")
 
     def end(self) -> None:
-        """No more messages will come."""
+        """Handle the end of the request."""
         if self._requests:
             self._requests.end()
         elif self._message is None:
@@ -170,7 +167,7 @@ class Call:
             self._peer.start_soon(self)
 
     def start(self) -> bool:
-        """Call the method; False when it is not to be called any more."""
+        """Call the method; False if the call has ended already, or its request cannot be parsed."""
         if not self._is_open:
             return False
         behavior, request = self.method.behavior, self._requests or self._offered
@@ -183,68 +180,68 @@ class Call:
         return True
 
     def watch_deadline(self) -> None:
-        """End the call with DEADLINE_EXCEEDED in its time, unless it is over by then."""
+        """Start the timer that ends the call with DEADLINE_EXCEEDED, if it has a timeout and is still open."""
         timeout_s = self._stream.head.timeout_s
         if timeout_s is not None and self._deadline is None and self._is_open:
             self._deadline = asyncio.get_running_loop().call_later(timeout_s, self._expire)
 
     def cancel(self) -> None:
-        """It is over: who handles it is told so."""
+        """Cancel the handler and release the call."""
         if self._task:
             self._task.cancel()
         self._over()
 
     def finish(self, code: grpc.StatusCode, text: str = "", metadata: Iterable[tuple[str, str]] = ()) -> None:
-        """End it with a status."""
+        """End the call with a status, and cancel its handler."""
         self._peer.connection.finish(self._stream, code.value[0], text, metadata)
         self._peer.flush_soon()
         self.cancel()
 
     def consumed(self, message: bytes) -> None:
-        """A message has been taken."""
+        """Let the client send more: the servicer has taken a message."""
         self._peer.connection.consumed(self._stream, message)
         self._peer.flush_soon()
 
     def wrote(self) -> None:
-        """What was to be sent is out."""
+        """Wake up `write`: the output of the call has been sent."""
         if self._writable:
             self._writable.set()
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> None:
-        """As grpc.aio's. Raises grpc.aio.AbortError."""
+        """End the call with a status, as grpc.aio's context does. Raises grpc.aio.AbortError."""
         self._peer.connection.finish(self._stream, code.value[0], details, trailing_metadata)
         raise grpc.aio.AbortError
 
     def set_code(self, code: grpc.StatusCode) -> None:
-        """As grpc.aio's: the status if the method raises, which generated code does where a servicer lacks a method."""
+        """Set the status that is sent if the method raises. Generated code uses it for methods that a servicer lacks."""
         self._code = code
 
     def set_details(self, details: str) -> None:
-        """As grpc.aio's: of no use, since what is raised is told."""
+        """Do nothing: the text of what the method raises is sent."""
 
     def peer(self) -> str:
-        """As grpc.aio's."""
+        """Return the client's address, in the form of grpc.aio."""
         return self._peer.name
 
     def invocation_metadata(self) -> Metadata:
-        """As grpc.aio's, with the headers of HTTP that are no metadata."""
+        """Return the request's headers: the metadata, and unlike grpc.aio also those of HTTP, such as content-type."""
         return self._stream.head.metadata
 
     def auth_context(self) -> dict[str, Any]:
-        """As grpc.aio's: empty without TLS."""
+        """Return an empty dict, as grpc.aio does without TLS."""
         return {}
 
     @property
     def is_read(self) -> bool:
-        """Not of grpc.aio: False while the peer leaves too much unread; nothing large should be made for it then."""
+        """False while too many answers wait for the client to read them: make no large reply then. Not in grpc.aio."""
         return self._peer.may_start
 
     async def until_read(self) -> None:
-        """Not of grpc.aio: wait until it does not."""
-        await self._peer.until_it_reads()
+        """Wait until `is_read`. Not in grpc.aio."""
+        await self._peer.until_read()
 
     async def write(self, reply: Any) -> None:  # noqa: ANN401 - whatever the method answers
-        """As grpc.aio's: send a reply; returns when there is room for another."""
+        """Send a reply; return when there is room for another."""
         self._peer.connection.send_message(self._stream, self.method.serialize(reply))
         self._peer.flush_soon()
         await self._peer.can_write.wait()
@@ -275,7 +272,7 @@ class Call:
             self.finish(status_of(error), str(error), trailing_of(error))
         elif count:
             self._peer.connection.answer(self._stream, b"")
-            self._peer.flush_soon()  # mostly it is due already; it may have been before this
+            self._peer.flush_soon()  # a write is usually scheduled already, but it may have run before this
             self._over()
         else:
             self._peer.start_soon(self)
@@ -304,12 +301,12 @@ class Call:
                 self._over()
 
     def _over(self) -> None:
-        """Nothing that still comes matters. Cycles end here: nobody collects them (see `process`)."""
+        """Release the call. Breaks its reference cycles, which would not be collected (see `runtime.process`)."""
         self._stream.call = self._requests = self._offered = self._task = None
         if self._deadline:
             self._deadline.cancel()
 
     def _expire(self) -> None:
         if self._stream.out:
-            self._peer.connection.cut_off(self._stream, Code.CANCEL)  # the peer does not take what there is
+            self._peer.connection.cut_off(self._stream, Code.CANCEL)  # the client does not read the answers that there are
         self.finish(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

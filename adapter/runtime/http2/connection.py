@@ -1,23 +1,21 @@
 """One HTTP/2 connection of a gRPC server, without I/O: bytes in, events and bytes out. It knows no method and no clock.
 
-Promises: what a peer sends takes bounded memory, and no more work than its bytes are worth; one that goes too far gets a GOAWAY.
+What a peer sends takes a bounded amount of memory, and work in proportion to its bytes; beyond its limits it gets a GOAWAY.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from adapter.runtime.http2 import frames, headers
 from adapter.runtime.http2.control import PRIORITY_BYTES, Control, check_dependency
-from adapter.runtime.http2.credit import ReceiveCredit
-from adapter.runtime.http2.frames import HEADER, HEADER_BYTES, Code, ConnectionFailedError, StreamFailedError
+from adapter.runtime.http2.flood import FloodGuard
+from adapter.runtime.http2.frames import HEADER, HEADER_BYTES, PREFIX, Code, ConnectionFailedError, StreamFailedError
 from adapter.runtime.http2.headers import HTTP_OK, INTERNAL, RESOURCE_EXHAUSTED, UNIMPLEMENTED
-from adapter.runtime.http2.sending import PREFIX
+from adapter.runtime.http2.receiving import CREDIT, Receiver
+from adapter.runtime.http2.sending import Sender
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 
 MESSAGE_MAX = 4 * 2**20  # bytes of a request
-STREAMS_MAX = 1_000  # that are open at a time
-HELD_MAX = 200_000  # messages of a connection that nobody has taken
-CREDIT = 2**20  # bytes of all streams that may be on their way
+STREAMS_MAX = 1_000  # open at a time
 
 
 class _Block(NamedTuple):
@@ -28,58 +26,78 @@ class _Block(NamedTuple):
     payload: bytearray
 
 
-class Connection(Control):
-    """The server's side. `closed` is True once a GOAWAY with an error is in the output: it is to be sent, and that was it."""
+class Connection:
+    """The server's side of a connection: parses frames, and handles those of requests (HEADERS, CONTINUATION, DATA).
+
+    `Control` handles all other frames. `Sender` sends answers and removes streams, `Receiver` accounts for the receive windows,
+    `FloodGuard` limits frames that carry no message. They share the table of open streams, the output and the events, and do not
+    refer to the connection: there are no reference cycles.
+    """
 
     def __init__(self, now: float) -> None:
-        super().__init__(now)
-        self.greeted = False
+        self.streams: dict[int, Stream] = {}
+        self.greeted = False  # True when the preface and SETTINGS have come
+        asked = {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX, frames.MAX_HEADER_LIST_SIZE: headers.LIST_MAX}
+        self._out = [frames.settings(asked), frames.window_update(0, CREDIT - frames.WINDOW)]
+        self._events: list[Event] = []
+        self._guard = guard = FloodGuard(now)
+        self._receiver = receiver = Receiver(self.streams, self._out)
+        self._sender = sender = Sender(self.streams, self._out, self._events, receiver.release, guard.answered)
+        self._control = control = Control(self.streams, self._out, self._events, sender, guard)
+        self._control_handlers = control.handlers()
         self._rest = b""
         self._headers = headers.HeaderReader()
         self._block: _Block | None = None
         self._gap = (0, 0)  # the streams between these were never opened
-        self._uncredited = 0
-        self._loans = ReceiveCredit()
-        self._held = 0
-        asked = {frames.MAX_CONCURRENT_STREAMS: STREAMS_MAX, frames.MAX_HEADER_LIST_SIZE: headers.LIST_MAX}
-        self._out = [frames.settings(asked), frames.window_update(0, CREDIT - frames.WINDOW)]
+        # What a server calls. Bound once, because each call passes here.
+        self.answer = sender.answer
+        self.send_message = sender.send_message
+        self.finish = sender.finish
+        self.cut_off = sender.cut_off
+        self.ping = sender.ping
+        self.consumed = receiver.consumed
+        self.drain = control.drain
+        self.go_away = control.go_away
+
+    @property
+    def closed(self) -> bool:
+        """True once the output ends with a GOAWAY that reports an error: nothing is received or sent after it."""
+        return self._control.closed
+
+    @property
+    def messages(self) -> int:
+        """How many messages have been received."""
+        return self._guard.messages
+
+    @property
+    def held_back(self) -> int:
+        """Bytes of answers that wait for the peer's windows."""
+        return self._sender.held_back
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take what the peer sent, cut anywhere, `now` (monotonic seconds). Returns what happened."""
-        if self.closed:
+        """Handle bytes that the peer sent, split anywhere, at `now` (monotonic seconds). Returns what happened."""
+        if self._control.closed:
             return []
-        self._pass_time(now)
+        self._guard.pass_time(now)
         try:
             self._rest = self._frames(self._rest + data if self._rest else data)
         except ConnectionFailedError as error:
-            self._give_up(error)
-        events, self._events = self._events, []
+            self._control.give_up(error)
+        events = self._events.copy()
+        self._events.clear()
         return events
 
-    def consumed(self, stream: Stream, message: bytes) -> None:
-        """A message of a stream is done with: the peer may send as much again."""
-        if stream.id not in self.streams:
-            return
-        stream.held -= 1
-        self._held -= 1
-        size = len(message) + PREFIX.size
-        paid = min(stream.lent, size)
-        stream.returned += size - paid
-        if paid:
-            self._allow_all(self._loans.pay_back(stream, paid))
-        if stream.open and stream.returned and (stream.returned > frames.WINDOW // 2 or stream.missing > stream.room):
-            self._allow(stream, stream.returned)
-            stream.returned = 0
-            self._ask(stream)
+    def take_output(self) -> bytes:
+        """Return the bytes that are to be sent now."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
 
     def _frames(self, data: bytes) -> bytes:
-        """Take all that is whole; returns the rest."""
+        """Handle the frames that are complete; return the rest."""
         at, end = 0 if self.greeted else self._greet(data), len(data)
         unpack = HEADER.unpack_from
-        kinds = (  # not kept: it would be a cycle
-            self._on_data, self._on_headers, self._on_priority, self._on_reset, self._on_settings, self._on_push,
-            self._on_ping, self._on_go_away, self._on_window_update, self._on_continuation,
-        )  # fmt: skip
+        handlers = (self._on_data, self._on_headers, *self._control_handlers, self._on_continuation)  # by their frames' types
         while end - at >= HEADER_BYTES:
             high, low, kind, flags, stream_id = unpack(data, at)
             begin, size = at + HEADER_BYTES, high << 8 | low
@@ -92,16 +110,16 @@ class Connection(Control):
                 raise ConnectionFailedError(Code.PROTOCOL_ERROR, "a header block was interrupted")
             stream_id &= frames.ID_MAX
             try:
-                if kind < len(kinds):
-                    kinds[kind](flags, stream_id, data[begin:at])
+                if kind < len(handlers):
+                    handlers[kind](flags, stream_id, data[begin:at])
                 else:
-                    self._note_noise()
+                    self._guard.count()
             except StreamFailedError as error:
-                self._fail(stream_id, error)
+                self._control.fail_stream(stream_id, error)
         return data[at:] if self.greeted else data
 
     def _greet(self, data: bytes) -> int:
-        """Where the frames begin."""
+        """Check the preface; return where the frames begin. Raises ConnectionFailedError."""
         size = len(frames.PREFACE)
         if data[:size] != frames.PREFACE[: len(data)]:
             raise ConnectionFailedError(Code.PROTOCOL_ERROR, "this is an HTTP/2 server, for gRPC")
@@ -114,25 +132,22 @@ class Connection(Control):
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
-        self._uncredited += size
-        if self._uncredited >= CREDIT // 2:  # at once, whatever becomes of it: it is the streams' windows that hold a peer back
-            self._out.append(frames.window_update(0, self._uncredited))
-            self._uncredited = 0
+        self._receiver.data_arrived(size)
         stream = self.streams.get(stream_id)
         if flags & frames.PADDED:
             payload = frames.unpadded(flags, payload)
         if stream is None or not stream.open:
-            self._check_known(stream_id)
-            if stream_id not in self._left:
+            self._control.check_known(stream_id)
+            if stream_id not in self._sender.left:
                 raise StreamFailedError(Code.STREAM_CLOSED)
-            self._note_noise()
+            self._guard.count()
             return
         self._account(stream, size, len(payload))
         ends = flags & frames.END_STREAM
         if payload:
             self._on_payload(stream, payload)
         elif not ends:
-            self._note_noise()
+            self._guard.count()
         if ends:
             self._on_end(stream)
 
@@ -141,14 +156,14 @@ class Connection(Control):
         if stream.room < 0:
             raise StreamFailedError(Code.FLOW_CONTROL_ERROR)
         if size > payload:
-            self._allow(stream, size - payload)  # the padding
+            self._receiver.allow(stream, size - payload)  # the padding
         if stream.still_due is not None:
             stream.still_due -= payload
 
     def _on_payload(self, stream: Stream, payload: bytes) -> None:
         if stream.head.refusal:
             if stream.room < frames.WINDOW // 2:
-                self._refuse(stream)  # at its end, unless that is far away
+                self._sender.refuse(stream)  # at its end, unless that is far away
             return
         rest = stream.rest
         if not rest and len(payload) >= PREFIX.size:  # mostly it is a message, neither more nor less
@@ -164,16 +179,12 @@ class Connection(Control):
             self._cut(stream, rest)
 
     def _on_message(self, stream: Stream, message: bytes) -> None:
-        stream.held += 1
-        self._held += 1
-        self.messages += 1
-        if self._held > HELD_MAX:
-            raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, "too many messages that nobody has taken")
-        self._forgive()
+        self._receiver.message_arrived(stream)
+        self._guard.message()
         self._events.append((MESSAGE, stream, message))
 
     def _cut(self, stream: Stream, rest: bytearray) -> None:
-        """Take the messages that are whole."""
+        """Handle the messages of `rest` that are complete; keep what follows."""
         begin, end = 0, PREFIX.size  # of a message, as far as it is known
         while len(rest) >= begin + PREFIX.size:
             compressed, size = PREFIX.unpack_from(rest, begin)
@@ -186,23 +197,14 @@ class Connection(Control):
             begin, end = end, end + PREFIX.size
         stream.missing = end - len(rest)
         del rest[:begin]
-        self._ask(stream)
-
-    def _ask(self, stream: Stream) -> None:
-        """A message that is larger than a window needs a loan. One that others have to be taken before waits for that."""
-        if stream.missing > stream.room and not stream.held:
-            self._allow_all(self._loans.ask(stream))
-
-    def _allow_all(self, granted: Iterable[tuple[Stream, int]]) -> None:
-        for stream, size in granted:
-            self._allow(stream, size)
+        self._receiver.request_credit(stream)
 
     def _acceptable(self, stream: Stream, compressed: int, size: int) -> bool:
-        """False when the call ends here, for a message that is not taken."""
+        """Refuse a compressed or too large message: end the call, and return False."""
         if not compressed and size <= MESSAGE_MAX:
             return True
-        self._note_noise(2)  # one of it comes back with the answer
-        self._drop_output(stream)
+        self._guard.count(2)  # one of it comes back with the answer
+        self._sender.drop_output(stream)
         self._events.append((RESET, stream))
         if compressed == 1 and stream.head.compressed:
             self.finish(stream, UNIMPLEMENTED, "compressed messages are not taken", (("grpc-accept-encoding", "identity"),))
@@ -212,10 +214,6 @@ class Connection(Control):
             self.finish(stream, RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {MESSAGE_MAX})")
         return False
 
-    def _allow(self, stream: Stream, size: int) -> None:
-        stream.room += size
-        self._out.append(frames.window_update(stream.id, size))
-
     def _on_end(self, stream: Stream) -> None:
         if stream.id not in self.streams:
             return  # it was answered at a message that is not taken
@@ -223,10 +221,10 @@ class Connection(Control):
         if stream.still_due:
             raise StreamFailedError(Code.PROTOCOL_ERROR)
         if stream.head.refusal:
-            self._refuse(stream)
+            self._sender.refuse(stream)
         elif stream.rest:
-            self._note_noise(2)
-            self._drop_output(stream)
+            self._guard.count(2)
+            self._sender.drop_output(stream)
             self.finish(stream, INTERNAL, "the request ended within a message")
             self._events.append((RESET, stream))
         else:
@@ -254,26 +252,27 @@ class Connection(Control):
         block.payload.extend(payload)
         if len(block.payload) > headers.LIST_HARD_MAX:
             raise ConnectionFailedError(Code.ENHANCE_YOUR_CALM, f"a header block of over {headers.LIST_HARD_MAX} bytes")
-        self._note_noise()
+        self._guard.count()
         if flags & frames.END_HEADERS:
             self._block = None
             self._on_block(block.flags, stream_id, bytes(block.payload))
 
     def _on_block(self, flags: int, stream_id: int, block: bytes) -> None:
         ends = flags & frames.END_STREAM
-        if stream_id <= self._last:
+        control = self._control
+        if stream_id <= control.last:
             self._on_trailers(stream_id, self._headers.fields(block), ends=bool(ends))
             return
-        if stream_id > self._last + 2:
-            self._gap = (self._last, stream_id)
-        self._last = stream_id
+        if stream_id > control.last + 2:
+            self._gap = (control.last, stream_id)
+        control.begin_stream(stream_id)
         head = self._headers.read(block)
-        if stream_id > self._limit or len(self.streams) >= STREAMS_MAX:
+        if stream_id > control.limit or len(self.streams) >= STREAMS_MAX:
             raise StreamFailedError(Code.REFUSED_STREAM)
-        stream = self.streams[stream_id] = Stream(stream_id, head, self._stream_window)
+        stream = self.streams[stream_id] = Stream(stream_id, head, self._sender.stream_window)
         if head.refusal and head.refusal.http == HTTP_OK:
             stream.open = not ends
-            self._refuse(stream)
+            self._sender.refuse(stream)
             return
         if not head.refusal:
             self._events.append((CALL, stream))
@@ -283,8 +282,8 @@ class Connection(Control):
     def _on_trailers(self, stream_id: int, fields: headers.Fields, *, ends: bool) -> None:
         stream = self.streams.get(stream_id)
         if stream is None:
-            if stream_id in self._left:
-                self._note_noise()
+            if stream_id in self._sender.left:
+                self._guard.count()
                 return
             never = self._gap[0] < stream_id < self._gap[1]
             raise ConnectionFailedError(
@@ -296,10 +295,3 @@ class Connection(Control):
             raise StreamFailedError(Code.PROTOCOL_ERROR)
         headers.check_trailers(fields)
         self._on_end(stream)
-
-    def _forget(self, stream: Stream) -> None:
-        super()._forget(stream)
-        stream.open = False
-        stream.rest = None
-        self._held -= stream.held
-        self._allow_all(self._loans.forget(stream))

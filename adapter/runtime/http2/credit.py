@@ -1,43 +1,46 @@
-"""Room for large messages: beyond the window that each stream has, a connection lends a bounded number of bytes. Pure."""
+"""Flow-control credit for messages that are larger than a stream's window. Without I/O.
+
+All streams have the default window. A connection grants a bounded number of bytes beyond it, for messages that need them.
+"""
 
 from collections.abc import Iterator
 
 from adapter.runtime.http2.streams import Stream
 
-LENT_MAX = 32 * 2**20  # bytes of a connection's large messages that may come in together
+EXTRA_CREDIT_MAX = 32 * 2**20  # bytes beyond the windows that are granted at a time, to all streams of a connection together
 
 
 class ReceiveCredit:
-    """Who waits is served in turn. Each call gives who may send how many bytes more."""
+    """Grants extra credit in the order of the requests. Each method yields the streams that get some, with the bytes granted."""
 
     def __init__(self) -> None:
-        self._lent = 0
+        self.granted = 0  # bytes that streams have now
         self._waiting: dict[Stream, None] = {}
 
-    def ask(self, stream: Stream) -> Iterator[tuple[Stream, int]]:
-        """A stream needs room for what its message is missing."""
+    def request(self, stream: Stream) -> Iterator[tuple[Stream, int]]:
+        """Queue a stream for what its current message is missing."""
         self._waiting[stream] = None
-        return self._lend()
+        return self._grant()
 
-    def pay_back(self, stream: Stream, size: int) -> Iterator[tuple[Stream, int]]:
-        """So many bytes of a stream's loan are free again."""
-        stream.lent -= size
-        self._lent -= size
-        return self._lend()
+    def give_back(self, stream: Stream, size: int) -> Iterator[tuple[Stream, int]]:
+        """Free `size` bytes of a stream's extra credit: a message that needed them was taken."""
+        stream.extra_credit -= size
+        self.granted -= size
+        return self._grant()
 
     def forget(self, stream: Stream) -> Iterator[tuple[Stream, int]]:
-        """A stream has ended."""
+        """Free all of a stream that has ended."""
         self._waiting.pop(stream, None)
-        return self.pay_back(stream, stream.lent)
+        return self.give_back(stream, stream.extra_credit)
 
-    def _lend(self) -> Iterator[tuple[Stream, int]]:
+    def _grant(self) -> Iterator[tuple[Stream, int]]:
         while self._waiting:
             stream = next(iter(self._waiting))
             need = stream.missing - stream.room
             if need > 0:
-                if self._lent + need > LENT_MAX:
+                if self.granted + need > EXTRA_CREDIT_MAX:
                     return
-                self._lent += need
-                stream.lent += need
+                self.granted += need
+                stream.extra_credit += need
                 yield stream, need
             del self._waiting[stream]

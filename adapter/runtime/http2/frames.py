@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113, sections 4, 6 and 7): their numbers, and the bytes of those that a server sends. Pure."""
+"""HTTP/2 frames (RFC 9113, sections 4, 6 and 7): their numbers, and the bytes of those that a server sends. Without I/O."""
 
 import struct
 from enum import IntEnum
@@ -6,7 +6,7 @@ from enum import IntEnum
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER = struct.Struct(">HBBBL")  # length (its 16 upper bits, its 8 lower), type, flags, stream
 HEADER_BYTES = HEADER.size
-FRAME_MAX = 16_384  # bytes of payload, in both directions: the least that everybody has to take
+FRAME_MAX = 16_384  # bytes of payload, in both directions: the least that every peer has to accept
 ID_MAX = 2**31 - 1
 WINDOW = 65_535  # bytes that a stream or a connection begins with
 WINDOW_MAX = 2**31 - 1
@@ -20,9 +20,11 @@ HAS_PRIORITY = 0x20
 ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = range(2, 7)
 SETTING = struct.Struct(">HL")
 
+PREFIX = struct.Struct(">BL")  # before each gRPC message: whether it is compressed, its length
+
 
 class Code(IntEnum):
-    """Why a stream or a connection ends."""
+    """Error codes (RFC 9113, section 7): why a stream or a connection ends."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -36,7 +38,7 @@ class Code(IntEnum):
 
 
 class ConnectionFailedError(Exception):
-    """The peer broke a rule that leaves no connection to go on with."""
+    """A connection error (RFC 9113, 5.4.1): the connection ends with a GOAWAY frame."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -44,7 +46,7 @@ class ConnectionFailedError(Exception):
 
 
 class StreamFailedError(Exception):
-    """The peer broke a rule in one stream."""
+    """A stream error (RFC 9113, 5.4.2): one stream ends with an RST_STREAM frame, the connection goes on."""
 
     def __init__(self, code: Code, text: str = "") -> None:
         super().__init__(text)
@@ -52,33 +54,33 @@ class StreamFailedError(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """A frame."""
+    """Encode one frame."""
     size = len(payload)
     return HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """What this side asks of its peer."""
+    """Encode a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*item) for item in values.items()))
 
 
 def window_update(stream_id: int, size: int) -> bytes:
-    """Allow the peer so many bytes more; stream 0 is the connection."""
+    """Encode a WINDOW_UPDATE frame: the peer may send `size` bytes more. Stream 0 is the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, size.to_bytes(4, "big"))
 
 
 def reset(stream_id: int, code: Code) -> bytes:
-    """End a stream."""
+    """Encode an RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
 def go_away(last_id: int, code: Code, text: str = "") -> bytes:
-    """Streams above `last_id` were not looked at and will not be."""
+    """Encode a GOAWAY frame: streams above `last_id` were not processed and will not be."""
     return frame(GOAWAY, 0, 0, last_id.to_bytes(4, "big") + code.to_bytes(4, "big") + text.encode())
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:
-    """The payload of DATA or HEADERS without its padding. Raises ConnectionFailedError."""
+    """Return the payload of DATA or HEADERS without its padding. Raises ConnectionFailedError."""
     if not flags & PADDED:
         return payload
     if not payload or payload[0] >= len(payload):

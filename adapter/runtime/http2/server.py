@@ -1,6 +1,6 @@
-"""The sockets of the front: a thin asyncio.Protocol around each connection, and the server that listens, watches and drains.
+"""The sockets of the built-in gRPC server: an asyncio.Protocol for each connection, and the server that listens and drains.
 
-Everything of one turn of the event loop is answered together: what was read is handled, then written, one write a connection.
+What was read in one iteration of the event loop is handled, then all its answers are written: one write for each connection.
 """
 
 import asyncio
@@ -14,32 +14,32 @@ import grpc
 import structlog
 
 from adapter.runtime import descriptors
+from adapter.runtime.http2.admission import PROVEN_MESSAGES, AdmissionQueue, is_closed
 from adapter.runtime.http2.call import Call, Method, Take
 from adapter.runtime.http2.connection import Connection
 from adapter.runtime.http2.frames import Code
-from adapter.runtime.http2.newcomers import PROVEN, Newcomers, is_closed
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Event, Stream
 
 log = structlog.get_logger(__name__)
 
 BACKLOG = 1_024
-READ_MAX = 65_536  # bytes of a peer, about; who sends more in one turn of the event loop waits for the next
+READ_MAX = 65_536  # bytes of a peer in one iteration of the event loop, about; the rest waits for the next one
 OUT_MAX = 2**20  # bytes that wait to be sent; beyond, nothing more is read from that peer
-HELD_BACK_MAX = 16 * 2**20  # bytes of answers that a peer's windows hold back; beyond, none of its calls is begun
-WATCH_S = 5.0  # between two looks at all connections
-GREET_S = 20.0  # for a peer's first frame
-QUIET_S = 60.0  # without a byte; then the peer is asked whether it is there, and has
-ANSWER_S = 20.0  # to say so
+HELD_BACK_MAX = 16 * 2**20  # bytes of answers that a peer's windows hold back; beyond, none of its calls is started
+WATCH_S = 5.0  # seconds between two checks of all connections
+GREET_S = 20.0  # seconds that a peer has for its first frame
+QUIET_S = 60.0  # seconds without a byte after which the peer gets a PING
+ANSWER_S = 20.0  # seconds that it has to answer, before the connection is closed
 
-IDLE_LOOK_S = 0.005  # between two looks whether calls are still open, at a stop
+IDLE_LOOK_S = 0.005  # seconds between two checks whether calls are still open, at a stop
 
-TELL_S = 10.0  # between two lines that connections are refused
+TELL_S = 10.0  # seconds between two log lines about refused connections
 
 STOPPED = "the server has stopped"
 
 
-class Peer(asyncio.Protocol):
-    """One connection."""
+class Http2Peer(asyncio.Protocol):
+    """One connection with a client: its socket, its protocol state (`connection`), and its calls."""
 
     def __init__(self, server: "Http2Server", kind: str) -> None:
         self.name = kind
@@ -50,21 +50,21 @@ class Peer(asyncio.Protocol):
         self.can_write.set()
         self._transport: asyncio.Transport | None = None
         self._heard = self._loop.time()
-        self._asked = 0.0  # when; 0: not since it was heard
+        self._asked = 0.0  # when it got a PING; 0: not since it sent something
         self._socket: Any = None
-        self._proven = self._said_all = False
-        self.unread = bytearray()  # of a newcomer, see `Newcomers`
-        self.handled = 0  # bytes of it
+        self._proven = self._got_eof = False
+        self.unread = bytearray()  # of an unproven connection, see `AdmissionQueue`
+        self.handled = 0  # bytes that went through the queue
         self._reading = True
         self._flushing = False
-        self._begun: list[Call] = []
-        self._waiting: deque[Call] = deque()
-        self._until_it_reads: list[asyncio.Future[None]] = []
-        self._in_turn = False
+        self._begun: list[Call] = []  # since the last write
+        self._waiting: deque[Call] = deque()  # calls that have not been started
+        self._until_read: list[asyncio.Future[None]] = []
+        self._in_line = False
         self._running: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Accept the connection, unless its file descriptor is one of those that are reserved for the store."""
         self._transport = cast("asyncio.Transport", transport)
         self._socket = transport.get_extra_info("socket")
         if self._socket is not None and descriptors.is_reserved(self._socket.fileno()):
@@ -78,10 +78,10 @@ class Peer(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Tell every call."""
+        """Cancel every call."""
         self._transport = self._socket = None
         self._server.peers.discard(self)
-        self._server.newcomers.forget(self)
+        self._server.admission.forget(self)
         self._begun.clear()
         self._waiting.clear()
         for stream in list(self.connection.streams.values()):
@@ -91,79 +91,79 @@ class Peer(asyncio.Protocol):
                 cast("Call", call).cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Handle all that is in one read, or of a newcomer in its turn."""
+        """Handle what one read brought; queue it if the connection is unproven."""
         self._heard = self._loop.time()
         self._asked = 0.0
         if self._proven and not self.unread:
             self.handle(data)
         else:
-            self._server.newcomers.add(self, data)
+            self._server.admission.add(self, data)
         if len(data) >= READ_MAX or len(self.unread) >= READ_MAX:
-            self._stop_reading()  # else libuv goes on reading this one, and nobody else has a turn
+            self._stop_reading()  # else libuv goes on reading this connection before any other
 
     def eof_received(self) -> bool:
-        """It will send no more: the connection ends, for a newcomer when its turn has come."""
-        self._said_all = bool(self.unread)
-        return self._said_all
+        """End the connection, as soon as queued bytes are handled: the client will send no more."""
+        self._got_eof = bool(self.unread)
+        return self._got_eof
 
     def handle(self, data: bytes) -> None:
-        """Bytes whose turn has come."""
+        """Handle bytes: start calls, and schedule the write of what is answered."""
         for event in self.connection.receive(data, self._heard):
             self._on_event(event)
         self.flush_soon()
-        self._take_turn()
+        self._start_calls()
         if self.connection.closed:
-            self._server.newcomers.forget(self)
+            self._server.admission.forget(self)
             self.hang_up()
-        elif self._said_all and not self.unread:
+        elif self._got_eof and not self.unread:
             self.hang_up()
 
     @property
     def is_proven(self) -> bool:
-        """True when it has sent enough messages to be no newcomer any more."""
-        self._proven = self._proven or self.connection.messages >= PROVEN
+        """True once it has sent PROVEN_MESSAGES messages."""
+        self._proven = self._proven or self.connection.messages >= PROVEN_MESSAGES
         return self._proven
 
     def is_gone(self) -> bool:
-        """True when nobody is there to be answered."""
+        """True when the client cannot receive an answer any more."""
         return self._transport is None or self._transport.is_closing() or is_closed(self._socket)
 
     def pause_writing(self) -> None:
-        """The peer does not read: nothing more is read from it, and who streams to it waits."""
+        """Stop reading, and let streaming calls wait: the client does not read its answers."""
         self.can_write.clear()
         self._stop_reading()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Read on: the client reads its answers again."""
         self.can_write.set()
         self._read_on()
-        self._take_turn()
+        self._start_calls()
 
     def start_soon(self, call: Call) -> None:
-        """Have a call handled in its turn."""
+        """Queue a call to be started."""
         self._waiting.append(call)
-        self._take_turn()
+        self._start_calls()
 
     def start_next(self) -> bool:
-        """Let one call be handled; False when no other waits, or none may start."""
+        """Start one call; False when no other waits, or none may start."""
         while self._waiting and self.may_start and not self._waiting.popleft().start():
             pass
-        self._in_turn = bool(self._waiting) and self.may_start
-        return self._in_turn
+        self._in_line = bool(self._waiting) and self.may_start
+        return self._in_line
 
     def begun(self, task: asyncio.Task[None]) -> None:
-        """A call of it is being handled."""
+        """Keep the task of a call that was started."""
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
     def flush_soon(self) -> None:
-        """Send what there is at the end of this turn of the event loop."""
+        """Write the pending output at the end of this iteration of the event loop."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
     def watch(self, now: float) -> None:
-        """Drop a peer that has gone without a word."""
+        """Close the connection of a client that has vanished: it answers no PING, or has not sent its first frame in time."""
         quiet_s = now - self._heard
         if (self._asked and now - self._asked > ANSWER_S) or (not self.connection.greeted and quiet_s > GREET_S):
             self.hang_up(at_once=True)
@@ -173,7 +173,7 @@ class Peer(asyncio.Protocol):
             self.flush_soon()
 
     def drain(self) -> None:
-        """Take no new calls, as soon as the peer knows."""
+        """Ask the client for no new calls; those that it sent before it knew are still handled."""
         self.connection.drain()
         self.flush_soon()
 
@@ -184,7 +184,7 @@ class Peer(asyncio.Protocol):
         return not (self.connection.streams or self._running or unsent)
 
     async def end(self) -> None:
-        """End what is still open, and hang up."""
+        """End open calls with UNAVAILABLE, and close the connection."""
         running = list(self._running)
         for stream in list(self.connection.streams.values()):
             if stream.call:
@@ -197,27 +197,27 @@ class Peer(asyncio.Protocol):
         self._flush()
         self.hang_up(at_once=bool(self._transport and self._transport.get_write_buffer_size()))
 
-    async def until_it_reads(self) -> None:
-        """Wait until the peer does not leave too much unread."""
+    async def until_read(self) -> None:
+        """Wait until `may_start`."""
         while not self.may_start:
             reads: asyncio.Future[None] = self._loop.create_future()
-            self._until_it_reads.append(reads)
+            self._until_read.append(reads)
             await reads
 
     @property
     def may_start(self) -> bool:
-        """False while the peer leaves too much unread."""
+        """False while too many answers wait for the client to read them."""
         return self.can_write.is_set() and self.connection.held_back <= HELD_BACK_MAX
 
-    def _take_turn(self) -> None:
-        if self._until_it_reads and self.may_start:
-            waiting, self._until_it_reads = self._until_it_reads, []
+    def _start_calls(self) -> None:
+        if self._until_read and self.may_start:
+            waiting, self._until_read = self._until_read, []
             for reads in waiting:
                 if not reads.done():
                     reads.set_result(None)
-        if self._waiting and not self._in_turn and self.may_start:
-            self._in_turn = True
-            self._server.let_start(self)
+        if self._waiting and not self._in_line and self.may_start:
+            self._in_line = True
+            self._server.start_calls_of(self)
 
     def _on_event(self, event: Event) -> None:
         kind, stream = event[0], event[1]
@@ -229,7 +229,7 @@ class Peer(asyncio.Protocol):
                 stream.call = call = Call(self, stream, method)
                 self._begun.append(call)
         elif stream.call is None:
-            return  # refused, or not taken
+            return  # refused, or its method is not known
         elif kind == MESSAGE:
             _call_of(stream).put(cast("tuple[int, Stream, bytes]", event)[2])
         elif kind == ENDED:
@@ -242,7 +242,7 @@ class Peer(asyncio.Protocol):
     def _flush(self) -> None:
         self._flushing = False
         begun, self._begun = self._begun, []
-        for call in begun:  # only now: most are over, and need no timer
+        for call in begun:  # only now: most calls have ended already, and need no timer
             call.watch_deadline()
         data = self.connection.take_output()
         if data and self._transport:
@@ -261,7 +261,7 @@ class Peer(asyncio.Protocol):
             self._transport.resume_reading()
 
     def hang_up(self, *, at_once: bool = False) -> None:
-        """End the connection, behind what is still to be sent unless `at_once`."""
+        """Close the connection, after sending what is pending unless `at_once`."""
         self._flush()
         if self._transport:
             if at_once:
@@ -271,70 +271,73 @@ class Peer(asyncio.Protocol):
 
 
 class Http2Server:
-    """A gRPC server for plaintext TCP and Unix sockets. Servicers are added to it as to grpc.aio's server."""
+    """A gRPC server for plaintext TCP and Unix sockets. Servicers are added to it as to grpc.aio's server.
+
+    `refused` is called for each connection that is closed because file descriptors are short.
+    """
 
     def __init__(self, refused: Callable[[], None] = lambda: None) -> None:
         self._refused = refused
-        self._told = -TELL_S
-        self.newcomers = Newcomers()
+        self._last_warning = -TELL_S
+        self.admission = AdmissionQueue()
         self.methods: dict[str, Method] = {}
-        self.peers: set[Peer] = set()
-        self._turns: deque[Peer] = deque()
+        self.peers: set[Http2Peer] = set()
+        self._starting: deque[Http2Peer] = deque()
         self._listening: list[asyncio.AbstractServer] = []
         self._watching: asyncio.TimerHandle | None = None
         self._watched = 0.0
 
     def refuse(self, transport: asyncio.Transport) -> None:
-        """Close a connection at once: its file is one of those that are kept for the store."""
+        """Close a connection at once: its file descriptor is one of those that are reserved for the store."""
         transport.abort()
         self._refused()
         now = asyncio.get_running_loop().time()
-        if now - self._told > TELL_S:
-            self._told = now
+        if now - self._last_warning > TELL_S:
+            self._last_warning = now
             log.warning(
                 "connections.refused", open=len(self.peers), limit=descriptors.limit(), help="raise the limit of open files"
             )
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """What generated code calls first; the same methods follow."""
+        """Do nothing: generated code calls `add_registered_method_handlers` with the same methods next."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]) -> None:
-        """The methods of a service, as generated code adds them."""
+        """Add the methods of a service; generated code calls this."""
         self.methods.update((f"/{service}/{name}", Method.of(handler)) for name, handler in handlers.items())
 
     def take_together(self, takes: Mapping[str, Take]) -> None:
-        """Have the requests of these methods taken together, see `Take`."""
+        """Have the requests of these methods handled in groups, see `Take`."""
         for path, take in takes.items():
             self.methods[path] = self.methods[path]._replace(take=take)
 
     async def listen(self, listener: socket.socket) -> None:
-        """Serve on a socket that is bound."""
+        """Serve on a bound socket."""
         loop = asyncio.get_running_loop()
         if listener.family == socket.AF_UNIX:
-            server = await loop.create_unix_server(lambda: Peer(self, "unix:"), sock=listener, backlog=BACKLOG)
+            server = await loop.create_unix_server(lambda: Http2Peer(self, "unix:"), sock=listener, backlog=BACKLOG)
         else:
-            server = await loop.create_server(lambda: Peer(self, "tcp"), sock=listener, backlog=BACKLOG)
+            server = await loop.create_server(lambda: Http2Peer(self, "tcp"), sock=listener, backlog=BACKLOG)
         self._listening.append(server)
         if not self._watching:
             self._watch()
 
-    def let_start(self, peer: Peer) -> None:
-        """Let a peer's calls be handled: one in each turn of the event loop, peer by peer, so that commits get in between."""
-        self._turns.append(peer)
-        if len(self._turns) == 1:
+    def start_calls_of(self, peer: Http2Peer) -> None:
+        """Start the calls of a peer: one in each iteration of the event loop, peer by peer, so that commits are not delayed."""
+        self._starting.append(peer)
+        if len(self._starting) == 1:
             asyncio.get_running_loop().call_soon(self._start_next)
 
     def _start_next(self) -> None:
-        peer = self._turns[0]
+        peer = self._starting[0]
         more = peer.start_next()
-        self._turns.popleft()
+        self._starting.popleft()
         if more:
-            self._turns.append(peer)
-        if self._turns:
+            self._starting.append(peer)
+        if self._starting:
             asyncio.get_running_loop().call_soon(self._start_next)
 
     async def stop(self, grace_s: float | None) -> None:
-        """Take no more connections and calls; give calls that are open `grace_s` seconds, then end them with UNAVAILABLE."""
+        """Accept no more connections and calls; give open calls `grace_s` seconds, then end them with UNAVAILABLE."""
         for server in self._listening:
             server.close()
         self._listening.clear()
@@ -351,7 +354,7 @@ class Http2Server:
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if now - self._watched < 2 * WATCH_S:  # else this process stood still, and has not read what came meanwhile
+        if now - self._watched < 2 * WATCH_S:  # else this process was suspended, and has not read what came meanwhile
             for peer in list(self.peers):
                 peer.watch(now)
         self._watched = now

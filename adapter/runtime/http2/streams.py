@@ -1,18 +1,18 @@
-"""A stream, as both halves of a connection see it, and what can happen to it. Pure."""
+"""The state of one stream, which the parts of a connection share, and the events of a stream."""
 
 from adapter.runtime.http2 import frames
 from adapter.runtime.http2.headers import Head
 
 # Kinds of events. Each is a tuple: its kind, its stream, and of a message its bytes.
-# RESET: the call is over, whoever ended it. WRITABLE: what was to be sent is out.
+# RESET: the call has ended early, by either side. WRITABLE: all output of the stream has been sent.
 CALL, MESSAGE, ENDED, RESET, WRITABLE = range(5)
 
 
 class Stream:
-    """One call. `call` is for whoever handles it."""
+    """One stream, which carries one call. `call` belongs to the server: its object for the call."""
 
     __slots__ = (
-        "answering", "call", "final", "head", "held", "id", "lent", "missing", "open", "out", "rest", "returned", "room",
+        "answering", "call", "extra_credit", "final", "head", "held", "id", "missing", "open", "out", "rest", "returned", "room",
         "still_due", "window",
     )  # fmt: skip
 
@@ -20,20 +20,20 @@ class Stream:
         self.id = stream_id
         self.head = head
         self.call: object = None
-        # What comes in.
+        # Receiving.
         self.open = True  # the peer may send more
-        self.still_due = head.length  # bytes, where the headers say so
+        self.still_due = head.length  # bytes, if the headers have a content-length
         self.room = frames.WINDOW  # bytes that the peer may send
-        self.held = 0  # messages that nobody has taken yet
-        self.returned = 0  # bytes that it may send again, and does not know yet
-        self.lent = 0  # bytes of `room` that are beyond what each stream has
-        self.rest: bytearray | None = None  # the beginning of a message
+        self.held = 0  # messages that the servicer has not taken
+        self.returned = 0  # bytes taken for which no WINDOW_UPDATE has been sent yet
+        self.extra_credit = 0  # bytes of `room` beyond the default window, see `credit`
+        self.rest: bytearray | None = None  # an incomplete message
         self.missing = 0  # bytes that it lacks, at least
-        # What goes out.
-        self.window = window  # bytes that the peer takes
-        self.answering = False  # the headers are out
+        # Sending.
+        self.window = window  # bytes that the peer accepts
+        self.answering = False  # the headers have been sent
         self.out: bytearray | None = None  # waits for a window
-        self.final = b""  # the frame behind it
+        self.final = b""  # the frame that ends the stream, after `out`
 
 
 Event = tuple[int, Stream] | tuple[int, Stream, bytes]

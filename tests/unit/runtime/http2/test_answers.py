@@ -5,7 +5,7 @@ from hyperframe.frame import DataFrame, SettingsFrame, WindowUpdateFrame
 
 from adapter.runtime.http2.frames import Code
 from adapter.runtime.http2.streams import Stream
-from tests.unit.fronts import Server
+from tests.unit.runtime.http2.connections import Server
 
 WINDOW = 65_535
 

@@ -1,4 +1,4 @@
-"""What a peer may cost: frames that bring nothing, memory, and steps of work for each byte. Honest peers are never thrown out."""
+"""What a peer may cost: frames that carry no message, memory, and steps of work for each byte. Honest peers are never cut off."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -18,12 +18,12 @@ from hyperframe.frame import (
 )
 
 from adapter.runtime.http2.connection import MESSAGE_MAX, STREAMS_MAX
-from adapter.runtime.http2.control import NOISE_EARNED, NOISE_FIRST, NOISE_MAX, NOISE_PER_S
-from adapter.runtime.http2.credit import LENT_MAX
+from adapter.runtime.http2.credit import EXTRA_CREDIT_MAX
+from adapter.runtime.http2.flood import OVERHEAD_FIRST, OVERHEAD_MAX, OVERHEAD_PER_MESSAGE, OVERHEAD_PER_S
 from adapter.runtime.http2.frames import Code
-from tests.front_client import block, request
-from tests.fuzz.front import held
-from tests.unit.fronts import BLOCK, Server, data, head, message
+from tests.fuzz.http2 import held
+from tests.http2_client import block, request
+from tests.unit.runtime.http2.connections import BLOCK, Server, data, head, message
 
 PING = PingFrame().serialize()
 UNKNOWN = b"\0\0\0\x63\0\0\0\0\0"
@@ -69,7 +69,7 @@ def test_a_flood_is_told_to_calm_down(flood: Callable[[int], bytes]) -> None:
     count = 0
     while not server.connection.closed:
         count += 1
-        assert count <= NOISE_MAX + 100
+        assert count <= OVERHEAD_MAX + 100
         server.feed(flood(2 * count + 3))
         output = server.take()
     assert getattr(output[-1], "error_code", None) == Code.ENHANCE_YOUR_CALM
@@ -88,8 +88,8 @@ def test_a_flood_in_the_long_run_counts_by_time() -> None:
     """Below the rate it goes on for ever, above it does not."""
     quiet, loud = Server(), Server()
     for second in range(100):
-        quiet.feed(PING * int(NOISE_PER_S), float(second))
-        loud.feed(PING * int(NOISE_PER_S * 1.2), float(second))
+        quiet.feed(PING * int(OVERHEAD_PER_S), float(second))
+        loud.feed(PING * int(OVERHEAD_PER_S * 1.2), float(second))
     assert not quiet.connection.closed
     assert loud.connection.closed
 
@@ -124,7 +124,7 @@ def test_the_window_updates_of_a_client_are_no_noise() -> None:
 
 
 def half_messages(server: Server) -> None:
-    """All streams with as much as they may send, all loans taken."""
+    """All streams with as much as they may send, all extra credit granted."""
     for number in range(1, 2 * STREAMS_MAX, 2):
         server.feed(head(number, BLOCK) + data(number, b"\0" + MESSAGE_MAX.to_bytes(4, "big") + bytes(16_000)))
     for number in range(1, 2 * STREAMS_MAX, 2):
@@ -155,8 +155,8 @@ def bombs(server: Server) -> None:
         server.connection.take_output()
 
 
-def waiting_for_loans(server: Server) -> None:
-    """Streams that come and go while others hold all that can be lent."""
+def waiting_for_credit(server: Server) -> None:
+    """Streams that come and go while others hold all extra credit."""
     begin = b"\0" + MESSAGE_MAX.to_bytes(4, "big")
     for number in range(1, 4 * STREAMS_MAX, 2):
         server.feed(head(number, BLOCK) + data(number, begin + bytes(16_000)), float(number))
@@ -182,10 +182,10 @@ def test_messages_that_nobody_takes_are_counted() -> None:
 
 # What a peer can make a connection hold, and what it costs: the bound is of DESIGN.md.
 ATTACKS: dict[str, tuple[Callable[[Server], None], int]] = {
-    "half messages": (half_messages, STREAMS_MAX * 70_000 + LENT_MAX),
+    "half messages": (half_messages, STREAMS_MAX * 70_000 + EXTRA_CREDIT_MAX),
     "heads and resets": (heads_and_resets, MIB),
     "bombs": (bombs, 300 * 12_000),
-    "waiting for loans": (waiting_for_loans, MIB),
+    "waiting for credit": (waiting_for_credit, MIB),
     "tiny messages": (tiny_messages, 100 * 2_000),
 }
 
@@ -193,7 +193,7 @@ ATTACKS: dict[str, tuple[Callable[[Server], None], int]] = {
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("attack", "most"), ATTACKS.values(), ids=ATTACKS)
 def test_what_a_connection_holds_is_bounded(attack: Callable[[Server], None], most: int) -> None:
-    """By its streams, their windows and the loans; not by how long it lasts."""
+    """By its streams, their windows and the extra credit; not by how long it lasts."""
     server = Server()
     attack(server)
     server.streams.clear()
@@ -263,7 +263,7 @@ def test_work_grows_with_the_bytes_alone(prepare: Prepare, make: Callable[[int],
     for count in (size // 4, size):
         server = Server()
         prepare(server)
-        server.connection.messages = 1_000  # else it would be ended before
+        server.connection._guard.messages = 1_000  # else it would be ended before
         sent = make(count)
         taken.append(steps_of(partial(server.connection.receive, sent, 0.0)))
         assert taken[-1] <= STEPS_PER_BYTE * len(sent) + 2_000
@@ -284,8 +284,8 @@ def test_reads_of_one_byte_cost_a_few_steps_each() -> None:
 def test_a_connection_may_send_more_that_brings_nothing_the_more_it_has_brought(messages: int) -> None:
     """At first little: a connection that was made for it costs the server little."""
     server = Server()
-    server.connection.messages = messages
-    allowed = int(min(NOISE_FIRST + messages * NOISE_EARNED, NOISE_MAX)) - 2  # its settings, and ours acknowledged
+    server.connection._guard.messages = messages
+    allowed = int(min(OVERHEAD_FIRST + messages * OVERHEAD_PER_MESSAGE, OVERHEAD_MAX)) - 2  # its settings, and ours acknowledged
     server.feed(PING * allowed)
     assert not server.connection.closed
     server.feed(PING * 10)

@@ -15,10 +15,11 @@ from hyperframe.frame import (
 )
 
 from adapter.runtime.http2 import frames
-from adapter.runtime.http2.connection import CREDIT, STREAMS_MAX, Connection
+from adapter.runtime.http2.connection import STREAMS_MAX, Connection
 from adapter.runtime.http2.frames import Code
-from tests.front_client import PREFACE, frames_of, opening
-from tests.unit.fronts import BLOCK, Server, block, data, head, message
+from adapter.runtime.http2.receiving import CREDIT
+from tests.http2_client import PREFACE, frames_of, opening
+from tests.unit.runtime.http2.connections import BLOCK, Server, block, data, head, message
 
 
 def raw(kind: int, payload: bytes = b"", stream_id: int = 0, flags: int = 0) -> bytes:

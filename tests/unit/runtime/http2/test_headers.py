@@ -6,7 +6,7 @@ from hpack import Decoder, Encoder
 from adapter.runtime.http2 import headers
 from adapter.runtime.http2.frames import Code, ConnectionFailedError, StreamFailedError
 from adapter.runtime.http2.headers import HeaderReader
-from tests.front_client import Fields, block, request
+from tests.http2_client import Fields, block, request
 
 PLAIN = request()
 

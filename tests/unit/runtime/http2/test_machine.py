@@ -13,12 +13,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from adapter.runtime.http2.connection import Connection
-from adapter.runtime.http2.credit import LENT_MAX
+from adapter.runtime.http2.credit import EXTRA_CREDIT_MAX
 from adapter.runtime.http2.frames import Code
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, Stream
-from tests.front_client import Client, message
+from tests.http2_client import Client, message
 
-EXAMPLES = int(os.environ.get("FRONT_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("HTTP2_EXAMPLES", "25"))
 SIZES = (0, 0, 1, 5, 100, 1_000, 16_379, 16_380, 60_000, 65_530, 65_536, 200_000)
 LARGE = 1_500_000
 CALLS_MAX = 40
@@ -203,10 +203,10 @@ class Play:
         assert not self.connection.closed
         assert self.client.error is None
         assert not self.connection.streams
-        assert not self.connection._blocked
-        assert not self.connection._left.keys() - self.requests.keys()
-        assert (self.connection._loans._lent, self.connection._held, self.connection.held_back) == (0, 0, 0)
-        assert not self.connection._loans._waiting
+        assert not self.connection._sender._blocked
+        assert not self.connection._sender.left.keys() - self.requests.keys()
+        assert (self.connection._receiver._credit.granted, self.connection._receiver.held, self.connection.held_back) == (0, 0, 0)
+        assert not self.connection._receiver._credit._waiting
         for number, served in self.served.items():
             request, answer = self.requests[number], self.client.answers[number]
             assert request.messages[: len(served.taken)] == served.taken
@@ -233,7 +233,7 @@ class Play:
         elif kind == RESET:
             assert self.requests[stream.id].cancelled
             served.over = True
-        assert 0 <= self.connection._loans._lent <= LENT_MAX
+        assert 0 <= self.connection._receiver._credit.granted <= EXTRA_CREDIT_MAX
 
     def _over(self, served: Served, status: int | None) -> None:
         served.over = True
@@ -264,5 +264,5 @@ class Play:
 @given(seed=st.integers(0, 2**32), steps=st.sampled_from((20, 100, 400)))
 @settings(max_examples=EXAMPLES, phases=(Phase.reuse, Phase.generate))  # a smaller seed is no simpler run
 def test_whatever_an_honest_client_does_each_call_gets_what_is_its(seed: int, steps: int) -> None:
-    """FRONT_EXAMPLES=1000 for more."""
+    """HTTP2_EXAMPLES=1000 for more."""
     Play(seed).run(steps)

@@ -1,4 +1,4 @@
-"""What comes in: messages arrive whole, and only as fast as they are taken; loans for those that are larger than a window."""
+"""What comes in: messages arrive whole, and only as fast as they are taken; extra credit for those larger than a window."""
 
 from collections.abc import Iterable
 from random import Random
@@ -7,9 +7,9 @@ import pytest
 from hyperframe.frame import HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
 from adapter.runtime.http2.connection import MESSAGE_MAX
-from adapter.runtime.http2.credit import LENT_MAX
+from adapter.runtime.http2.credit import EXTRA_CREDIT_MAX
 from adapter.runtime.http2.frames import Code
-from tests.unit.fronts import Server, Told, data, message
+from tests.unit.runtime.http2.connections import Server, Told, data, message
 
 WINDOW = 65_535
 MIB = 2**20
@@ -140,7 +140,7 @@ def test_a_message_of_the_greatest_size_comes_in(server: Server) -> None:
 
 
 def test_64_messages_of_1_mib_come_in_in_any_order(server: Server) -> None:
-    """More than may be lent together: those that wait are served as others are taken. None starves."""
+    """More than the extra credit of a connection: those that wait are served as others are taken. None starves."""
     random = Random(8)
     sender = Sender(server)
     numbers = range(1, 129, 2)
@@ -151,17 +151,17 @@ def test_64_messages_of_1_mib_come_in_in_any_order(server: Server) -> None:
         order = [number for number in numbers if sender.left[number]]
         random.shuffle(order)
         moved = sum(sender.send(number) for number in order)
-        assert server.connection._loans._lent <= LENT_MAX
+        assert server.connection._receiver._credit.granted <= EXTRA_CREDIT_MAX
         taken = [each for each in sender.told if len(each) == 3]
         assert moved or taken, "a deadlock"
         sender.told.clear()
         for each in taken:
             assert isinstance(each[-1], bytes)
             server.connection.consumed(server.streams[each[1]], each[-1])
-    assert server.connection._loans._lent == 0
+    assert server.connection._receiver._credit.granted == 0
 
 
-def test_loans_are_given_in_turn(server: Server) -> None:
+def test_extra_credit_is_granted_in_turn(server: Server) -> None:
     """A small one does not pass a great one that waits; one that is given up makes room."""
     sender = Sender(server)
     for number in range(1, 21, 2):
@@ -181,7 +181,7 @@ def test_loans_are_given_in_turn(server: Server) -> None:
 
 
 def test_who_takes_nothing_stops_the_sender(server: Server) -> None:
-    """A loan is for one message that is larger than the window, not for many that nobody takes."""
+    """Extra credit is for one message that is larger than the window, not for many that nobody takes."""
     server.call()
     sender = Sender(server)
     sender.left[1] = message(bytes(95)) * 900
@@ -195,13 +195,13 @@ def test_who_takes_nothing_stops_the_sender(server: Server) -> None:
 
 
 def test_a_large_message_behind_others_waits_until_they_are_taken(server: Server) -> None:
-    """Then it is lent what it lacks."""
+    """Then it gets credit for what it lacks."""
     stream = server.call()
     sender = Sender(server)
     sender.left[1] = message(bytes(10)) + message(bytes(MIB))
     sender.send_all([1])
     assert sender.told == [("message", 1, bytes(10))]
-    assert server.connection._loans._lent == 0
+    assert server.connection._receiver._credit.granted == 0
     server.connection.consumed(stream, bytes(10))
     sender.send_all([1])
     assert sender.told[1:] == [("message", 1, bytes(MIB))]
@@ -209,10 +209,10 @@ def test_a_large_message_behind_others_waits_until_they_are_taken(server: Server
 
 @pytest.mark.parametrize("ends", ["by the client", "by an answer"])
 def test_a_call_that_is_over_holds_nothing(server: Server, ends: str) -> None:
-    """Neither the beginning of a message nor what waits of an answer, whoever still knows it; its loan is free."""
+    """Neither the beginning of a message nor what waits of an answer, whoever still knows it; its extra credit is free."""
     stream = server.call()
     server.feed(data(1, b"\0" + MIB.to_bytes(4, "big") + bytes(100)))
-    assert server.connection._loans._lent
+    assert server.connection._receiver._credit.granted
     if ends == "by the client":
         server.feed(window(1, 10**6))  # what waits, waits for the connection's
         server.connection.send_message(stream, bytes(10**5))
@@ -221,10 +221,10 @@ def test_a_call_that_is_over_holds_nothing(server: Server, ends: str) -> None:
         server.connection.answer(stream, b"")
     assert stream.rest is None
     assert not stream.out
-    assert not server.connection._blocked
-    assert (server.connection._loans._lent, server.connection.held_back) == (0, 0)
+    assert not server.connection._sender._blocked
+    assert (server.connection._receiver._credit.granted, server.connection.held_back) == (0, 0)
     server.connection.consumed(stream, b"late")
-    assert not server.connection._held
+    assert not server.connection._receiver.held
 
 
 def test_padding_takes_no_room(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Whatever comes in: no exception, frames by the rules, and the same wherever it is cut. The promises: tests/fuzz/front.py."""
+"""Whatever comes in: no exception, frames by the rules, and the same wherever it is cut. The promises: tests/fuzz/http2.py."""
 
 import os
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.front_client import block, data, head, message, opening, request
-from tests.fuzz.front import check, front
+from tests.fuzz.http2 import check, http2
+from tests.http2_client import block, data, head, message, opening, request
 
-EXAMPLES = int(os.environ.get("FRONT_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("HTTP2_EXAMPLES", "60"))
 STREAMS = st.sampled_from((1, 1, 3, 3, 5, 7, 9, 2, 2**31 - 1))
 ANY = st.just(0) | STREAMS
 
@@ -69,7 +69,7 @@ FRAMES = st.one_of(
 @given(frames=st.lists(FRAMES, max_size=30), manner=st.integers(0, 31), piece=st.integers(1, 60))
 @settings(max_examples=EXAMPLES)
 def test_frames_in_any_order_are_answered_by_the_rules(frames: list[bytes], manner: int, piece: int) -> None:
-    """FRONT_EXAMPLES=5000 for more."""
+    """HTTP2_EXAMPLES=5000 for more."""
     check(opening() + b"".join(frames), manner, piece)
 
 
@@ -78,4 +78,4 @@ def test_frames_in_any_order_are_answered_by_the_rules(frames: list[bytes], mann
 @settings(max_examples=EXAMPLES)
 def test_any_bytes_are_answered_by_the_rules(sent: bytes, form: bytes) -> None:
     """Before an opening, behind one, and as records that become frames."""
-    front(form + sent)
+    http2(form + sent)

@@ -5,7 +5,7 @@ from hyperframe.frame import RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
 from adapter.runtime.http2.connection import STREAMS_MAX
 from adapter.runtime.http2.frames import Code
-from tests.unit.fronts import BLOCK, Server, block, data, head, message, request
+from tests.unit.runtime.http2.connections import BLOCK, Server, block, data, head, message, request
 
 
 def test_a_malformed_request_resets_its_stream_and_is_no_call() -> None:

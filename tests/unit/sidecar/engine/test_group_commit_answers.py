@@ -1,4 +1,4 @@
-"""Group commit as a client of the HTTP/2 server sees it: what its calls and streams are answered, and what is stored then."""
+"""Group commit as a client of the built-in server sees it: what its calls and streams are told, and what is stored then."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ from adapter.sidecar.engine.core import Core
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
-from tests.model.front import COMMIT, GONE, STREAM, Client, Ended
+from tests.model.http2_client import COMMIT, GONE, STREAM, Client, Ended
 from tests.unit.helpers import core_over, key, record, watched
 from tests.unit.sidecar.engine.test_fast_path import Request, request
 
@@ -28,7 +28,7 @@ REMOVE = "/offsets.v1.OffsetStore/RemoveOffsets"
 
 
 class Front:
-    """A client of the HTTP/2 server, with the store behind it."""
+    """A client of the built-in server, with the store behind it."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

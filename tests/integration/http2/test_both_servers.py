@@ -1,6 +1,6 @@
-"""The two fronts where other tests do not look: which serves which address, what cannot be listened on, and the drain as frames.
+"""Both gRPC servers: which one serves which address, addresses that cannot be listened on, and the frames of a drain.
 
-Tests of the commit API run on both (`front` in conftest.py); hostile peers are in test_front_hostile*.py.
+Tests of the commit API run with both (`grpc_server` in conftest.py); hostile clients are in test_hostile_clients.py.
 """
 
 import socket
@@ -22,7 +22,6 @@ from adapter.client.client import OffsetClient
 from adapter.errors import ConfigError, ListenError
 from adapter.model.records import SaveEntry
 from adapter.rpc import offsets_pb
-from adapter.runtime.config import Front
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually
@@ -32,39 +31,41 @@ from tests.integration.helpers import PATIENCE_S, commits, key, serving
 
 COMMIT, DESCRIBE = "/offsets.v1.OffsetStore/CommitOffsets", "/offsets.v1.OffsetAdmin/DescribeGroup"
 REFUSED_STREAM = 7
-STREAMS_MAX = 1_000  # that the lean front allows, and says so first of all
-both = pytest.mark.usefixtures("front")
+STREAMS_MAX = 1_000  # that the built-in server allows, and says so first of all
+both = pytest.mark.usefixtures("grpc_server")
 
 
-async def is_lean(address: str, tls: ssl.SSLContext | None = None) -> bool:
-    """Whether the lean front serves an address: grpcio limits no streams."""
+async def is_builtin(address: str, tls: ssl.SSLContext | None = None) -> bool:
+    """Whether the built-in server serves an address: grpcio limits no streams."""
     async with peer(address, tls) as client:
         settings = await client.next(SettingsFrame)
     return bool(settings.settings.get(SettingsFrame.MAX_CONCURRENT_STREAMS) == STREAMS_MAX)
 
 
-async def test_an_unknown_front_is_refused_by_its_name(directory: Path) -> None:
+async def test_an_unknown_grpc_server_is_refused_by_its_name(directory: Path) -> None:
     """As every bad setting, with what was found."""
-    with pytest.raises(ConfigError, match=r"server\.front: Input should be 'lean' or 'grpcio' \(got 'fast'\)"):
-        adapter_config(directory, server={"front": "fast"})
+    with pytest.raises(ConfigError, match=r"server\.grpc_server: Input should be 'builtin' or 'grpcio' \(got 'fast'\)"):
+        adapter_config(directory, server={"grpc_server": "fast"})
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
 @pytest.mark.parametrize(
-    ("front", "tls", "lean"),
-    [("lean", False, [True, True]), ("lean", True, [False, True]), ("grpcio", False, [False, False])],
-    ids=["lean", "lean_with_tls", "grpcio"],
+    "setting", [{}, {"grpc_server": "builtin"}, {"grpc_server": "grpcio"}], ids=["default", "builtin", "grpcio"]
 )
-async def test_each_address_has_its_front(directory: Path, front: Front, tls: bool, lean: list[bool]) -> None:
-    """The lean one serves no TLS: that address stays with grpcio. All services are on both."""
+async def test_tls_is_served_by_grpcio_and_plaintext_by_the_server_that_is_configured(
+    directory: Path, setting: dict[str, str], tls: bool
+) -> None:
+    """The built-in server is the default. It has no TLS: grpcio serves TCP with TLS, also where "builtin" is written out."""
     authority = Authority(directory)
     cert, private = authority.issue("server")
-    section = {"front": front, **({"tls": {"cert": str(cert), "key": str(private)}} if tls else {})}
+    section = {**setting, **({"tls": {"cert": str(cert), "key": str(private)}} if tls else {})}
+    builtin = setting != {"grpc_server": "grpcio"}
     context = ssl.create_default_context(cafile=str(authority.cert)) if tls else None
     if context:
         context.set_alpn_protocols(["h2"])
     async with running_sidecar(adapter_config(directory, server=section), FakeMeta()) as sidecar:
         tcp, unix = sidecar.addresses
-        assert [await is_lean(tcp, context), await is_lean(unix)] == lean
+        assert [await is_builtin(tcp, context), await is_builtin(unix)] == [builtin and not tls, builtin]
         credentials = grpc.ssl_channel_credentials(authority.cert.read_bytes())
         secure = grpc.aio.secure_channel(tcp, credentials) if tls else grpc.aio.insecure_channel(tcp)
         async with secure, grpc.aio.insecure_channel(unix) as local:
@@ -109,7 +110,7 @@ UNUSABLE = {
 @both
 @pytest.mark.parametrize(("path", "problem"), UNUSABLE.values(), ids=UNUSABLE)
 async def test_a_socket_that_cannot_be_made_is_told(directory: Path, path: str, problem: str) -> None:
-    """By either front in the same words."""
+    """Both servers report it in the same words."""
     (directory / "file").write_text("data")
     path = path.format(directory)
     with pytest.raises(ListenError) as caught:
@@ -189,7 +190,7 @@ async def test_a_drain_finishes_what_is_in_flight_and_says_go_away(directory: Pa
     assert meta.records.keys() == {key("in_flight")}
 
 
-async def test_the_lean_front_cancels_no_commit_in_a_drain(directory: Path) -> None:
+async def test_the_builtin_server_cancels_no_commit_in_a_drain(directory: Path) -> None:
     """Many at a time on many connections, and no wait between them: each is acknowledged, and there, or UNAVAILABLE (8)."""
     meta, acknowledged, refused = FakeMeta(), dict.fromkeys("abcdef", 0), set[grpc.StatusCode]()
 
@@ -210,7 +211,7 @@ async def test_the_lean_front_cancels_no_commit_in_a_drain(directory: Path) -> N
                     for at in range(20):
                         tasks.start_soon(commit, client, shard, offset + at)
 
-    config = adapter_config(directory, server={"front": "lean"})
+    config = adapter_config(directory, server={"grpc_server": "builtin"})
     async with anyio.create_task_group() as tasks, running_sidecar(config, meta) as sidecar:
         for at, shard in enumerate(acknowledged):
             tasks.start_soon(committer, sidecar.addresses[at % 2], shard)
@@ -275,7 +276,7 @@ async def test_the_work_for_a_call_that_is_given_up_ends(directory: Path) -> Non
 async def test_a_call_that_outlasts_the_grace_time_is_unavailable(directory: Path) -> None:
     """It may have been done or not, as always then. A call on a connection that was told to go is refused as not begun (8)."""
     meta = HeldMeta()
-    section = {"mode": "write_through", "stop": {"grace_ms": 300, "drain_timeout_ms": 100}, "server": {"front": "lean"}}
+    section = {"mode": "write_through", "stop": {"grace_ms": 300, "drain_timeout_ms": 100}, "server": {"grpc_server": "builtin"}}
     async with (
         running_sidecar(adapter_config(directory, **section), meta) as sidecar,
         peer(sidecar.addresses[1]) as client,
@@ -315,9 +316,9 @@ async def test_metadata_has_a_limit(directory: Path) -> None:
         assert (await client.read("g"))["s"].offset == 1
 
 
-async def test_compressed_messages_are_refused_by_the_lean_front(directory: Path) -> None:
+async def test_compressed_messages_are_refused_by_the_builtin_server(directory: Path) -> None:
     """With the status for it; nothing is stored, and the connection goes on."""
-    async with serving(directory, server={"front": "lean"}) as (_, client):
+    async with serving(directory, server={"grpc_server": "builtin"}) as (_, client):
         large = commits({"s": 1}, metadata="m" * 4_000)  # a client leaves small ones as they are
         call = client.store.CommitOffsets(large, compression=grpc.Compression.Gzip, timeout=PATIENCE_S)
         with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -1,4 +1,4 @@
-"""The target for the lean front's protocol object: whatever comes in, it answers by the rules, wherever the input is cut."""
+"""The target for the built-in server's protocol object: whatever comes in, it answers by the rules, wherever the input is cut."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from hpack import Decoder
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame
 
 from adapter.runtime.http2.connection import MESSAGE_MAX, STREAMS_MAX, Connection
-from adapter.runtime.http2.credit import LENT_MAX
+from adapter.runtime.http2.credit import EXTRA_CREDIT_MAX
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, WRITABLE, Stream
-from tests.front_client import frames_of, opening
+from tests.http2_client import frames_of, opening
 
 # Bytes of all that a connection holds, beyond what its servicers have not taken and not read: see `held`.
 FIXED_MAX = 2**20
@@ -48,7 +48,7 @@ class Watched:
     def weigh(self) -> None:
         """Check what is held."""
         assert len(self.connection.streams) <= STREAMS_MAX
-        most = FIXED_MAX + LENT_MAX + MESSAGE_MAX + OF_STREAM * len(self.connection.streams)
+        most = FIXED_MAX + EXTRA_CREDIT_MAX + MESSAGE_MAX + OF_STREAM * len(self.connection.streams)
         assert held(self.connection) <= most
 
     def _check(self, kind: int, number: int) -> None:
@@ -89,7 +89,7 @@ class Watched:
                 assert len(frame.additional_data) < 200
 
 
-def front(data: bytes) -> None:
+def http2(data: bytes) -> None:
     """The first byte says in what form the rest is: as it is sent, or as short records that become frames."""
     wire = bytes(_wire(data)) if data and data[0] & 1 else data[1:]
     if not data or data[0] & 2:

@@ -15,7 +15,7 @@ from hpack import Encoder
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame
 
 from adapter.runtime.addresses import split_address
-from tests.front_client import PREFACE, message, request
+from tests.http2_client import PREFACE, message, request
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS = 1, 1, 4

@@ -1,4 +1,4 @@
-"""Mutants of the lean front's way of a commit: from a read of a connection to its answers."""
+"""Mutants of the built-in server's way of a commit: from a read of a connection to its answers."""
 
 from tests.mutants.mutant import Mutant
 
@@ -6,7 +6,7 @@ RUNS = "unit/sidecar/engine/test_fast_path_runs.py"
 TURN = "unit/sidecar/engine/test_group_commit.py"
 ANSWERS = "unit/sidecar/engine/test_group_commit_answers.py"
 
-FRONT_MUTANTS = (
+HTTP2_MUTANTS = (
     Mutant(
         "group-commit-is-acknowledged-before-its-write",
         "sidecar/storage/store.py",
@@ -98,7 +98,7 @@ FRONT_MUTANTS = (
     Mutant(
         "answer-is-not-sent",
         "runtime/http2/call.py",
-        "            self._peer.flush_soon()  # mostly it is due already; it may have been before this\n",
+        "            self._peer.flush_soon()  # a write is usually scheduled already, but it may have run before this\n",
         "",
         "now and then a commit is stored and its consumer waits for ever",
         (f"{ANSWERS}::test_an_answer_is_sent_when_a_flush_was_due_before_it",),

@@ -1,4 +1,4 @@
-"""Redis with its append-only file, synced once a second, beside the lean front: lone commits of the same shape, and batches.
+"""Redis with its append-only file, synced once a second, beside the built-in server: lone commits of the same shape, and batches.
 
 Both sides answer after a write to the kernel, and both write together what has come in together.
 """
@@ -15,8 +15,8 @@ from benchmarks import h2load
 from benchmarks.fast_path import Target, Turn, in_turns
 from benchmarks.fast_path_batches import CALLS, STREAM, Batching, Form
 from benchmarks.fast_path_floor import LONE, MANY, ONE
-from benchmarks.front_load import GROUP
-from benchmarks.front_rising import Rising
+from benchmarks.http2_load import GROUP
+from benchmarks.http2_rising import Rising
 from benchmarks.machine import cpu_s
 from benchmarks.peers.peer import program
 from benchmarks.peers.redis import Redis
@@ -26,7 +26,7 @@ from benchmarks.scale import Scale
 COMMAND = "redis-benchmark"
 OURS = "our sender"
 MISSING = "redis-server and redis-benchmark are not installed: apt-get install redis-server"
-TITLE = "Redis, AOF everysec, and the lean front"
+TITLE = "Redis, AOF everysec, and the built-in server"
 CALL_LIMIT = 0.4
 CORE_LIMIT = 1.0
 BATCH = 1_024
@@ -35,20 +35,26 @@ CALL_COLUMNS = (
     "one offset a call",
     "Redis/s",
     "by our sender",
-    "lean/s",
+    "built-in/s",
     "to Redis",
     "to it by our sender",
     "Redis p50 ms",
     "by our sender",
-    "lean p50 ms",
+    "built-in p50 ms",
     "Redis CPU s per million",
-    "lean CPU s per million",
+    "built-in CPU s per million",
 )
-BATCH_COLUMNS = ("sent as", "offsets/s", "server CPU us/offset", "offsets per CPU s", "lean's best batches to it, per CPU s")
+BATCH_COLUMNS = (
+    "sent as",
+    "offsets/s",
+    "server CPU us/offset",
+    "offsets per CPU s",
+    "the built-in server's best batches to it, per CPU s",
+)
 
 NOTES = (
     (
-        "Redis by redis-benchmark, in C: the same HSET again and again, each a write. Our sender, in Python, is lean's; by it "
+        "Redis by redis-benchmark, in C: the same HSET repeated, each a write. Our sender, in Python, is the adapter's; by it "
         "Redis, too, gets 64 fields that rise. A pipeline of 64 is the load of 64 calls in flight: to Redis one read, one write."
     ),
 )
@@ -83,7 +89,7 @@ BATCHES = (
 
 
 def batch_forms(*, short: bool) -> Sequence[Form]:
-    """How the lean front gets its batches: a call needs a Python process as its sender, which takes its time."""
+    """How the built-in server gets its batches: a call needs a Python process as its sender, which takes its time."""
     if h2load.installed():
         return (STREAM,) if short else (STREAM, CALLS)
     return (CALLS,)
@@ -95,7 +101,7 @@ def lacking() -> bool:
 
 
 async def measure(
-    result: Result, scale: Scale, directory: Path, lean: Target, batching: Batching, rising: Rising, progress: Progress
+    result: Result, scale: Scale, directory: Path, adapter: Target, batching: Batching, rising: Rising, progress: Progress
 ) -> None:
     """Add the tables and the bars."""
     if lacking():
@@ -107,7 +113,7 @@ async def measure(
         (directory / "redis").mkdir()
         port = redis.start(directory / "redis")
         server = Target("Redis", f"127.0.0.1:{port}", lambda: sum(map(cpu_s, redis.pids)))
-        await _lone(result, scale, (server, lean), rising, progress)
+        await _lone(result, scale, (server, adapter), rising, progress)
         await _batches(result, scale, server, batching, progress)
     result.notes += NOTES
 
@@ -138,9 +144,9 @@ async def _hset(server: Target, load: Hset, scale: Scale) -> Turn:
 
 async def _lone(result: Result, scale: Scale, servers: Sequence[Target], rising: Rising, progress: Progress) -> None:
     """The same shapes on both."""
-    redis, lean = servers
+    redis, adapter = servers
     rows: list[list[Cell]] = []
-    rates: dict[h2load.Shape, tuple[float, float]] = {}  # Redis by redis-benchmark, lean
+    rates: dict[h2load.Shape, tuple[float, float]] = {}  # Redis by redis-benchmark, the adapter
     for shape, load in LONES:
         calls = scale.floor_lone_calls * 2 if shape is LONE else scale.floor_calls * 4
 
@@ -149,9 +155,9 @@ async def _lone(result: Result, scale: Scale, servers: Sequence[Target], rising:
                 return await hset(redis, load, scale)
             if way == OURS:
                 return await rising.turn(redis, 2 * calls, shape, redis=True)
-            return await rising.turn(lean, calls, shape)
+            return await rising.turn(adapter, calls, shape)
 
-        found = await in_turns(progress, f"front: {load}", scale.fast_rounds, (COMMAND, OURS, lean.name), sending)
+        found = await in_turns(progress, f"http2: {load}", scale.fast_rounds, (COMMAND, OURS, adapter.name), sending)
         theirs, by_ours, turn = found.values()
         rates[shape] = (theirs.per_s, turn.per_s)
         per_s = [theirs.per_s, by_ours.per_s, turn.per_s, turn.per_s / theirs.per_s, turn.per_s / by_ours.per_s]
@@ -175,12 +181,12 @@ async def _batches(result: Result, scale: Scale, redis: Target, batching: Batchi
         found = await batching.turn(way, BATCH)
         return Turn(found.per_s, 0.0, 0.0, found.cpu_us)
 
-    found = await in_turns(progress, "front: batches", scale.fast_rounds, ways, sending)
+    found = await in_turns(progress, "http2: batches", scale.fast_rounds, ways, sending)
     spent = {way: max(turn.cpu_us, 1e-3) for way, turn in found.items()}
     ours = min(spent[form] for form in forms)
     rows: list[list[Cell]] = []
     for way, turn in found.items():
-        name = f"Redis, {way}" if isinstance(way, Hset) else f"lean, {way}, {BATCH:,} offsets each"
+        name = f"Redis, {way}" if isinstance(way, Hset) else f"built-in, {way}, {BATCH:,} offsets each"
         rows.append([name, turn.per_s, spent[way], 1e6 / spent[way], spent[way] / ours])
     result.tables.append(Table(f"Batches: {TITLE}", BATCH_COLUMNS, rows))
     text = f"offsets per CPU s of the server, commits of {BATCH:,} to {PIPELINED} of Redis"

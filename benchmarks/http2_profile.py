@@ -1,4 +1,4 @@
-"""What is left of a lone commit in the lean front: its stages, one by one, in this process, without sockets.
+"""What is left of a lone commit in the built-in server: its stages, one by one, in this process, without sockets.
 
 A read holds 64 commits of 64 keys that rise. CPU time of this thread, per commit; what a server's process took beyond it is the
 rest.
@@ -19,10 +19,10 @@ from adapter.runtime.http2.connection import Connection
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
-from benchmarks.front_load import GROUP, KEYS, Lone, calls, opening, rising
+from benchmarks.http2_load import GROUP, KEYS, Lone, calls, opening, rising
 from benchmarks.report import Cell, Table
 
-TITLE = "CPU of a rising lone commit in the lean front, 64 in each read"
+TITLE = "CPU of a rising lone commit in the built-in server, 64 in each read"
 COLUMNS = ("stage", "us per commit", "share")
 RECEIVE, TAKE, WRITE, ANSWER = (
     "frames, header blocks, streams",
@@ -74,7 +74,7 @@ async def table(directory: Path, spent_us: float, reads: int) -> Table:
 
 
 async def _pass(read: bytes, connection: Connection, service: OffsetService, stages: Stages) -> None:
-    """What the front does with one read. Raises RuntimeError when a commit was not taken as a lone one."""
+    """What the server does with one read. Raises RuntimeError when a commit did not go by the fast path."""
     counts: list[int] = []
     done = asyncio.Event()
 

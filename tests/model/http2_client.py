@@ -1,4 +1,4 @@
-"""The lean front of a model's process, without sockets: bytes go through memory, and the h2 library speaks for the client.
+"""The built-in server of a model's process, without sockets: bytes go through memory, and the h2 library speaks for the client.
 
 Promises that what comes in one `send` is read in one go. Never waits: what is answered is told to whoever called.
 """
@@ -12,7 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 
-from adapter.runtime.http2.server import Http2Server, Peer
+from adapter.runtime.http2.server import Http2Peer, Http2Server
 
 COMMIT = "/offsets.v1.OffsetStore/CommitOffsets"
 STREAM = "/offsets.v1.OffsetStore/StreamCommits"
@@ -102,7 +102,7 @@ class Client:
         self._http.initiate_connection()
         self.open = True  # for new calls
         self.closed = False
-        self.peer = Peer(server, "unix:")
+        self.peer = Http2Peer(server, "unix:")
         self.wire = Wire(self)
         self.peer.connection_made(self.wire)
         self.send()

@@ -1,10 +1,10 @@
-"""For tests of the front's protocol object: a connection that has been opened, and what came out of it in plain words."""
+"""The server's side of a connection that has been opened, for tests: what is fed to it, and its output as frames and events."""
 
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 
 from adapter.runtime.http2.connection import Connection
 from adapter.runtime.http2.streams import CALL, ENDED, MESSAGE, RESET, WRITABLE, Stream
-from tests.front_client import Answer, answers_of, block, data, frames_of, head, message, opening, request
+from tests.http2_client import Answer, answers_of, block, data, frames_of, head, message, opening, request
 
 NAMES = {CALL: "call", MESSAGE: "message", ENDED: "ended", RESET: "reset", WRITABLE: "writable"}
 BLOCK = block(request())

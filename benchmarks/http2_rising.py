@@ -6,8 +6,8 @@ import sys
 from dataclasses import asdict
 
 from benchmarks.fast_path import Target, Turn
-from benchmarks.front_load import KEYS, Lone
 from benchmarks.h2load import Shape
+from benchmarks.http2_load import KEYS, Lone
 from benchmarks.machine import ROOT
 
 
@@ -30,7 +30,7 @@ class Rising:
 
 async def _sent(lone: Lone, target: Target) -> dict[str, float]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.front_load", json.dumps(asdict(lone)), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "benchmarks.http2_load", json.dumps(asdict(lone)), cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )
     try:
         output, _ = await process.communicate()

@@ -1,4 +1,4 @@
-"""The lean front under as many calls as it is for, killed with SIGKILL at random instants (invariants 1, 2 and 8).
+"""The built-in server under as many calls as it is for, killed with SIGKILL at random instants (invariants 1, 2 and 8).
 
 In every turn of its event loop commits of many callers are one write: a kill finds some written, some answered, some neither.
 """
@@ -15,7 +15,6 @@ import pytest
 from adapter.client.client import OffsetClient
 from adapter.testing.history import History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import served_by
 from adapter.testing.waiting import eventually
 from tests.durability.load import (
     CALL_S,
@@ -73,8 +72,7 @@ async def test_what_many_callers_at_once_were_told_is_there_after_every_kill(tmp
     """Everything acknowledged, by whatever connection or stream, and nothing went back; a stop brings it to the Meta Service."""
     rng, history = random_instants(), History()
     meta = meta_process(tmp_path)
-    with served_by("lean"):
-        adapter = adapter_process(tmp_path, meta.address)
+    adapter = adapter_process(tmp_path, meta.address, grpc_server="builtin")
     with ended(meta, adapter):
         for process in (meta, adapter):
             await anyio.to_thread.run_sync(process.start)

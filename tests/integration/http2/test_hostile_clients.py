@@ -1,4 +1,4 @@
-"""Hostile peers of the lean front, over sockets: each is ended with its reason, costs little, and disturbs nobody else.
+"""Hostile peers of the built-in server, over sockets: each is ended with its reason, costs little, and disturbs nobody else.
 
 `HOSTILE=<times>` in the environment makes floods so many times as long.
 """
@@ -16,17 +16,16 @@ from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, WindowUpdateFra
 
 from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
-from adapter.testing.sidecars import served_by
-from tests import front_attacks as attacks
-from tests.front_attacks import END_STREAM, FLOODS, HEADERS, Attacker, Calls, attack, frame
-from tests.front_client import PREFACE, message
+from tests import http2_attacks as attacks
+from tests.http2_attacks import END_STREAM, FLOODS, HEADERS, Attacker, Calls, attack, frame
+from tests.http2_client import PREFACE, message
 from tests.integration.helpers import PATIENCE_S, commits, rpc
 from tests.integration.honest import MIB, undisturbed
 
 TIMES = int(os.environ.get("HOSTILE") or 1)
-STREAMS_MAX = 1_000  # that the lean front allows on a connection
+STREAMS_MAX = 1_000  # that the built-in server allows on a connection
 MESSAGE_MAX = 4 * MIB
-LENT_MAX = 32 * MIB  # of large messages that come in on a connection
+EXTRA_CREDIT_MAX = 32 * MIB  # of large messages that come in on a connection
 WINDOW = 65_535
 SHARDS = 500  # of the large group
 LARGE_BYTES = SHARDS * 4_000  # of a reply with all of it
@@ -36,13 +35,12 @@ LARGE = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group="larg
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """An adapter with the lean front, which outlives all attacks of this module."""
+    """An adapter with the built-in server, which outlives all attacks of this module."""
     directory = tmp_path_factory.mktemp("d")
     meta = meta_process(directory)
     with ended(meta):
         meta.start()
-        with served_by("lean"):
-            service = adapter_process(directory, meta.address, extra="[stop]\ngrace_ms = 1000\n")
+        service = adapter_process(directory, meta.address, extra="[stop]\ngrace_ms = 1000\n", grpc_server="builtin")
         with ended(service):
             service.start()
             with rpc(service.address) as stubs:
@@ -146,7 +144,7 @@ def test_large_messages_come_in_within_what_is_lent(adapter: ServiceProcess) -> 
         peer.send(frame(attacks.PING, 0, 0, bytes(8)))
         found = peer.read_until(lambda found: any(isinstance(each, PingFrame) for each in found.frames))
         _add_room(room, found)
-        assert MESSAGE_MAX < sum(room.values()) <= LENT_MAX
+        assert MESSAGE_MAX < sum(room.values()) <= EXTRA_CREDIT_MAX
         answered = set[int]()
         while len(answered) < count:
             for stream in [stream for stream, size in room.items() if WINDOW + size >= len(whole)]:
@@ -231,8 +229,8 @@ def test_a_peer_that_reads_a_byte_at_a_time_gets_its_reply(adapter: ServiceProce
 
 
 @pytest.mark.parametrize("stays", [False, True], ids=["gone", "there"])
-def test_a_storm_of_resets_by_new_connections_holds_up_no_newcomer(adapter: ServiceProcess, stays: bool) -> None:
-    """Each sends less than a flood, before any message: it took 8 ms for each, for which newcomers waited."""
+def test_a_storm_of_resets_by_new_connections_holds_up_no_new_client(adapter: ServiceProcess, stays: bool) -> None:
+    """Each sends less than a flood, before any message: it took 8 ms for each, for which new connections waited."""
     calls = Calls()
     storm = PREFACE + frame(attacks.SETTINGS, 0, 0)
     storm += b"".join(calls.open(attacks.STREAM) + frame(attacks.RST_STREAM, 0, calls.last, b"\0\0\0\x08") for _ in range(1_900))
@@ -245,7 +243,7 @@ def test_a_storm_of_resets_by_new_connections_holds_up_no_newcomer(adapter: Serv
             if not stays:
                 peer.vanish()
         with rpc(adapter.tcp_address) as stubs:
-            stubs.store.CommitOffsets(commits({"newcomer": 1}), timeout=PATIENCE_S)
+            stubs.store.CommitOffsets(commits({"new": 1}), timeout=PATIENCE_S)
         assert _cpu_s(adapter) - before < 0.005 * 200 * TIMES
 
 

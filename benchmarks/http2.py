@@ -1,4 +1,4 @@
-"""The lean front beside the grpcio front, small grpcio servers that also write, and Redis: all in turns, in one run."""
+"""The built-in server beside grpcio's server, small grpcio servers that also write, and Redis: all in turns, in one run."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from adapter.testing.sidecars import FRONTS
-from benchmarks import front_profile, front_redis, h2load, noop
+from adapter.testing.sidecars import GRPC_SERVERS
+from benchmarks import h2load, http2_profile, http2_redis, noop
 from benchmarks.fast_path import Target, Turn, adapter_target, called_once, in_turns, noop_target
 from benchmarks.fast_path_batches import Batching, Form
 from benchmarks.fast_path_batches import Found as Batched
@@ -16,20 +16,20 @@ from benchmarks.fast_path_client import Found as Sent
 from benchmarks.fast_path_client import under
 from benchmarks.fast_path_floor import LONE, MANY, ONE, called
 from benchmarks.fast_path_load import Batches, commit_request, stream_body
-from benchmarks.front_load import KEYS
-from benchmarks.front_rising import Rising
+from benchmarks.http2_load import KEYS
+from benchmarks.http2_rising import Rising
 from benchmarks.load import Load
 from benchmarks.processes import Stack, running_stack
 from benchmarks.report import Bar, Cell, Result, Table
 from benchmarks.scale import Scale
 
-TITLE = "the lean front beside grpcio servers that write, and Redis"
-LEAN, GRPCIO = "adapter, lean", "adapter, grpcio"
+TITLE = "the built-in server beside grpcio servers that write, and Redis"
+BUILTIN, GRPCIO = "adapter, builtin", "adapter, grpcio"
 RATE_LIMIT = 4.0
 LONE_LIMIT = 0.8
 NO_WORSE = 1.0
 KINDS = ("aio-uvloop", "threads-4")  # the best of each family
-QUICKER = 4  # so many more calls in a turn of the lean front: CPU time has ticks of 10 ms
+QUICKER = 4  # so many more calls in a turn of the built-in server: CPU time has ticks of 10 ms
 STREAM_MESSAGES = 8  # for each call of the others
 BATCH_KEYS = 1_024
 
@@ -37,11 +37,18 @@ BATCH_KEYS = 1_024
 COLUMNS = ("server", "commits/s", "p50 ms", "p99 ms", "CPU s per million", "rate to the best", "p50 to the best")
 H2LOAD_COLUMNS = ("h2load: commits/s", "p50 ms", "CPU s per million", "rate to the best")
 PYTHON_COLUMNS = ("server", "commits/s", "p50 ms", "p99 ms", "server CPU s per million", "sender CPU s per million")
-BATCH_COLUMNS = ("sent as", "lean: offsets/s", "grpcio: offsets/s", "ratio", "lean: CPU us/offset", "grpcio: CPU us/offset")
+BATCH_COLUMNS = (
+    "sent as",
+    "built-in: offsets/s",
+    "grpcio: offsets/s",
+    "ratio",
+    "built-in: CPU us/offset",
+    "grpcio: CPU us/offset",
+)
 
 NOTES = (
     (
-        "`that writes` are the grpcio front and two small grpcio servers that read the request and put one key into a store with "
+        "`that writes` are grpcio's server and two small grpcio servers that read the request and put one key into a store with "
         "the adapter's options, and do nothing else; the best of them is the best. The no-op servers are there for orientation."
     ),
     (
@@ -58,61 +65,63 @@ Found = Mapping[Target, Turn]
 
 @dataclass(frozen=True)
 class Servers:
-    """What runs during the whole benchmark. Of `tcp` and `unix` the fronts are first."""
+    """What runs during the whole benchmark. Of `tcp` and `unix` the adapters are first."""
 
     stacks: Mapping[str, Stack]
     tcp: Sequence[Target]
     unix: Sequence[Target]  # those that write, over their Unix sockets
 
     @property
-    def fronts(self) -> Sequence[Target]:
+    def adapters(self) -> Sequence[Target]:
         """Both adapters."""
         return self.tcp[:2]
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     """All servers run at once and take turns, one kind of load after the other."""
-    result = Result("front", TITLE)
+    result = Result("http2", TITLE)
     rising = Rising()
     with ExitStack() as running:
         servers = _started(directory, running, short=scale.short)
         spent_us = await _lone(result, scale, servers, Loads(scale, directory, rising), progress)
-        await _from_python(result, scale, servers.fronts[: 1 if scale.short else 2], progress)
+        await _from_python(result, scale, servers.adapters[: 1 if scale.short else 2], progress)
         batching = await _together(result, scale, directory, servers, progress)
-        await front_redis.measure(result, scale, directory, servers.fronts[0], batching, rising, progress)
+        await http2_redis.measure(result, scale, directory, servers.adapters[0], batching, rising, progress)
     (directory / "profile").mkdir()
-    result.tables.append(await front_profile.table(directory / "profile", spent_us, 50 if scale.short else 500))
+    result.tables.append(await http2_profile.table(directory / "profile", spent_us, 50 if scale.short else 500))
     result.notes += NOTES
     return result
 
 
 def _started(directory: Path, running: ExitStack, *, short: bool) -> Servers:
-    stacks = {f"adapter, {front}": running.enter_context(running_stack(directory / front, front=front)) for front in FRONTS}
-    fronts = [adapter_target(stack, name) for name, stack in stacks.items()]
+    stacks = {
+        f"adapter, {kind}": running.enter_context(running_stack(directory / kind, grpc_server=kind)) for kind in GRPC_SERVERS
+    }
+    adapters = [adapter_target(stack, name) for name, stack in stacks.items()]
     writers = [running.enter_context(noop.writing(kind, directory / kind)) for kind in (KINDS[:1] if short else KINDS)]
     nothing = [running.enter_context(noop.running(kind)) for kind in (() if short else KINDS)]
     write = [Target(f"{one.name}, writes", one.address, one.cpu_s) for one in writers]
     unix = [
-        Target(name, stack.adapter.address, front.cpu_s, stack)
-        for front, (name, stack) in zip(fronts, stacks.items(), strict=True)
+        Target(name, stack.adapter.address, adapter.cpu_s, stack)
+        for adapter, (name, stack) in zip(adapters, stacks.items(), strict=True)
     ]
     unix += [Target(f"{one.name}, writes", one.unix, one.cpu_s) for one in writers]
-    return Servers(stacks, [*fronts, *write, *map(noop_target, nothing)], unix)
+    return Servers(stacks, [*adapters, *write, *map(noop_target, nothing)], unix)
 
 
 async def _lone(result: Result, scale: Scale, servers: Servers, loads: "Loads", progress: Progress) -> float:
-    """One offset a call, in each shape. Returns the lean front's CPU microseconds for one of those that come together."""
+    """One offset a call, in each shape. Returns the built-in server's CPU microseconds for one of those that come together."""
     for target in (*servers.tcp, *servers.unix):
         await called_once(target.address, noop.UNARY, REQUEST)
     spent_us = 0.0
     for shape in (ONE, LONE, MANY):
-        found = await loads.rising_in_turns(servers.tcp, shape, f"front: {shape.text}", progress)
-        repeated = await loads.repeated_in_turns(servers.tcp, shape, f"front: h2load, {shape.text}", progress)
+        found = await loads.rising_in_turns(servers.tcp, shape, f"http2: {shape.text}", progress)
+        repeated = await loads.repeated_in_turns(servers.tcp, shape, f"http2: h2load, {shape.text}", progress)
         _show(result, f"Lone commits, TCP, {shape.text}", found, repeated)
         _judge(result, shape, found, repeated)
-        spent_us = spent_us or _lean(found).cpu_us
+        spent_us = spent_us or _builtin(found).cpu_us
     for shape in (ONE,) if scale.short else (ONE, LONE, MANY):
-        found = await loads.rising_in_turns(servers.unix, shape, f"front: Unix socket, {shape.text}", progress)
+        found = await loads.rising_in_turns(servers.unix, shape, f"http2: Unix socket, {shape.text}", progress)
         _show(result, f"Lone commits, a Unix socket, {shape.text}", found, {})
     return spent_us
 
@@ -146,16 +155,16 @@ class Loads:
 
     def _calls(self, target: Target, shape: h2load.Shape) -> int:
         calls = self._scale.floor_lone_calls if shape is LONE else self._scale.floor_calls
-        return calls if self._scale.short or target.name != LEAN else calls * QUICKER
+        return calls if self._scale.short or target.name != BUILTIN else calls * QUICKER
 
 
-def _lean(found: Found) -> Turn:
-    return next(turn for target, turn in found.items() if target.name == LEAN)
+def _builtin(found: Found) -> Turn:
+    return next(turn for target, turn in found.items() if target.name == BUILTIN)
 
 
 def _writing(found: Found) -> list[Turn]:
     """The grpcio servers that write."""
-    return [turn for target, turn in found.items() if target.name != LEAN and not target.name.startswith("no-op")]
+    return [turn for target, turn in found.items() if target.name != BUILTIN and not target.name.startswith("no-op")]
 
 
 def _best(found: Found) -> float:
@@ -176,24 +185,24 @@ def _show(result: Result, title: str, found: Found, repeated: Found) -> None:
 
 def _judge(result: Result, shape: h2load.Shape, found: Found, repeated: Found) -> None:
     if shape is LONE:
-        ratio = _lean(found).p50_ms / min(turn.p50_ms for turn in _writing(found))
+        ratio = _builtin(found).p50_ms / min(turn.p50_ms for turn in _writing(found))
         result.bars.append(Bar(f"p50 of a lone commit to the best grpcio server that writes, {shape.text}", ratio, LONE_LIMIT))
         return
     what = f"to the best grpcio server that writes, {shape.text}"
     limit = RATE_LIMIT if shape is ONE else NO_WORSE
-    result.bars.append(Bar(f"lone commits {what}", _lean(found).per_s / _best(found), limit, least=True))
+    result.bars.append(Bar(f"lone commits {what}", _builtin(found).per_s / _best(found), limit, least=True))
     if shape is ONE and repeated:
-        result.bars.append(Bar(f"lone commits by h2load {what}", _lean(repeated).per_s / _best(repeated), limit, least=True))
-    result.rates[f"lean front, {shape.text}"] = _lean(found).per_s
+        result.bars.append(Bar(f"lone commits by h2load {what}", _builtin(repeated).per_s / _best(repeated), limit, least=True))
+    result.rates[f"built-in server, {shape.text}"] = _builtin(found).per_s
 
 
-async def _from_python(result: Result, scale: Scale, fronts: Sequence[Target], progress: Progress) -> None:
+async def _from_python(result: Result, scale: Scale, adapters: Sequence[Target], progress: Progress) -> None:
     """64 tasks of one process with grpcio's stub."""
 
     async def offered(target: Target, number: int) -> Sent:
         return await under(Load(target.address, f"python-{number}", scale.fast_s, warm_up_s=scale.warm_up_s), target)
 
-    found = await in_turns(progress, "front: Python", scale.fast_rounds, fronts, offered)
+    found = await in_turns(progress, "http2: Python", scale.fast_rounds, adapters, offered)
     rows: list[list[Cell]] = [
         [target.name, turn.per_s, turn.p50_ms, turn.p99_ms, turn.server_cpu_us, turn.sender_cpu_us]
         for target, turn in found.items()
@@ -202,26 +211,26 @@ async def _from_python(result: Result, scale: Scale, fronts: Sequence[Target], p
 
 
 async def _together(result: Result, scale: Scale, directory: Path, servers: Servers, progress: Progress) -> Batching:
-    """One StreamCommits call with an offset a message, and batches of 1,024: lean over grpcio. Returns how lean gets more."""
+    """One StreamCommits call with an offset a message, and batches of 1,024: built-in over grpcio. Returns the faster form."""
     rows: list[list[Cell]] = []
     if h2load.installed():
-        found = await in_turns(progress, "front: stream", scale.fast_rounds, servers.fronts, _Streaming(scale, directory).turn)
-        lean, grpcio = found.values()
-        _compare(result, rows, "a stream, one offset a message", lean, grpcio)
+        found = await in_turns(progress, "http2: stream", scale.fast_rounds, servers.adapters, _Streaming(scale, directory).turn)
+        builtin, grpcio = found.values()
+        _compare(result, rows, "a stream, one offset a message", builtin, grpcio)
     sent = {}
     for name, stack in servers.stacks.items():
         (directory / f"batches-{name}").mkdir()
         sent[name] = Batching(stack, directory / f"batches-{name}", BATCH_KEYS, scale.fast_s / 2)
         await sent[name].warm_up()
-    for form in front_redis.batch_forms(short=scale.short):
+    for form in http2_redis.batch_forms(short=scale.short):
 
         async def turn(name: str, _: int, form: Form = form) -> Batched:
             return await sent[name].turn(form, BATCH_KEYS)
 
-        turns = await in_turns(progress, f"front: {form}", scale.fast_rounds, list(sent), turn)
-        _compare(result, rows, f"{form}, {BATCH_KEYS:,} offsets each", turns[LEAN], turns[GRPCIO])
+        turns = await in_turns(progress, f"http2: {form}", scale.fast_rounds, list(sent), turn)
+        _compare(result, rows, f"{form}, {BATCH_KEYS:,} offsets each", turns[BUILTIN], turns[GRPCIO])
     result.tables.append(Table("StreamCommits and batches, TCP", BATCH_COLUMNS, rows))
-    return sent[LEAN]
+    return sent[BUILTIN]
 
 
 class _Streaming:
@@ -240,7 +249,7 @@ class _Streaming:
         return await called(target, noop.STREAM, self._body, 1, LONE, self._messages)
 
 
-def _compare(result: Result, rows: list[list[Cell]], what: str, lean: Turn | Batched, grpcio: Turn | Batched) -> None:
-    ratio = lean.per_s / grpcio.per_s
-    rows.append([what, lean.per_s, grpcio.per_s, ratio, lean.cpu_us, grpcio.cpu_us])
-    result.bars.append(Bar(f"offsets/s of lean to grpcio, {what}", ratio, NO_WORSE, least=True))
+def _compare(result: Result, rows: list[list[Cell]], what: str, builtin: Turn | Batched, grpcio: Turn | Batched) -> None:
+    ratio = builtin.per_s / grpcio.per_s
+    rows.append([what, builtin.per_s, grpcio.per_s, ratio, builtin.cpu_us, grpcio.cpu_us])
+    result.bars.append(Bar(f"offsets/s of the built-in server to grpcio, {what}", ratio, NO_WORSE, least=True))

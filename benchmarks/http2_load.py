@@ -1,6 +1,6 @@
 """Lone commits that rise, as bytes that are ready before the clock starts: h2load sends the same offset again and again.
 
-    python -m benchmarks.front_load '{"address": "127.0.0.1:9520", "commits": 20000, "connections": 64, "in_flight": 1}'
+    python -m benchmarks.http2_load '{"address": "127.0.0.1:9520", "commits": 20000, "connections": 64, "in_flight": 1}'
 
 64 keys in turn; each answer lets the next one go. Speaks gRPC, or with `redis` HSETs. Prints one line of JSON.
 """

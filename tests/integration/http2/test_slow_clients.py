@@ -1,4 +1,4 @@
-"""Peers of the lean front that take their time: those that are gone or only hold on are dropped, and leave nothing behind."""
+"""Slow clients of the built-in server: those that are gone or silent are disconnected, and leave nothing in memory."""
 
 import asyncio
 import gc
@@ -16,11 +16,15 @@ from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, PingFrame
 from adapter.runtime.http2 import server as http2_server
 from adapter.runtime.http2.call import Call, Requests
 from adapter.runtime.http2.connection import Connection
-from adapter.runtime.http2.server import Http2Server, Peer
+from adapter.runtime.http2.control import Control
+from adapter.runtime.http2.flood import FloodGuard
+from adapter.runtime.http2.receiving import Receiver
+from adapter.runtime.http2.sending import Sender
+from adapter.runtime.http2.server import Http2Peer, Http2Server
 from adapter.runtime.http2.streams import Stream
 from adapter.testing.waiting import eventually
 from tests.durability.proxy import Proxy
-from tests.front_attacks import (
+from tests.http2_attacks import (
     ACK,
     DATA,
     END_STREAM,
@@ -36,7 +40,7 @@ from tests.front_attacks import (
     empty_settings,
     frame,
 )
-from tests.front_client import PREFACE, message
+from tests.http2_client import PREFACE, message
 from tests.integration.helpers import PATIENCE_S
 
 NEVER_S = 1_000.0
@@ -92,7 +96,7 @@ async def listening() -> AsyncIterator[Server]:
 
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, float]], None]:
-    """Sets times of the front, in seconds; those that are not named never come."""
+    """Sets times of the built-in server, in seconds; those that are not named never come."""
 
     def set_times(values: dict[str, float]) -> None:
         never = dict.fromkeys(("GREET_S", "QUIET_S", "ANSWER_S"), NEVER_S)
@@ -240,14 +244,14 @@ async def test_a_peer_that_sends_much_is_read_once_in_a_turn(times: Times, monke
     """Else it would be read until it has no more, and all others would wait."""
     times({})
     reads: list[tuple[bool, bool]] = []
-    receive = Peer.data_received
+    receive = Http2Peer.data_received
 
-    def recorded(self: Peer, data: bytes) -> None:
+    def recorded(self: Http2Peer, data: bytes) -> None:
         receive(self, data)
         assert self._transport is not None
         reads.append((len(data) >= http2_server.READ_MAX, self._transport.is_reading()))
 
-    monkeypatch.setattr(Peer, "data_received", recorded)
+    monkeypatch.setattr(Http2Peer, "data_received", recorded)
     async with listening() as server:
         with Attacker(server.address) as peer:
             await asyncio.to_thread(peer.send, frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1") * 100_000, Calls().whole(ECHO, b"x"))
@@ -314,7 +318,7 @@ ENDS: dict[str, Iterable[bytes]] = {
 async def test_nothing_of_a_connection_outlives_it(times: Times, said: Iterable[bytes]) -> None:
     """Not even until the next full garbage collection: in the process of an adapter there is none, see `process`."""
     times({})
-    kinds = (Peer, Connection, Stream, Call, Requests)
+    kinds = (Http2Peer, Connection, Sender, Receiver, Control, FloodGuard, Stream, Call, Requests)
     alive = SimpleNamespace(before=0)
 
     def count() -> int:
