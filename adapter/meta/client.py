@@ -18,7 +18,7 @@ from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, Tim
 from adapter.meta.config import MetaSection
 from adapter.meta.endpoints import Endpoints, OtherKindError
 from adapter.meta.packed import Chunk, Outcomes, merge_outcomes, merge_request
-from adapter.meta.store_marks import Told
+from adapter.meta.store_marks import ServerReports
 from adapter.meta.wire import record_of, save_outcome, save_request
 from adapter.model.records import (
     GroupKey,
@@ -90,7 +90,7 @@ class MetaClient(Protocol):
         """False once the server showed that it knows only offsets (a real RobustMQ): see docs/discussion.md."""
 
     @property
-    def told(self) -> Told:
+    def server_reports(self) -> ServerReports:
         """What both sides tell each other beside offsets."""
 
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
@@ -160,9 +160,9 @@ class GrpcMetaClient:
         return self._endpoints.knows_epochs
 
     @property
-    def told(self) -> Told:
+    def server_reports(self) -> ServerReports:
         """What both sides tell each other beside offsets."""
-        return self._endpoints.told
+        return self._endpoints.server_reports
 
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
         """Merge entries; one outcome each, in their order. A server without epochs writes or, if told, compares and sets.
@@ -342,8 +342,8 @@ class GrpcMetaClient:
 
     def _tell(self, request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> None:
         request.now_ms = wall_ms()
-        if self.told.store and self._reported_at == self._endpoints.unanswered:
-            request.store.CopyFrom(meta_pb.LocalStore(**self.told.store()._asdict()))
+        if self.server_reports.store and self._reported_at == self._endpoints.unanswered:
+            request.store.CopyFrom(meta_pb.LocalStore(**self.server_reports.store()._asdict()))
 
     async def _call(
         self,

@@ -14,7 +14,7 @@ import grpc.aio
 import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError, UnknownCallError
-from adapter.meta.store_marks import Told
+from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.clocks import wall_ms
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 R = TypeVar("R")
 
 # Their replies tell how far the stores are, and the time.
-_TELLING = (meta_pb.SaveOffsetDataReply, meta_pb.MergeOffsetDataReply, meta_pb.ReportStoreReply)
+_REPORTING_REPLIES = (meta_pb.SaveOffsetDataReply, meta_pb.MergeOffsetDataReply, meta_pb.ReportStoreReply)
 
 # What the same request may not meet again; another endpoint is tried at once.
 _UNAVAILABLE = {
@@ -54,7 +54,7 @@ class Endpoints:
         self._epochs: dict[str, bool] = {}  # whether they know them; of those that have answered once
         self.current = names[0]
         self.available = True
-        self.told = Told()
+        self.server_reports = ServerReports()
         self.unanswered = 0  # calls that failed: whoever answers the next one may have been restarted meanwhile
 
     @property
@@ -85,7 +85,7 @@ class Endpoints:
             try:
                 if epochs is not None:
                     await self._check_kind(name, timeout_s, epochs=epochs)
-                noted, sent_ms = self.told.marks.noted(), wall_ms()
+                known_before, sent_ms = self.server_reports.marks.snapshot(), wall_ms()
                 answer = await call(self._stubs[name])
             except grpc.aio.AioRpcError as error:
                 found = _translate(name, error, timeout_s)
@@ -96,7 +96,7 @@ class Endpoints:
                         overloaded[name] = found.retry_after_s
                     else:
                         self.unanswered += 1
-                        self.told.changed.set()
+                        self.server_reports.changed.set()
                     continue
                 self.available = True
                 if epochs and error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -112,24 +112,24 @@ class Endpoints:
                 continue
             self.available = True
             self.current = name
-            if isinstance(answer, _TELLING):
-                self._take_told(name, answer, noted, sent_ms)
+            if isinstance(answer, _REPORTING_REPLIES):
+                self._take_reports(name, answer, known_before, sent_ms)
             return answer
         self.available = bool(overloaded)
         self.current = next(iter(overloaded), self.current)
         error_type = TimedOutError if timed_out else MetaUnavailableError
         raise error_type("; ".join(problems), retry_after_s=min(overloaded.values(), default=0.0))
 
-    def _take_told(
+    def _take_reports(
         self,
         name: str,
         answer: "meta_pb.SaveOffsetDataReply | meta_pb.MergeOffsetDataReply | meta_pb.ReportStoreReply",
-        noted: Mapping[str, StoreMark],
+        known_before: Mapping[str, StoreMark],
         sent_ms: int,
     ) -> None:
         """RobustMQ tells nothing."""
         if answer.now_ms:
-            self.told.skew.take(sent_ms, wall_ms(), answer.now_ms)
+            self.server_reports.skew.take(sent_ms, wall_ms(), answer.now_ms)
         marks = [
             StoreMark(
                 mark.name,
@@ -140,7 +140,7 @@ class Endpoints:
             )
             for mark in answer.marks
         ]
-        self.told.take(noted, marks, name)
+        self.server_reports.take(known_before, marks, name)
 
     async def _check_kind(self, name: str, timeout_s: float, *, epochs: bool) -> None:
         if name not in self._epochs:

@@ -22,7 +22,7 @@ class SeenMarks:
     def __init__(self) -> None:
         self._seen: dict[str, StoreMark] = {}
 
-    def noted(self) -> Mapping[str, StoreMark]:
+    def snapshot(self) -> Mapping[str, StoreMark]:
         """What was seen until now: to be taken when a call begins, since replies may overtake each other."""
         return dict(self._seen)
 
@@ -30,7 +30,7 @@ class SeenMarks:
         """The newest mark of a store."""
         return self._seen.get(name)
 
-    def take(self, noted: Mapping[str, StoreMark], mark: StoreMark) -> str:
+    def take(self, known_before: Mapping[str, StoreMark], mark: StoreMark) -> str:
         """Take in a mark of a reply to a call that began when `noted` was. Returns how it shows a loss; empty: it does not.
 
         A late answer of a store that has been replaced shows one too: what it acknowledged is gone with it.
@@ -45,7 +45,7 @@ class SeenMarks:
             return f"{_named(mark)} {why}"
         if forked and mark.starts[-1:] != seen.starts[-1:] and mark.starts[-1] in seen.starts:
             return ""  # a late reply of a former start
-        before = noted.get(mark.name)
+        before = known_before.get(mark.name)
         lower = before is not None and before[:3] == mark[:3] and mark.revision < before.revision
         if before is not None and lower and mark.revision < seen.revision:
             self._seen[mark.name] = mark
@@ -83,7 +83,7 @@ SKEW_HELP = (
 
 
 @dataclass
-class Told:
+class ServerReports:
     """All of that, of one client. `store` is the local store that is open.
 
     `less`: how often the Meta Service held less than it had acknowledged; `why` and `at_ms` (Unix ms) are of the last time.
@@ -92,22 +92,22 @@ class Told:
     store: Callable[[], StoreReport] | None = None
     marks: SeenMarks = field(default_factory=SeenMarks)
     skew: Skew = field(default_factory=Skew)
-    less: int = 0
+    losses: int = 0
     why: str = ""
     at_ms: int = 0
     # Set when something is to be looked at: by `lost`, or by a call that was not answered.
     changed: anyio.Event = field(default_factory=anyio.Event)
 
-    def take(self, noted: Mapping[str, StoreMark], marks: Iterable[StoreMark], where: str) -> None:
+    def take(self, known_before: Mapping[str, StoreMark], marks: Iterable[StoreMark], where: str) -> None:
         """Take in the marks of a reply."""
         for mark in marks:
-            why = self.marks.take(noted, mark)
+            why = self.marks.take(known_before, mark)
             if why:
-                self.lost(f"{where}: {why}")
+                self.record_loss(f"{where}: {why}")
 
-    def lost(self, why: str) -> None:
+    def record_loss(self, why: str) -> None:
         """The Meta Service holds less than it acknowledged."""
-        self.less += 1
+        self.losses += 1
         self.why = why
         self.at_ms = wall_ms()
         log.error(

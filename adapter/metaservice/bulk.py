@@ -6,7 +6,7 @@ tests/unit/metaservice/test_bulk.py.
 
 from collections.abc import Sequence
 
-from adapter.metaservice.engine import Differing, MergeCounts, Parts, settle
+from adapter.metaservice.engine import Differing, MergeCounts, Parts, decide_save
 from adapter.model.codec import decode_record, encode_record
 from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, OffsetKey, SaveEntry, Status
 
@@ -107,5 +107,5 @@ class Cuts:
 
 
 def _settled(record: bytes, value: bytes | None) -> tuple[Status, bytes | None, str]:
-    outcome = settle(SaveEntry(_ANY, decode_record(record)), None if value is None else decode_record(value))
+    outcome = decide_save(SaveEntry(_ANY, decode_record(record)), None if value is None else decode_record(value))
     return outcome.status, encode_record(outcome.standing) if outcome.standing else value, outcome.message

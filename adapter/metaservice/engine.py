@@ -169,7 +169,7 @@ async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) 
         after = page.entries[-1][0].shard
 
 
-def buried(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> dict[OffsetKey, OffsetRecord]:
+def tombstones_for(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> dict[OffsetKey, OffsetRecord]:
     """The tombstones of a delete of what stands. Raises RefusedError, before anything is written, where no epoch is left."""
     found = {key: record for key, record in entries if not is_deleted(record)}
     last = next((key for key, record in found.items() if exhausted(record.epoch)), None)
@@ -178,7 +178,7 @@ def buried(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> di
     return {key: deleted(record, now_ms) for key, record in found.items()}
 
 
-def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
+def decide_save(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     """What becomes of a valid entry: the rule that every engine applies. Pure.
 
     The compare-and-set is checked on the live offset; a met expectation does not let a key go backwards (invariant 2).
@@ -197,14 +197,14 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
 
 
-def keep(told: StoreReport, known: KnownStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
+def decide_report(reported: StoreReport, known: KnownStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
     """What is remembered of a broker's local store from now on; None: what was. The rule that every engine applies. Pure.
 
     The first store that is told stays until it is replaced: what comes in its place without a word is what is to be found.
     """
-    if known and told.store_id == known.store.store_id:
-        return KnownStore(told._replace(flushed_seq=max(told.flushed_seq, known.store.flushed_seq)), now_ms)
-    return KnownStore(told, now_ms) if known is None or replaces == known.store.store_id else None
+    if known and reported.store_id == known.store.store_id:
+        return KnownStore(reported._replace(flushed_seq=max(reported.flushed_seq, known.store.flushed_seq)), now_ms)
+    return KnownStore(reported, now_ms) if known is None or replaces == known.store.store_id else None
 
 
 def differing(entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome], first: int = 0) -> list[Differing]:
@@ -216,7 +216,7 @@ def differing(entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome], fir
     ]
 
 
-def counted(entries: int, differing: Sequence[Differing]) -> MergeCounts:
+def count_results(entries: int, differing: Sequence[Differing]) -> MergeCounts:
     """What became of so many merged entries, of which these do not stand as they were offered."""
     superseded = sum(found.status is Status.SUPERSEDED for found in differing)
     refused = [(found.at, found.message) for found in differing if found.status is Status.INVALID]

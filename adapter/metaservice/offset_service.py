@@ -17,7 +17,7 @@ from adapter.metaservice.bulk import TIME
 from adapter.metaservice.bulk_checks import check
 from adapter.metaservice.clock_skew import SkewedClocks, are_ahead, moved_entries, moved_records
 from adapter.metaservice.config import DEFAULT_CLUSTER
-from adapter.metaservice.engine import Differing, Engine, counted
+from adapter.metaservice.engine import Differing, Engine, count_results
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.codec import pack_names
@@ -186,7 +186,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             with self._metrics.save_seconds.time():
                 if request.tell_standing:
                     differing = await self._engine.save_packed(cluster, checked.keys, records, reported)
-                    counts = counted(len(checked.keys), differing)
+                    counts = count_results(len(checked.keys), differing)
                 else:
                     counts = await self._engine.merge(cluster, checked.keys, records, reported)
         refused = checked.all_rejected(counts.rejected)
@@ -214,7 +214,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         reply = meta_pb.ReportStoreReply(marks=self._marks(), now_ms=wall_ms())
         if known:
             reply.known.CopyFrom(meta_pb.LocalStore(**known.store._asdict()))
-            reply.known_at_ms = known.told_at_ms
+            reply.known_at_ms = known.reported_at_ms
         return reply
 
     @answering

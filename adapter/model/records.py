@@ -82,7 +82,7 @@ class KnownStore(NamedTuple):
     """What the Meta Service remembers of a broker's local store, and when it was told (Unix ms, by the Meta Service's clock)."""
 
     store: StoreReport
-    told_at_ms: int
+    reported_at_ms: int
 
 
 class StoreStart(NamedTuple):

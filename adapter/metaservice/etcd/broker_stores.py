@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 
 from adapter.errors import AdapterError, MetaUnavailableError
-from adapter.metaservice.engine import keep
+from adapter.metaservice.engine import decide_report
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.keys import Keys
 from adapter.model.codec import prefix_end
@@ -33,21 +33,21 @@ class EtcdStores:
         self._keys = keys
 
     async def report(
-        self, home: str, cluster: str, told: StoreReport, replaces: bytes, now_ms: int, answered: set[str]
+        self, home: str, cluster: str, reported: StoreReport, replaces: bytes, now_ms: int, answered: set[str]
     ) -> KnownStore | None:
         """See `Engine.report_store`; `home`: the Raft group where it is put. Adds the names of those that answered.
 
         Raises what a cluster's call raises, when the home does not take it.
         """
-        where = self._keys.store(cluster, told.broker, told.path)
+        where = self._keys.store(cluster, reported.broker, reported.path)
         for _ in range(ROUNDS):
             found = await asyncio.gather(*(self._read(name, where, answered, must=name == home) for name in self._groups))
             values = dict(zip(self._groups, found, strict=True))
-            known = max((_decode(told, value) for value in found if value), key=lambda one: one.told_at_ms, default=None)
-            kept = keep(told, known, replaces, now_ms)
+            known = max((_decode(reported, value) for value in found if value), key=lambda one: one.reported_at_ms, default=None)
+            kept = decide_report(reported, known, replaces, now_ms)
             if kept is None or _is_known(kept, known) or await self._put(home, where, values[home], kept):
                 return known
-        raise MetaUnavailableError(f"{home}: the store of {told.broker} is told by several adapters at once")
+        raise MetaUnavailableError(f"{home}: the store of {reported.broker} is reported by several adapters at once")
 
     async def forget(self, before_ms: int) -> int:
         """Forget what was told before `before_ms`. A Raft group that does not answer is left to the next time."""
@@ -73,7 +73,7 @@ class EtcdStores:
         else:
             request.compare.add(result=_EQUAL, target=_VERSION, key=where, version=0)
         put = request.success.add().request_put
-        put.key, put.value = where, _VALUE.pack(kept.told_at_ms, kept.store.store_id, kept.store.flushed_seq)
+        put.key, put.value = where, _VALUE.pack(kept.reported_at_ms, kept.store.store_id, kept.store.flushed_seq)
         return (await self._groups[name].txn(request, resend=False)).succeeded
 
     async def _forget(self, group: EtcdCluster, before_ms: int) -> int:
@@ -96,9 +96,9 @@ class EtcdStores:
 
 def _is_known(kept: KnownStore, known: KnownStore | None) -> bool:
     """Whether only the time is new, and not by much: an adapter without commits asks all the time."""
-    return known is not None and kept.store == known.store and kept.told_at_ms < known.told_at_ms + REFRESH_MS
+    return known is not None and kept.store == known.store and kept.reported_at_ms < known.reported_at_ms + REFRESH_MS
 
 
-def _decode(told: StoreReport, value: bytes) -> KnownStore:
-    told_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
-    return KnownStore(told._replace(store_id=store_id, flushed_seq=flushed_seq), told_at_ms)
+def _decode(reported: StoreReport, value: bytes) -> KnownStore:
+    reported_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
+    return KnownStore(reported._replace(store_id=store_id, flushed_seq=flushed_seq), reported_at_ms)

@@ -105,11 +105,11 @@ class EtcdCluster:
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
         """A transaction. See `call` for errors."""
-        noted = self._marks.noted()
+        known_before = self._marks.snapshot()
         answer = await self.call(
             lambda stubs, timeout, metadata: stubs.kv.Txn(request, timeout=timeout, metadata=metadata), resend=resend
         )
-        self._take_mark(noted, answer.header)
+        self._take_mark(known_before, answer.header)
         if self._full and any(not done.HasField("response_range") for done in answer.responses):
             self._full = False
             self._tell(available=True)
@@ -120,10 +120,10 @@ class EtcdCluster:
         """How far it is, by the newest transaction; None before the first."""
         return self._marks.newest(self.name)
 
-    def _take_mark(self, noted: Mapping[str, StoreMark], header: etcd_pb.ResponseHeader) -> None:
+    def _take_mark(self, known_before: Mapping[str, StoreMark], header: etcd_pb.ResponseHeader) -> None:
         """Transactions are linearizable: each is at the revision of every answer before it, or the cluster holds less now."""
         mark = StoreMark(self.name, header.cluster_id.to_bytes(8, "big"), 0, header.revision)
-        why = self._marks.take(noted, mark)
+        why = self._marks.take(known_before, mark)
         if why:
             self.losses += 1
             log.error("etcd.holds_less", raft_group=self.name, why=why, help="adapters compare and push what they hold")

@@ -28,9 +28,9 @@ from adapter.metaservice.engine import (
     Page,
     Parts,
     RawPage,
-    buried,
     differing,
     row_bytes,
+    tombstones_for,
     whole_group,
 )
 from adapter.metaservice.etcd.broker_stores import EtcdStores
@@ -154,7 +154,7 @@ class EtcdEngine:
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]
         standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
         now_ms = wall_ms()
-        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in buried(standing, now_ms).items()])
+        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in tombstones_for(standing, now_ms).items()])
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
             raise MetaUnavailableError(failed.message)

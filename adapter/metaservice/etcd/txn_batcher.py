@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
-from adapter.metaservice.engine import settle
+from adapter.metaservice.engine import decide_save
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
 from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, SaveEntry, SaveOutcome, Status
@@ -78,7 +78,7 @@ class Item:
         kvs = found.response_range.kvs
         self._standing = kvs[0].value if kvs else None
         standing = decode_value(kvs[0].value) if kvs else None
-        decided = settle(self.entry, standing)
+        decided = decide_save(self.entry, standing)
         if decided.standing is None or decided.standing == standing:
             self.outcome = decided
         else:

@@ -30,10 +30,10 @@ from adapter.metaservice.engine import (
     Page,
     Parts,
     RawPage,
-    buried,
-    keep,
+    decide_report,
+    decide_save,
     row_bytes,
-    settle,
+    tombstones_for,
 )
 from adapter.metaservice.rocksdb.store import DATA, META, STATE, Opened, State, open_store
 from adapter.model.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
@@ -180,7 +180,7 @@ class RocksDbEngine:
             standing = await self._get(cluster, wanted) if shards else await self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
             prefix = pack_names(cluster)
-            await self._write({prefix + pack_names(*key): record for key, record in buried(standing, now_ms).items()})
+            await self._write({prefix + pack_names(*key): record for key, record in tombstones_for(standing, now_ms).items()})
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
@@ -285,7 +285,7 @@ class RocksDbEngine:
     async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
         """A point read, and one WriteBatch, synced."""
         known = self._known_store(cluster, store)
-        kept = keep(store, known, replaces, now_ms)
+        kept = decide_report(store, known, replaces, now_ms)
         if kept:
             self.write_meta({_store_key(cluster, store): _packed_store(kept)})
         await self.settle()
@@ -403,7 +403,7 @@ class RocksDbEngine:
         outcomes = []
         for entry, key, value in zip(entries, keys, values, strict=True):
             standing = staged.get(key) or (None if value is None else decode_record(value))
-            outcome = settle(entry, standing)
+            outcome = decide_save(entry, standing)
             if outcome.standing is not None and outcome.standing != standing:
                 staged[key] = outcome.standing
             outcomes.append(outcome)
@@ -443,7 +443,7 @@ class RocksDbEngine:
                 digest += seq - unpack(replaced)[0]
         state = self._state._replace(seq=seq, records=records, digest=digest)
         if reported:
-            kept = keep(reported, self._known_store(cluster, reported), b"", wall_ms())
+            kept = decide_report(reported, self._known_store(cluster, reported), b"", wall_ms())
             if kept:
                 state = self._stage_meta(batch, state, _store_key(cluster, reported), _packed_store(kept))
         if state.seq != self._state.seq:
@@ -466,8 +466,8 @@ class RocksDbEngine:
         value = self.get_meta(_store_key(cluster, store))
         if value is None:
             return None
-        store_id, flushed_seq, told_at_ms = _STORE.unpack(value)
-        return KnownStore(store._replace(store_id=store_id, flushed_seq=flushed_seq), told_at_ms)
+        store_id, flushed_seq, reported_at_ms = _STORE.unpack(value)
+        return KnownStore(store._replace(store_id=store_id, flushed_seq=flushed_seq), reported_at_ms)
 
     def _write_batch(self, batch: WriteBatch, state: State) -> None:
         """Write a batch and the bookkeeping that is true with it. Nothing may be awaited since `state` was begun."""
@@ -543,4 +543,4 @@ def _store_key(cluster: str, store: StoreReport) -> bytes:
 
 
 def _packed_store(known: KnownStore) -> bytes:
-    return _STORE.pack(known.store.store_id, known.store.flushed_seq, known.told_at_ms)
+    return _STORE.pack(known.store.store_id, known.store.flushed_seq, known.reported_at_ms)
