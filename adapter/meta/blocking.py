@@ -103,7 +103,7 @@ class MetaCalls:
             retry=retry_if_exception_type(MetaUnavailableError),
             stop=stop_after_delay(self._retry_s),
             wait=_pause,
-            before_sleep=lambda state: _tell(method, state),
+            before_sleep=lambda state: _log_retry(method, state),
             reraise=True,
         )
         try:
@@ -159,7 +159,7 @@ def _pause(state: RetryCallState) -> float:
     return max(_BACKOFF(state), error.retry_after_s if isinstance(error, MetaUnavailableError) else 0.0)
 
 
-def _tell(method: str, state: RetryCallState) -> None:
+def _log_retry(method: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     pause_s = state.next_action.sleep if state.next_action else 0.0
     log.warning("retry", what=method, attempt=state.attempt_number, pause_s=round(pause_s, 3), error=str(error))

@@ -60,7 +60,7 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
 )
 
-Wanted = Sequence[tuple[GroupKey, Sequence[str]]]  # no shard: all of the group
+RequestedGroups = Sequence[tuple[GroupKey, Sequence[str]]]  # no shard: all of the group
 
 
 class GroupsPage(NamedTuple):
@@ -127,7 +127,7 @@ class GrpcMetaClient:
         self._load_timeout_s = section.load_timeout_ms / 1000
         self._endpoints = Endpoints(section.endpoints, channels)
         self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)
-        self._reported_at = -1  # how many calls were unanswered when the local store was reported
+        self._reported_unanswered = -1  # how many calls were unanswered when the local store was reported
 
     @classmethod
     @asynccontextmanager
@@ -183,14 +183,14 @@ class GrpcMetaClient:
             return await self._merge(entries)
         request = await save_request(self._cluster, entries)
         if epochs:
-            self._tell(request)
+            self._attach_report(request)
         reply = await self._call(
             lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=epochs
         )
         if entries:
-            self._endpoints.learn(epochs=bool(reply.results))
+            self._endpoints.set_kind(epochs=bool(reply.results))
         if not reply.results:
-            return [_without_result(entry, committed=reply.committed) for entry in entries]
+            return [_outcome_without_row(entry, committed=reply.committed) for entry in entries]
         if len(reply.results) != len(entries):
             raise MetaUnavailableError(f"{self.endpoint}: answered {len(reply.results)} results to {len(entries)} entries")
         outcomes: list[SaveOutcome] = []
@@ -201,7 +201,7 @@ class GrpcMetaClient:
 
     async def _merge(self, chunk: Chunk) -> Outcomes:
         request = await merge_request(self._cluster, chunk)
-        self._tell(request)
+        self._attach_report(request)
         reply = await self._call(
             lambda stub: stub.MergeOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
         )
@@ -220,7 +220,7 @@ class GrpcMetaClient:
         )
         unanswered = self._endpoints.unanswered
         reply = await self._call(lambda stub: stub.ReportStore(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
-        self._reported_at = unanswered
+        self._reported_unanswered = unanswered
         if not reply.HasField("known"):
             return None
         known = reply.known
@@ -232,13 +232,13 @@ class GrpcMetaClient:
         Goes on with less at a time when the server becomes slow; raises TimedOutError when it is so from the beginning.
         """
         if not keys:
-            await self._endpoints.look(self._timeout_s)
+            await self._endpoints.probe(self._timeout_s)
             return {}
         found: dict[OffsetKey, OffsetRecord] = {}
         progress = False
         for at in range(0, len(keys), KEYS_AT_ONCE):
             named = keys[at : at + KEYS_AT_ONCE]
-            left: Wanted = [
+            left: RequestedGroups = [
                 (GroupKey(*group), [key.shard for key in members]) for group, members in groupby(named, itemgetter(0, 1))
             ]
             wanted, after = set(named), b""
@@ -292,7 +292,7 @@ class GrpcMetaClient:
         )
         await self._call(lambda stub: stub.DeleteOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
 
-    async def _page(self, wanted: Wanted, after: bytes, *, patient: bool) -> tuple[list[Entry], Wanted, bytes]:
+    async def _page(self, wanted: RequestedGroups, after: bytes, *, patient: bool) -> tuple[list[Entry], RequestedGroups, bytes]:
         """By the call that the server knows: one of ours does not show tombstones in the one that RobustMQ has."""
         timeout_s = self._timeout_s if patient else self._load_timeout_s
         for _ in range(KIND_CHANGES):
@@ -305,8 +305,8 @@ class GrpcMetaClient:
         raise MetaUnavailableError(f"{self.endpoint}: its servers change all the time between those with and without epochs")
 
     async def _batch_page(
-        self, wanted: Wanted, after: bytes, size: "_PageSize", timeout_s: float
-    ) -> tuple[list[Entry], Wanted, bytes]:
+        self, wanted: RequestedGroups, after: bytes, size: "_PageSize", timeout_s: float
+    ) -> tuple[list[Entry], RequestedGroups, bytes]:
         request = meta_pb.BatchGetOffsetDataRequest(cluster_name=self._cluster, page_size=size.rows, page_token=after)
         async for some in in_slices(wanted):
             for group, shards in some:
@@ -337,12 +337,12 @@ class GrpcMetaClient:
         )
         reply = await self._call(lambda stub: stub.GetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=False)
         if any(item.epoch for item in reply.offsets):
-            self._endpoints.learn(epochs=True)
+            self._endpoints.set_kind(epochs=True)
         return [(OffsetKey(*group, item.shard_name), record_of(item)) for item in reply.offsets]
 
-    def _tell(self, request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> None:
+    def _attach_report(self, request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> None:
         request.now_ms = wall_ms()
-        if self.server_reports.store and self._reported_at == self._endpoints.unanswered:
+        if self.server_reports.store and self._reported_unanswered == self._endpoints.unanswered:
             request.store.CopyFrom(meta_pb.LocalStore(**self.server_reports.store()._asdict()))
 
     async def _call(
@@ -378,7 +378,7 @@ def failure_of(key: OffsetKey, outcome: SaveOutcome) -> AdapterError:
     return RefusedError(f"{'/'.join(key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}".rstrip())
 
 
-def _without_result(entry: SaveEntry, *, committed: bool) -> SaveOutcome:
+def _outcome_without_row(entry: SaveEntry, *, committed: bool) -> SaveOutcome:
     """The outcome at a server that answers with `committed` alone: True when every expectation of the request was met."""
     if entry.expected_offset is None or committed:
         return SaveOutcome(Status.APPLIED, as_seen(entry.record, None))

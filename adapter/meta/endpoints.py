@@ -62,13 +62,13 @@ class Endpoints:
         """Of the current endpoint; one that has never answered counts as one of ours."""
         return self._epochs.get(self.current, True)
 
-    def learn(self, *, epochs: bool) -> None:
+    def set_kind(self, *, epochs: bool) -> None:
         """An answer of the current endpoint showed of which kind it is."""
-        self._learn(self.current, epochs=epochs)
+        self._set_kind(self.current, epochs=epochs)
 
-    async def look(self, timeout_s: float) -> None:
+    async def probe(self, timeout_s: float) -> None:
         """Find out whether a server is there, and of which kind. Raises MetaUnavailableError."""
-        self.learn(epochs=bool(await self.call(lambda stub: _knows_epochs(stub, timeout_s), timeout_s=timeout_s)))
+        self.set_kind(epochs=bool(await self.call(lambda stub: _knows_epochs(stub, timeout_s), timeout_s=timeout_s)))
 
     async def call(self, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None) -> R:
         """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current.
@@ -100,8 +100,8 @@ class Endpoints:
                     continue
                 self.available = True
                 if epochs and error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    self._learn(name, epochs=False)
-                    self._move_to(name)
+                    self._set_kind(name, epochs=False)
+                    self._switch_to(name)
                 raise found from error
             except asyncio.CancelledError:
                 # grpc.aio loses the mark by which a cancel scope knows its own cancellation, which would go on beyond it.
@@ -146,11 +146,11 @@ class Endpoints:
         if name not in self._epochs:
             found = await _knows_epochs(self._stubs[name], timeout_s)
             if found is not None:
-                self._learn(name, epochs=found)
+                self._set_kind(name, epochs=found)
         if self._epochs.get(name, True) is not epochs:
-            self._move_to(name)
+            self._switch_to(name)
 
-    def _move_to(self, name: str) -> None:
+    def _switch_to(self, name: str) -> None:
         self.available = True
         self.current = name
         what = "knows epochs" if self.knows_epochs else "knows no epochs"
@@ -158,7 +158,7 @@ class Endpoints:
             f"{name}: this server {what}, unlike what was asked before it; nothing was sent: the next try suits it"
         )
 
-    def _learn(self, name: str, *, epochs: bool) -> None:
+    def _set_kind(self, name: str, *, epochs: bool) -> None:
         before = self._epochs.get(name, True)
         self._epochs[name] = epochs
         if before and not epochs:

@@ -20,7 +20,7 @@ MAX_ENTRIES = 20_000  # of a save: what a Meta Service takes in one merge
 ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
 PACKED_AT_ONCE = 1_000  # entries before others have their turns: some 0.5 ms
 
-_TOLD = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
+_STATUSES = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
 
 
 class Chunk(Sequence[SaveEntry]):
@@ -83,7 +83,7 @@ class Outcomes(Sequence[SaveOutcome]):
     """What became of the entries of a save. Those that are not in `others`, by their places, stand as `as_first` has them."""
 
     def __init__(self, entries: Sequence[SaveEntry], others: Mapping[int, SaveOutcome]) -> None:
-        self.others = others
+        self.differing = others
         self._entries = entries
 
     @classmethod
@@ -107,7 +107,7 @@ class Outcomes(Sequence[SaveOutcome]):
     def __iter__(self) -> Iterator[SaveOutcome]:
         """All of them, made one after the other."""
         for at, entry in enumerate(self._entries):
-            yield self.others.get(at) or _applied(entry)
+            yield self.differing.get(at) or _applied(entry)
 
     @overload
     def __getitem__(self, at: int) -> SaveOutcome: ...
@@ -120,7 +120,7 @@ class Outcomes(Sequence[SaveOutcome]):
         if isinstance(at, slice):
             return [self[place] for place in range(*at.indices(len(self)))]
         place = range(len(self))[at]
-        return self.others.get(place) or _applied(self._entries[place])
+        return self.differing.get(place) or _applied(self._entries[place])
 
 
 async def chunks(batch: Mapping[GroupKey, Mapping[str, Held]], max_bytes: int) -> AsyncIterator[Chunk]:
@@ -198,7 +198,7 @@ def _outcome(row: meta_pb.MergeOffsetDataReply.Standing) -> SaveOutcome:
     if row.status == meta_pb.SaveOffsetResult.UNAVAILABLE:
         return SaveOutcome(Status.UNAVAILABLE, None, row.message)
     try:
-        status, standing = _TOLD[row.status], decode_record(row.record)
+        status, standing = _STATUSES[row.status], decode_record(row.record)
     except (KeyError, struct.error, ValueError) as error:
         raise MetaUnavailableError(f"entry {row.index} was answered with no status or no record: {error}") from error
     if not standing.epoch or encode_record(standing) != row.record:

@@ -27,10 +27,10 @@ class Merge:
     `differing` is then what does not stand as it was offered, each when it had its turn.
     """
 
-    def __init__(self, *, tells: bool = False) -> None:
+    def __init__(self, *, collect_differing: bool = False) -> None:
         self._seen = self._superseded = 0
         self._rejected: list[tuple[int, str]] = []
-        self._tells = tells
+        self._collect_differing = collect_differing
         self.differing: list[Differing] = []
 
     @property
@@ -63,23 +63,23 @@ class Merge:
                     staged[key] = record
                 else:
                     superseded += 1
-                    if self._tells:
+                    if self._collect_differing:
                         self.differing.append(Differing(at, Status.SUPERSEDED, value))
             else:
-                status, stands, message = _settled(record, value)
+                status, stands, message = _decide(record, value)
                 superseded += status is Status.SUPERSEDED
-                self._note(Differing(at, status, stands or b"", message), record)
+                self._count_result(Differing(at, status, stands or b"", message), record)
                 if stands is not None and stands != value:
                     staged[key] = stands
         self._seen += len(keys)
         self._superseded += superseded
         return staged
 
-    def _note(self, found: Differing, record: bytes) -> None:
+    def _count_result(self, found: Differing, record: bytes) -> None:
         """Keep what became of an entry, offered as `record`, for the counts and for whom it has to be told."""
         if found.status is Status.INVALID:
             self._rejected.append((found.at, found.message))
-        if self._tells and (found.status is not Status.APPLIED or found.record != record):
+        if self._collect_differing and (found.status is not Status.APPLIED or found.record != record):
             self.differing.append(found)
 
 
@@ -106,6 +106,6 @@ class Cuts:
         return Parts([self._samples[(end - 1 + self._stride // 2) // self._stride] for end in ends], self._count)
 
 
-def _settled(record: bytes, value: bytes | None) -> tuple[Status, bytes | None, str]:
+def _decide(record: bytes, value: bytes | None) -> tuple[Status, bytes | None, str]:
     outcome = decide_save(SaveEntry(_ANY, decode_record(record)), None if value is None else decode_record(value))
     return outcome.status, encode_record(outcome.standing) if outcome.standing else value, outcome.message

@@ -17,7 +17,7 @@ from adapter.runtime.slices import in_slices
 
 log = structlog.get_logger(__name__)
 
-TOLD_S = 60.0  # between two warnings
+WARNING_INTERVAL_S = 60.0  # between two warnings
 
 
 class SkewedClocks:
@@ -34,7 +34,7 @@ class SkewedClocks:
             return 0
         self._metrics.skewed_saves.inc()
         if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + TOLD_S
+            self._quiet_until = time.monotonic() + WARNING_INTERVAL_S
             log.warning(
                 "save.clock_skew",
                 broker=who,
@@ -44,29 +44,29 @@ class SkewedClocks:
         return shift_ms
 
 
-def are_ahead(newest_ms: int, their_ms: int, now_ms: int) -> bool:
+def has_future_time(newest_ms: int, their_ms: int, now_ms: int) -> bool:
     """Whether an adapter that tells its time brings a time that has not come yet: its clock was wrong, and was set right."""
     return bool(their_ms) and newest_ms > now_ms + CLOCK_LIMIT_MS
 
 
-def moved_entries(entries: Iterable[SaveEntry], shift_ms: int, now_ms: int) -> list[SaveEntry]:
+def shifted_entries(entries: Iterable[SaveEntry], shift_ms: int, now_ms: int) -> list[SaveEntry]:
     """Entries with the times of their records moved, none beyond `now_ms`."""
     return [
-        entry._replace(record=entry.record._replace(committed_at_ms=moved(entry.record.committed_at_ms, shift_ms, now_ms)))
+        entry._replace(record=entry.record._replace(committed_at_ms=shifted(entry.record.committed_at_ms, shift_ms, now_ms)))
         for entry in entries
     ]
 
 
-async def moved_records(records: Sequence[bytes], shift_ms: int, now_ms: int) -> list[bytes]:
+async def shifted_records(records: Sequence[bytes], shift_ms: int, now_ms: int) -> list[bytes]:
     """The same of packed records, whose times are not 0."""
     found: list[bytes] = []
     async for some in in_slices(records):
         for data in some:
-            at_ms = moved(int.from_bytes(data[TIME], "big"), shift_ms, now_ms)
+            at_ms = shifted(int.from_bytes(data[TIME], "big"), shift_ms, now_ms)
             found.append(data[: TIME.start] + at_ms.to_bytes(8, "big") + data[TIME.stop :])
     return found
 
 
-def moved(at_ms: int, shift_ms: int, now_ms: int) -> int:
+def shifted(at_ms: int, shift_ms: int, now_ms: int) -> int:
     """A time by this server's clock: at least 1, at most now."""
     return max(1, min(at_ms + shift_ms, now_ms))

@@ -58,7 +58,7 @@ class MetadataStore(Protocol):
         """Entries whose keys start with `prefix`, in the order of their bytes. May end before `size` when they are large."""
 
 
-class Filling:
+class PageBuilder:
     """A page that takes entries until it has `size` of them, or PAGE_BYTES of values."""
 
     def __init__(self, size: int) -> None:
@@ -67,7 +67,7 @@ class Filling:
         self._bytes = 0
 
     @property
-    def wanted(self) -> int:
+    def remaining(self) -> int:
         """How many more it takes at most."""
         return 0 if self._bytes >= PAGE_BYTES else self._size - len(self._entries)
 

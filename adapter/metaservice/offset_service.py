@@ -15,7 +15,7 @@ from adapter.meta.wire import add_result, namespace_of, reply_offset, save_entri
 from adapter.metaservice import group_reads
 from adapter.metaservice.bulk import TIME
 from adapter.metaservice.bulk_checks import check
-from adapter.metaservice.clock_skew import SkewedClocks, are_ahead, moved_entries, moved_records
+from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted_entries, shifted_records
 from adapter.metaservice.config import DEFAULT_CLUSTER
 from adapter.metaservice.engine import Differing, Engine, count_results
 from adapter.metaservice.limits import Limits
@@ -77,8 +77,8 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             newest_ms = max(newest_ms, *(entry.record.committed_at_ms for entry in some))
             await others()
         shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
-        if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
-            entries = moved_entries(entries, shift_ms, now_ms)
+        if shift_ms or has_future_time(newest_ms, request.now_ms, now_ms):
+            entries = shifted_entries(entries, shift_ms, now_ms)
         with self._metrics.save_seconds.time():
             outcomes = await self._save(cluster, entries, reported)
         committed = all(outcome.status.acknowledged for outcome in outcomes)
@@ -181,8 +181,8 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
             records = checked.records
             newest_ms = int.from_bytes(max((data[TIME] for data in records), default=b""), "big")
-            if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
-                records = await moved_records(records, shift_ms, now_ms)
+            if shift_ms or has_future_time(newest_ms, request.now_ms, now_ms):
+                records = await shifted_records(records, shift_ms, now_ms)
             with self._metrics.save_seconds.time():
                 if request.tell_standing:
                     differing = await self._engine.save_packed(cluster, checked.keys, records, reported)

@@ -53,7 +53,7 @@ STORE_MUTANTS = (
     Mutant(
         "a-restored-meta-service-hears-before-it-is-asked",
         "meta/client.py",
-        "        if self.server_reports.store and self._reported_at == self._endpoints.unanswered:\n",
+        "        if self.server_reports.store and self._reported_unanswered == self._endpoints.unanswered:\n",
         "        if self.server_reports.store:\n",
         "a save hides from the report after it what the Meta Service has forgotten of this store",
         ("integration/test_meta_marks.py::test_after_a_call_without_an_answer_saves_do_not_tell_of_the_store",),

@@ -41,7 +41,7 @@ class EtcdStores:
         """
         where = self._keys.store(cluster, reported.broker, reported.path)
         for _ in range(ROUNDS):
-            found = await asyncio.gather(*(self._read(name, where, answered, must=name == home) for name in self._groups))
+            found = await asyncio.gather(*(self._read(name, where, answered, required=name == home) for name in self._groups))
             values = dict(zip(self._groups, found, strict=True))
             known = max((_decode(reported, value) for value in found if value), key=lambda one: one.reported_at_ms, default=None)
             kept = decide_report(reported, known, replaces, now_ms)
@@ -53,13 +53,13 @@ class EtcdStores:
         """Forget what was told before `before_ms`. A Raft group that does not answer is left to the next time."""
         return sum(await asyncio.gather(*(self._forget(group, before_ms) for group in self._groups.values())))
 
-    async def _read(self, name: str, where: bytes, answered: set[str], *, must: bool) -> bytes:
+    async def _read(self, name: str, where: bytes, answered: set[str], *, required: bool) -> bytes:
         request = etcd_pb.TxnRequest()
         request.success.add().request_range.key = where
         try:
             reply = await self._groups[name].txn(request)
         except AdapterError:
-            if must:
+            if required:
                 raise
             return b""
         answered.add(name)

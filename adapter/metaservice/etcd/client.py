@@ -90,7 +90,7 @@ class EtcdCluster:
         self._timeout_s = timeout_s
         self._user = user
         self._token: Metadata = ()
-        self._elections = Elections(self._look)
+        self._elections = Elections(self._poll_members)
 
     @classmethod
     @asynccontextmanager
@@ -109,10 +109,10 @@ class EtcdCluster:
         answer = await self.call(
             lambda stubs, timeout, metadata: stubs.kv.Txn(request, timeout=timeout, metadata=metadata), resend=resend
         )
-        self._take_mark(known_before, answer.header)
+        self._observe_mark(known_before, answer.header)
         if self._full and any(not done.HasField("response_range") for done in answer.responses):
             self._full = False
-            self._tell(available=True)
+            self._set_available(available=True)
         return answer
 
     @property
@@ -120,7 +120,7 @@ class EtcdCluster:
         """How far it is, by the newest transaction; None before the first."""
         return self._marks.newest(self.name)
 
-    def _take_mark(self, known_before: Mapping[str, StoreMark], header: etcd_pb.ResponseHeader) -> None:
+    def _observe_mark(self, known_before: Mapping[str, StoreMark], header: etcd_pb.ResponseHeader) -> None:
         """Transactions are linearizable: each is at the revision of every answer before it, or the cluster holds less now."""
         mark = StoreMark(self.name, header.cluster_id.to_bytes(8, "big"), 0, header.revision)
         why = self._marks.take(known_before, mark)
@@ -143,18 +143,18 @@ class EtcdCluster:
         while True:
             endpoint = self.current
             try:
-                answer = await (self._ask_this_leader(endpoint, call) if resend else self.ask(endpoint, call))
+                answer = await (self._ask_current_leader(endpoint, call) if resend else self.ask(endpoint, call))
             except MetaUnavailableError as error:
                 problems[endpoint] = str(error)
-                self._leave(endpoint)
+                self._fail_over(endpoint)
                 if not resend or anyio.current_time() >= give_up_at:
-                    self._tell(available=False, problem=str(error))
+                    self._set_available(available=False, problem=str(error))
                     raise MetaUnavailableError(f"{self.name}: {'; '.join(problems.values())}") from error
                 if endpoint == self.endpoints[-1]:
                     await anyio.sleep(PAUSE_S)
             else:
                 if not self._full:  # reads go on meanwhile
-                    self._tell(available=True)
+                    self._set_available(available=True)
                 return answer
 
     async def ask(self, endpoint: str, call: Call[R]) -> R:
@@ -168,7 +168,7 @@ class EtcdCluster:
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
 
-    async def _ask_this_leader(self, endpoint: str, call: Call[R]) -> R:
+    async def _ask_current_leader(self, endpoint: str, call: Call[R]) -> R:
         """As `ask`. Given up when another leader is elected meanwhile, since it is sent again anyway."""
         term = self._elections.term
         asked = asyncio.create_task(self.ask(endpoint, call), name=f"etcd.{self.name}.call")
@@ -176,7 +176,7 @@ class EtcdCluster:
         try:
             await asyncio.wait([asked], timeout=SILENCE_S)
             if term and not asked.done():
-                elected = asyncio.create_task(self._elections.since(term), name=f"etcd.{self.name}.elected")
+                elected = asyncio.create_task(self._elections.wait_newer(term), name=f"etcd.{self.name}.elected")
                 await asyncio.wait([asked, elected], return_when=asyncio.FIRST_COMPLETED)
                 if not asked.done():
                     raise MetaUnavailableError(f"{endpoint}: another leader was elected meanwhile")
@@ -187,21 +187,21 @@ class EtcdCluster:
                 elected.cancel()
         header: etcd_pb.ResponseHeader | None = getattr(answer, "header", None)  # unless the caller made something else of it
         if header:
-            self._elections.saw(header.raft_term)
+            self._elections.observe(header.raft_term)
         return answer
 
-    async def _look(self) -> None:
+    async def _poll_members(self) -> None:
         """Ask all members which leader they know."""
-        await asyncio.gather(*map(self._look_at, self.endpoints))
+        await asyncio.gather(*map(self._poll_member, self.endpoints))
 
-    async def _look_at(self, endpoint: str) -> None:
+    async def _poll_member(self, endpoint: str) -> None:
         with contextlib.suppress(AdapterError):
             status = await self.ask(
                 endpoint,
                 lambda stubs, _, metadata: stubs.maintenance.Status(etcd_pb.StatusRequest(), timeout=STATUS_S, metadata=metadata),
             )
             if status.leader:
-                self._elections.saw(status.raftTerm)
+                self._elections.observe(status.raftTerm)
 
     async def _authenticated(self, stubs: Stubs, call: Call[R]) -> R:
         if self._user and not self._token:
@@ -219,7 +219,7 @@ class EtcdCluster:
         reply = await stubs.auth.Authenticate(request, timeout=self._timeout_s)
         self._token = (("token", reply.token),)
 
-    def _leave(self, endpoint: str) -> None:
+    def _fail_over(self, endpoint: str) -> None:
         """Go on to the next member, unless another call did so meanwhile."""
         if self.current == endpoint:
             self.current = self.endpoints[(self.endpoints.index(endpoint) + 1) % len(self.endpoints)]
@@ -228,10 +228,10 @@ class EtcdCluster:
         found = translate(endpoint, error, self._timeout_s)
         if isinstance(found, DiskFullError):
             self._full = True
-            self._tell(available=False, problem=str(found))
+            self._set_available(available=False, problem=str(found))
         return found
 
-    def _tell(self, *, available: bool, problem: str = "") -> None:
+    def _set_available(self, *, available: bool, problem: str = "") -> None:
         """One event for each change."""
         if available and not self.available:
             log.info("etcd.available", raft_group=self.name, endpoint=self.current)

@@ -38,8 +38,8 @@ from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.expiry import Expirer
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, decode_value
-from adapter.metaservice.etcd.migration import Moves
-from adapter.metaservice.etcd.reads import Row, Widths, lanes_of, read, walk
+from adapter.metaservice.etcd.migration import Migration
+from adapter.metaservice.etcd.reads import Row, Widths, batchers_of, read, walk
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
@@ -57,13 +57,13 @@ SLICE = 500  # entries prepared before the event loop gets a turn
 GROUP_ROWS = 2_000  # of a group that one range asks for: with the longest metadata 8 MB
 LAYOUT_CHANGES = 5  # that a call goes along with
 REPORT_S = 1.0  # between two reports of a local store that saves bring
-MAX_TOLD = 10_000  # stores whose last report is known
+MAX_REPORT_TIMES = 10_000  # stores whose last report is known
 PAGE_BYTES = 16 * 2**20  # of the records of a page: it fits in a reply
-CHANGES_ALL_THE_TIME = "the layout of the offsets changes all the time"
+LAYOUT_KEEPS_CHANGING = "the layout of the offsets changes all the time"
 
 
 # The marks of the Raft groups that have answered, in the task of each call.
-_touched: ContextVar[dict[str, StoreMark] | None] = ContextVar("_touched", default=None)
+_call_marks: ContextVar[dict[str, StoreMark] | None] = ContextVar("_touched", default=None)
 
 
 class EtcdEngine:
@@ -77,12 +77,12 @@ class EtcdEngine:
             group.name: TxnBatcher(group, self._keys, socket.gethostname(), section.max_txn_ops) for group in offsets
         }
         self.fences = Fences(metadata, {group.name: group for group in offsets}, self._keys)
-        self._moves = Moves(self._batchers, self.fences, self._keys)
+        self._migration = Migration(self._batchers, self.fences, self._keys)
         self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
         self._max_reads = section.max_txn_ops
         self._widths = Widths()
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
-        self._told_at: dict[bytes, float] = {}  # when saves told of a store last, in the event loop's time
+        self._reported_at: dict[bytes, float] = {}  # when saves told of a store last, in the event loop's time
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def open(self) -> None:
@@ -97,7 +97,7 @@ class EtcdEngine:
         async with anyio.create_task_group() as tasks:
             for name, batcher in self._batchers.items():
                 tasks.start_soon(batcher.run, name=f"etcd.{name}")
-            tasks.start_soon(self._moves.run, name="etcd.moves")
+            tasks.start_soon(self._migration.run, name="etcd.moves")
             self._tasks = tasks
 
     async def save(
@@ -114,7 +114,7 @@ class EtcdEngine:
             if len(entries) > SLICE:
                 await others()
         for wave in _waves(items):
-            await self._settle(wave)
+            await self._save_items(wave)
         if reported:
             self._report_later(cluster, reported)
         errors = [item.error for item in items if item.error]
@@ -133,7 +133,7 @@ class EtcdEngine:
         start = self._keys.offsets + pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
 
         async def page(layout: Layout) -> GroupPage:
-            await self._moves.bring_home([packed], layout)
+            await self._migration.ensure_copied([packed], layout)
             entries: list[tuple[OffsetKey, OffsetRecord]] = []
             left = room
             batchers, limit = [self._batchers[layout.home(packed)]], min(size, GROUP_ROWS)
@@ -164,7 +164,7 @@ class EtcdEngine:
         packed = pack_names(cluster, namespace, group)
 
         async def expire(layout: Layout) -> Expiry:
-            if not await self._settled(layout):
+            if not await self._check_settled(layout):
                 # A copy would merge the live record over its tombstone. As if it were too young: the next sweep asks again.
                 return Expiry(0, before_ms)
             return await self._expirer.expire(self._batchers[layout.home(packed)], layout, packed, before_ms, now_ms)
@@ -175,9 +175,9 @@ class EtcdEngine:
         """By their index, so that only tombstones are looked at. Not while offsets are moved: an old copy could come back."""
 
         async def drop(layout: Layout) -> int:
-            if not await self._settled(layout):
+            if not await self._check_settled(layout):
                 return 0
-            return sum([await self._expirer.drop(batcher, layout, before_ms) for batcher in lanes_of(self._batchers, layout)])
+            return sum([await self._expirer.drop(batcher, layout, before_ms) for batcher in batchers_of(self._batchers, layout)])
 
         return await self._with_layout(drop)
 
@@ -205,7 +205,7 @@ class EtcdEngine:
 
         async def split(layout: Layout) -> Parts:
             cuts = Cuts(parts)
-            batchers = lanes_of(self._batchers, layout)
+            batchers = batchers_of(self._batchers, layout)
             async for rows in walk(batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, keys_only=True):
                 cuts.add([row.where[len(self._keys.offsets) :] for row in rows])
             return cuts.parts()
@@ -217,7 +217,7 @@ class EtcdEngine:
         home = self.fences.layout.home(pack_names(cluster, store.broker))
         answered: set[str] = set()
         known = await self._stores.report(home, cluster, store, replaces, now_ms, answered)
-        self._touch(answered)
+        self._note_marks(answered)
         return known
 
     async def forget_stores(self, before_ms: int) -> int:
@@ -226,28 +226,28 @@ class EtcdEngine:
 
     def marks(self) -> list[StoreMark]:
         """Of the Raft groups that answered the call under way in this task; outside of one, of all."""
-        touched = _touched.get()
-        if touched is not None:
-            return list(touched.values())
+        marks = _call_marks.get()
+        if marks is not None:
+            return list(marks.values())
         return [mark for batcher in self._batchers.values() if (mark := batcher.cluster.mark)]
 
-    def _touch(self, names: Iterable[str]) -> None:
+    def _note_marks(self, names: Iterable[str]) -> None:
         """Note how far these Raft groups are, which have just answered. Another front may have seen others further on."""
-        touched = _touched.get()
-        if touched is None:
-            touched = {}
-            _touched.set(touched)
-        touched.update((name, mark) for name in names if (mark := self._batchers[name].cluster.mark))
+        marks = _call_marks.get()
+        if marks is None:
+            marks = {}
+            _call_marks.set(marks)
+        marks.update((name, mark) for name in names if (mark := self._batchers[name].cluster.mark))
 
     def _report_later(self, cluster: str, store: StoreReport) -> None:
         """What a save tells of its adapter's store, at most once a second: it is worth no transaction with each."""
         now = anyio.current_time()
         where = self._keys.store(cluster, store.broker, store.path)
-        if now < self._told_at.get(where, 0.0) + REPORT_S or self._tasks is None:
+        if now < self._reported_at.get(where, 0.0) + REPORT_S or self._tasks is None:
             return
-        if len(self._told_at) >= MAX_TOLD:
-            self._told_at.clear()
-        self._told_at[where] = now
+        if len(self._reported_at) >= MAX_REPORT_TIMES:
+            self._reported_at.clear()
+        self._reported_at[where] = now
         self._tasks.start_soon(self._report, cluster, store, name="etcd.report")
 
     async def _report(self, cluster: str, store: StoreReport) -> None:
@@ -319,13 +319,13 @@ class EtcdEngine:
             "etcd_moving": ("1 while offsets are moved between Raft groups.", bool(layout and not layout.settled)),
         }
 
-    async def _settle(self, items: Sequence[Item]) -> None:
+    async def _save_items(self, items: Sequence[Item]) -> None:
         """Bring items with different keys to their outcomes, along with changes of the layout."""
         left = items
         for _ in range(LAYOUT_CHANGES):
             layout = self.fences.layout
             try:
-                await self._settle_once(layout, left)
+                await self._save_once(layout, left)
                 left = [item for item in left if item.outcome is None]
                 if not left:
                     return
@@ -338,14 +338,14 @@ class EtcdEngine:
                     item.fail(error)
                 return
         for item in left:
-            item.fail(MetaUnavailableError(CHANGES_ALL_THE_TIME))
+            item.fail(MetaUnavailableError(LAYOUT_KEEPS_CHANGING))
 
-    async def _settle_once(self, layout: Layout, items: Sequence[Item]) -> None:
+    async def _save_once(self, layout: Layout, items: Sequence[Item]) -> None:
         by_home: dict[str, list[Item]] = {}
         groups: dict[bytes, list[Item]] = {}
         for group, members in groupby(items, lambda item: self._keys.group_of(item.where)):
             groups.setdefault(group, []).extend(members)
-        away = await self._moves.kept_away(groups, layout)
+        away = await self._migration.failed_copies(groups, layout)
         for group, found in groups.items():
             if group in away:
                 for item in found:
@@ -353,10 +353,10 @@ class EtcdEngine:
             else:
                 by_home.setdefault(layout.home(group), []).extend(found)
         guards = {name: self.fences.guard(layout, name) for name in by_home}
-        await asyncio.gather(*(self._batchers[name].settle(guards[name], found) for name, found in by_home.items()))
-        self._touch(name for name, found in by_home.items() if any(item.outcome and not item.error for item in found))
+        await asyncio.gather(*(self._batchers[name].merge(guards[name], found) for name, found in by_home.items()))
+        self._note_marks(name for name, found in by_home.items() if any(item.outcome and not item.error for item in found))
 
-    async def _settled(self, layout: Layout) -> bool:
+    async def _check_settled(self, layout: Layout) -> bool:
         """Whether nothing is being moved. A front without other calls hears by this that a move has ended."""
         if not layout.settled and (await self.fences.reload(layout)).settled:
             raise LayoutChangedError("the layout of the offsets has changed")
@@ -365,7 +365,7 @@ class EtcdEngine:
     async def _get(self, layout: Layout, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         by_home: dict[str, list[OffsetKey]] = {}
         groups = {key[:2]: pack_names(cluster, key.namespace, key.group) for key in keys}
-        await self._moves.bring_home(groups.values(), layout)
+        await self._migration.ensure_copied(groups.values(), layout)
         for key in keys:
             by_home.setdefault(layout.home(groups[key[:2]]), []).append(key)
         found = await asyncio.gather(*(self._get_in(layout, name, cluster, wanted) for name, wanted in by_home.items()))
@@ -395,7 +395,7 @@ class EtcdEngine:
         async def page(layout: Layout) -> tuple[list[Row], bytes]:
             rows: list[Row] = []
             left = room
-            batchers = lanes_of(self._batchers, layout)
+            batchers = batchers_of(self._batchers, layout)
             async for found in walk(batchers, layout, self.fences, start, end, self._widths, limit=size):
                 for row in found:
                     rows.append(row)
@@ -415,7 +415,7 @@ class EtcdEngine:
                 return await work(layout)
             except LayoutChangedError:
                 await self.fences.reload(layout)
-        raise MetaUnavailableError(CHANGES_ALL_THE_TIME)
+        raise MetaUnavailableError(LAYOUT_KEEPS_CHANGING)
 
     def _entry(self, row: Row) -> tuple[OffsetKey, OffsetRecord]:
         _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])

@@ -87,7 +87,7 @@ class Expirer:
     async def _take_back(self, batcher: TxnBatcher, layout: Layout, rows: Sequence[Row]) -> None:
         """Merge what stood. Also of a transaction that was sent again, and met what it had done itself."""
         items = [Item(SaveEntry(_ANY, decode_value(row.value)), row.where) for row in rows]
-        await batcher.settle(self._fences.guard(layout, batcher.cluster.name), items)
+        await batcher.merge(self._fences.guard(layout, batcher.cluster.name), items)
         if any(item.outcome is None for item in items):
             raise LayoutChangedError("the layout of the offsets has changed")
         error = next((item.error for item in items if item.error), None)

@@ -43,7 +43,7 @@ class Fences:
         self._offsets = offsets
         self._keys = keys
         self._reading = anyio.Lock()
-        self._readings = 0  # that have begun
+        self._reads = 0  # that have begun
         self._layout: Layout | None = None
         self._guards: dict[str, etcd_pb.Compare] = {}
 
@@ -90,10 +90,10 @@ class Fences:
 
         Also where `open` would raise a ConfigError: other fronts may have the new configuration already.
         """
-        readings = self._readings
+        reads = self._reads
         async with self._reading:
             # Of many that were refused together, one reads.
-            if self._layout == refused and self._readings == readings:
+            if self._layout == refused and self._reads == reads:
                 try:
                     await self._reload()
                 except ConfigError as error:
@@ -109,27 +109,27 @@ class Fences:
         async with self._reading:
             self._check_configured(after)
             for name in after.fenced:
-                await self._standing(name)
+                await self._read_fence(name)
             request = etcd_pb.TxnRequest(compare=[self.stands(before)])
             _put(request, self._keys.layout, after.encode())
-            _forget_moving(request, self._keys)
+            _delete_positions(request, self._keys)
             # Sent again after an unknown outcome it finds itself: compared below.
-            if not (await self._metadata.txn(request)).succeeded and await self._kept() != after:
+            if not (await self._metadata.txn(request)).succeeded and await self._read_layout_key() != after:
                 raise ContendedError("the layout of the offsets was changed by somebody else; look at it and try again")
             log.info("layout.changed", version=after.version, groups=after.groups, moving_from=after.moving_from)
-            self._take(after)
+            self._adopt(after)
             for name in after.fenced:
-                await self._raise(name, after)
+                await self._raise_fence(name, after)
 
     async def _reload(self) -> None:
-        self._readings += 1
+        self._reads += 1
         layout = await self._read()
         # The same one stays the same object: what is under way for it goes on.
         if layout != self._layout:
             self._check_configured(layout)
-            self._take(layout)
+            self._adopt(layout)
 
-    def _take(self, layout: Layout) -> None:
+    def _adopt(self, layout: Layout) -> None:
         self._layout = layout
         self._guards = {}
 
@@ -144,34 +144,34 @@ class Fences:
     async def _read(self) -> Layout:
         """The layout, once no Raft group that answers has a newer or an older fence."""
         for _ in range(_CHANGES):
-            layout = await self._kept() or await self._begin()
+            layout = await self._read_layout_key() or await self._create()
             newer = None
             # In this order: where offsets leave, the old layout has ended before the new one begins where they arrive.
             for name in layout.fenced:
                 if name in self._offsets:
-                    newer = newer or await self._raise(name, layout)
+                    newer = newer or await self._raise_fence(name, layout)
             if newer is None:
                 return layout
             await self._restore(layout, newer)
         raise MetaUnavailableError("the layout of the offsets changes all the time")
 
-    async def _kept(self) -> Layout | None:
+    async def _read_layout_key(self) -> Layout | None:
         reply = await self._metadata.range(etcd_pb.RangeRequest(key=self._keys.layout))
         return Layout.decode(reply.kvs[0].value) if reply.kvs else None
 
-    async def _begin(self) -> Layout:
+    async def _create(self) -> Layout:
         """The first layout of a fleet, or what another front has made it meanwhile; or what the fences still know of it.
 
         Every Raft group has to answer: one that does not may know it.
         """
-        standing = [await self._standing(name) for name in sorted(self._offsets)]
+        standing = [await self._read_fence(name) for name in sorted(self._offsets)]
         newest = max((found for found in standing if found), key=lambda found: found.version, default=None)
         first = Layout.decode(newest.layout) if newest else first_layout(self._offsets)
         request = etcd_pb.TxnRequest(compare=[_absent(self._keys.layout)])
         _put(request, self._keys.layout, first.encode())
         if (await self._metadata.txn(request)).succeeded:
             log.info("layout.created", version=first.version, groups=first.groups)
-        return await self._kept() or first
+        return await self._read_layout_key() or first
 
     async def _restore(self, kept: Layout, newer: Layout) -> None:
         """The metadata Raft group has lost a change (an old snapshot was restored): what the fences know is newer."""
@@ -180,18 +180,18 @@ class Fences:
         if (await self._metadata.txn(request)).succeeded:
             log.warning("layout.restored", kept=kept.version, version=newer.version, help="was an old snapshot restored?")
 
-    async def _standing(self, name: str) -> _Fence | None:
+    async def _read_fence(self, name: str) -> _Fence | None:
         """The fence of a Raft group. Raises ConfigError when it is another one's; MetaUnavailableError."""
         reply = await self._offsets[name].range(etcd_pb.RangeRequest(key=self._keys.fence))
-        return _owned(name, reply.kvs[0].value) if reply.kvs else None
+        return _decode_fence(name, reply.kvs[0].value) if reply.kvs else None
 
-    async def _raise(self, name: str, layout: Layout) -> Layout | None:
+    async def _raise_fence(self, name: str, layout: Layout) -> Layout | None:
         """Raise the fence of a Raft group to this layout; a newer one is returned instead.
 
         One that does not answer is left: whoever is refused there raises it.
         """
         wanted = fence(layout, name)
-        raising = etcd_pb.TxnRequest(compare=[_older(self._keys.fence, layout, name), _of(self._keys.fence, name)])
+        raising = etcd_pb.TxnRequest(compare=[_older(self._keys.fence, layout, name), _owned_by(self._keys.fence, name)])
         _put(raising, self._keys.fence, wanted)
         making = etcd_pb.TxnRequest(compare=[_absent(self._keys.fence)])
         _put(making, self._keys.fence, wanted)
@@ -207,7 +207,7 @@ class Fences:
         found = reply.responses[1].response_range.kvs[0].value
         if found == wanted:
             return None
-        standing = _owned(name, found)
+        standing = _decode_fence(name, found)
         if standing.version == layout.version:
             raise StoreDamagedError(
                 f"{name}: two layouts have the version {layout.version}: are two fleets using the same etcd.prefix?"
@@ -224,7 +224,7 @@ def _up_to_version(layout: Layout, name: str) -> bytes:
     return b"%s%0*d" % (pack_names(name), VERSION_DIGITS, layout.version)
 
 
-def _owned(name: str, found: bytes) -> _Fence:
+def _decode_fence(name: str, found: bytes) -> _Fence:
     """A fence, taken apart. Raises ConfigError when it is another Raft group's."""
     size = found[0]
     version, _, layout = found[1 + size :].partition(b" ")
@@ -240,7 +240,7 @@ def _compare(key: bytes, value: bytes) -> etcd_pb.Compare:
     return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VALUE, key=key, value=value)
 
 
-def _of(key: bytes, name: str) -> etcd_pb.Compare:
+def _owned_by(key: bytes, name: str) -> etcd_pb.Compare:
     """Behind `_older`: the fence is this Raft group's. The fences of a Raft group follow its name, and no other one's do."""
     return etcd_pb.Compare(result=etcd_pb.Compare.GREATER, target=etcd_pb.Compare.VALUE, key=key, value=pack_names(name))
 
@@ -254,7 +254,7 @@ def _absent(key: bytes) -> etcd_pb.Compare:
     return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VERSION, key=key, version=0)
 
 
-def _forget_moving(request: etcd_pb.TxnRequest, keys: Keys) -> None:
+def _delete_positions(request: etcd_pb.TxnRequest, keys: Keys) -> None:
     """How far the step was that ends with the layout."""
     deletion = request.success.add().request_delete_range
     deletion.key, deletion.range_end = keys.moving, prefix_end(keys.moving)

@@ -56,7 +56,7 @@ class Leaders:
 
     async def look(self) -> ClusterState:
         """Ask every member of every Raft group at once. Takes no longer than the deadline of a call; never raises."""
-        metadata, *offsets = await _gathered([self._metadata, *self._offsets.values()])
+        metadata, *offsets = await _poll([self._metadata, *self._offsets.values()])
         return ClusterState(metadata, tuple(offsets))
 
     async def move(self, move: Move) -> None:
@@ -65,7 +65,7 @@ class Leaders:
         give_up_at = anyio.current_time() + MOVE_S
         problem = await self._ask_to_move(watched, move)
         while True:
-            [group] = await _gathered([watched])
+            [group] = await _poll([watched])
             if group.leader and group.leader.endpoint == move.target.endpoint:
                 return
             if isinstance(problem, RefusedError) or anyio.current_time() >= give_up_at:
@@ -84,7 +84,7 @@ class Leaders:
         return None
 
 
-async def _gathered(groups: Sequence[Watched]) -> list[RaftGroup]:
+async def _poll(groups: Sequence[Watched]) -> list[RaftGroup]:
     found: dict[str, RaftMember] = {}
 
     async def look(group: Watched, endpoint: str) -> None:
@@ -143,78 +143,78 @@ class Balancer:
         self._cooldown_ms = section.placement.cooldown_ms
         self._watchers = watchers
         self._now_ms = now_ms
-        self._turns = LeaseLock(self._metadata, f"{section.prefix}balancer".encode(), name or _name())
+        self._lease_lock = LeaseLock(self._metadata, f"{section.prefix}balancer".encode(), name or _name())
         self._refused: dict[Refused, float] = {}  # until when it is not asked again
 
     async def run(self) -> None:
         """Balance once per interval while it is this process's turn, and else look. What fails is told, and tried again."""
         while True:
             try:
-                self._tell_look(await self._leaders.look(), {})
-                await self._turns.use(self._go_on)
+                self._notify_state(await self._leaders.look(), {})
+                await self._lease_lock.use(self._balance_repeatedly)
             except AdapterError as error:
-                self._tell_turn(error)
+                self._notify_lease(error)
             await anyio.sleep(min(self._interval_s, STAND_BY_S))
 
     async def once(self) -> ClusterState:
         """Balance once; what is then. Raises what `Turns.use` raises: OthersTurnError, TurnOverError, MetaUnavailableError..."""
-        await self._turns.use(self._balance)
+        await self._lease_lock.use(self._balance)
         return await self._leaders.look()
 
-    async def _go_on(self, turn: HeldLease) -> None:
-        self._tell_turn(None)
+    async def _balance_repeatedly(self, lease: HeldLease) -> None:
+        self._notify_lease(None)
         while True:
-            await self._balance(turn)
+            await self._balance(lease)
             await anyio.sleep(self._interval_s)
 
-    async def _balance(self, turn: HeldLease) -> None:
+    async def _balance(self, lease: HeldLease) -> None:
         """Do what is to be done now. The next time, or the next balancer, plans anew from what is then."""
-        situation = await self._leaders.look()
+        state = await self._leaders.look()
         now = anyio.current_time()
         self._refused = {refused: until for refused, until in self._refused.items() if until > now}
-        wanted = {move.group for move in leader_placement.plan(situation, refused=self._refused)}
-        held = await self._held(situation) if wanted else {}
-        self._tell_look(situation, {name: left_ms for name, left_ms in held.items() if name in wanted})
-        moves = leader_placement.plan(situation, held, self._refused)
+        wanted = {move.group for move in leader_placement.plan(state, refused=self._refused)}
+        held = await self._held(state) if wanted else {}
+        self._notify_state(state, {name: left_ms for name, left_ms in held.items() if name in wanted})
+        moves = leader_placement.plan(state, held, self._refused)
         for move in moves:
-            if not await self._move(turn, move, situation):
+            if not await self._move(lease, move, state):
                 return  # what was planned with it may be wrong without it
         if moves:
-            self._tell_look(await self._leaders.look(), {})
+            self._notify_state(await self._leaders.look(), {})
 
-    async def _held(self, situation: ClusterState) -> dict[str, int]:
+    async def _held(self, state: ClusterState) -> dict[str, int]:
         request = etcd_pb.RangeRequest(key=self._moved, range_end=prefix_end(self._moved))
         rows = (await self._metadata.range(request)).kvs
         moved = {row.key[len(self._moved) :].decode(errors="replace"): _decoded(row.value) for row in rows}
-        return leader_placement.held(situation, moved, self._cooldown_ms, self._now_ms())
+        return leader_placement.held(state, moved, self._cooldown_ms, self._now_ms())
 
-    async def _move(self, turn: HeldLease, move: Move, situation: ClusterState) -> bool:
+    async def _move(self, lease: HeldLease, move: Move, state: ClusterState) -> bool:
         """True when it is done. Its time is written first: whatever happens then, no other balancer moves this leader at once."""
         key = self._moved + move.group.encode()
-        metadata_node = situation.metadata.leader.node if situation.metadata.leader else ""
+        metadata_node = state.metadata.leader.node if state.metadata.leader else ""
         moved = Moved(self._now_ms(), move.target.endpoint, metadata_node)
-        await turn.put(key, json.dumps(moved._asdict()).encode())
+        await lease.put(key, json.dumps(moved._asdict()).encode())
         try:
             await self._leaders.move(move)
         except NotMovedError as error:
             self._refused[move.group, move.target.endpoint] = anyio.current_time() + self._cooldown_ms / 1000
-            self._tell_move(move, str(error))
-            await turn.delete(key)  # it stayed: another member may be tried with the next look
+            self._notify_move(move, str(error))
+            await lease.delete(key)  # it stayed: another member may be tried with the next look
             return False
-        self._tell_move(move, "")
+        self._notify_move(move, "")
         return True
 
-    def _tell_look(self, situation: ClusterState, held: Mapping[str, int]) -> None:
+    def _notify_state(self, state: ClusterState, held: Mapping[str, int]) -> None:
         for watcher in self._watchers:
-            watcher.looked(situation, held)
+            watcher.looked(state, held)
 
-    def _tell_move(self, move: Move, problem: str) -> None:
+    def _notify_move(self, move: Move, problem: str) -> None:
         for watcher in self._watchers:
             watcher.moved(move, problem)
 
-    def _tell_turn(self, error: AdapterError | None) -> None:
+    def _notify_lease(self, error: AdapterError | None) -> None:
         for watcher in self._watchers:
-            watcher.turn(error)
+            watcher.lease_changed(error)
 
 
 async def run(section: EtcdSection, registry: CollectorRegistry) -> None:

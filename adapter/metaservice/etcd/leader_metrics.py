@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 class Watcher(Protocol):
     """Is told what a balancer sees and does."""
 
-    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:
+    def looked(self, state: ClusterState, held: Mapping[str, int]) -> None:
         """All members were asked. `held`: how many milliseconds longer leaders stay that would be moved but for the cool-down."""
         ...
 
@@ -24,7 +24,7 @@ class Watcher(Protocol):
         """A leader was moved, or was not: then there is a problem."""
         ...
 
-    def turn(self, error: AdapterError | None) -> None:
+    def lease_changed(self, error: AdapterError | None) -> None:
         """The balancer's turn began (None), or it has none: another one has it (OthersTurnError), or nobody can take it."""
         ...
 
@@ -47,16 +47,16 @@ class LeaderMetrics:
             "offset_meta_raft_members_unreachable", "Members of Raft groups that did not answer the last look.", registry=registry
         )
 
-    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
+    def looked(self, state: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
         """See `Watcher`."""
-        self._apart.set(apart(situation))
-        self._unreachable.set(len(_unreachable(situation)))
+        self._apart.set(apart(state))
+        self._unreachable.set(len(_unreachable(state)))
 
     def moved(self, move: Move, problem: str) -> None:  # noqa: ARG002
         """See `Watcher`."""
         self._moves["refused" if problem else "moved"].inc()
 
-    def turn(self, error: AdapterError | None) -> None:
+    def lease_changed(self, error: AdapterError | None) -> None:
         """See `Watcher`."""
         self._balancing.set(error is None)
 
@@ -67,11 +67,11 @@ class LoggedLeaders:
     def __init__(self) -> None:
         self._unreachable: list[str] = []
         self._problems: list[str] = []
-        self._turn = ""
+        self._lease_state = ""
 
-    def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002
+    def looked(self, state: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002
         """See `Watcher`."""
-        away, wrong = _unreachable(situation), problems(situation)
+        away, wrong = _unreachable(state), problems(state)
         if away != self._unreachable:
             (log.warning if away else log.info)("leaders.members", unreachable=away)
         if wrong != self._problems:
@@ -86,12 +86,12 @@ class LoggedLeaders:
         else:
             log.info("leaders.moved", **fields)
 
-    def turn(self, error: AdapterError | None) -> None:
+    def lease_changed(self, error: AdapterError | None) -> None:
         """See `Watcher`."""
         kind = type(error).__name__ + (str(error) if isinstance(error, LeaseTakenError) else "")
-        if kind == self._turn:
+        if kind == self._lease_state:
             return
-        self._turn = kind
+        self._lease_state = kind
         if error is None:
             log.info("leaders.balancing")
         elif isinstance(error, LeaseTakenError):
@@ -100,6 +100,6 @@ class LoggedLeaders:
             log.warning("leaders.not_balanced", error=str(error), help="the next look tries again")
 
 
-def _unreachable(situation: ClusterState) -> list[str]:
-    groups = (situation.metadata, *situation.offsets)
+def _unreachable(state: ClusterState) -> list[str]:
+    groups = (state.metadata, *state.offsets)
     return [f"{group.name}: {member.endpoint}" for group in groups for member in group.members if not member.reachable]

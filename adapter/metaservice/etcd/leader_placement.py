@@ -96,19 +96,19 @@ class Moved(NamedTuple):
 Refused = tuple[str, str]
 
 
-def plan(situation: ClusterState, held: Collection[str] = (), refused: Collection[Refused] = ()) -> list[Move]:
+def plan(state: ClusterState, held: Collection[str] = (), refused: Collection[Refused] = ()) -> list[Move]:
     """The fewest moves after which no offsets leader is beside the metadata leader, and the nodes lead as evenly as they can.
 
     Groups that are `held` stay, members that are `refused` are not asked. First come the moves away from the metadata leader.
     Without a metadata leader there are none: nobody knows which node to keep free. While a group has no leader the others are not
     made even: it may be about to have one where they would go.
     """
-    if situation.metadata.leader is None:
+    if state.metadata.leader is None:
         return []
-    taken = situation.metadata.leader.node
-    groups = {group.name: group for group in situation.offsets if group.leader}
+    taken = state.metadata.leader.node
+    groups = {group.name: group for group in state.offsets if group.leader}
     homes = {name: group.leader.node for name, group in groups.items() if group.leader}
-    all_led = len(groups) == len(situation.offsets)
+    all_led = len(groups) == len(state.offsets)
     stays = {name for name, home in homes.items() if name in held or not (all_led or home == taken)}
     targets = {name: {} if name in stays else _targets(group, refused) for name, group in groups.items()}
     choices = {name: _choices(homes[name], targets[name], taken) for name in groups}
@@ -121,26 +121,26 @@ def plan(situation: ClusterState, held: Collection[str] = (), refused: Collectio
     return sorted(moves, key=lambda move: (move.source.node != taken, move.group))
 
 
-def held(situation: ClusterState, moved: Mapping[str, Moved], cooldown_ms: int, now_ms: int) -> dict[str, int]:
+def held(state: ClusterState, moved: Mapping[str, Moved], cooldown_ms: int, now_ms: int) -> dict[str, int]:
     """For each group whose leader was moved lately: how many milliseconds longer it stays. See `_stays_ms`.
 
     The times are of other machines' clocks too: one that lies ahead counts as one that is as long ago.
     """
     stays = {
-        group.name: _stays_ms(situation, group, moved[group.name], cooldown_ms) - abs(now_ms - moved[group.name].at_ms)
-        for group in situation.offsets
+        group.name: _stays_ms(state, group, moved[group.name], cooldown_ms) - abs(now_ms - moved[group.name].at_ms)
+        for group in state.offsets
         if group.name in moved
     }
     return {name: left_ms for name, left_ms in stays.items() if left_ms > 0}
 
 
-def _stays_ms(situation: ClusterState, group: RaftGroup, moved: Moved, cooldown_ms: int) -> int:
+def _stays_ms(state: ClusterState, group: RaftGroup, moved: Moved, cooldown_ms: int) -> int:
     """The whole cool-down, but less for a leader beside the metadata leader when that is not for the old reason.
 
     It came there since its move because a node died: the metadata leader's of then, or the one that it was moved to. When neither
     is so, it went back by itself, and would again: then the cool-down holds.
     """
-    metadata, leader = situation.metadata.leader, group.leader
+    metadata, leader = state.metadata.leader, group.leader
     if metadata is None or leader is None or leader.node != metadata.node:
         return cooldown_ms
     target_is_there = any(member.endpoint == moved.target and group.caught_up(member) for member in group.members)
@@ -148,19 +148,19 @@ def _stays_ms(situation: ClusterState, group: RaftGroup, moved: Moved, cooldown_
     return cooldown_ms if same_reason else min(cooldown_ms, FLOOR_MS)
 
 
-def apart(situation: ClusterState) -> bool:
+def apart(state: ClusterState) -> bool:
     """True when every leader is known, and none of the offsets is beside that of the metadata."""
-    metadata = situation.metadata.leader
-    leaders = [group.leader for group in situation.offsets]
+    metadata = state.metadata.leader
+    leaders = [group.leader for group in state.offsets]
     return metadata is not None and all(leader is not None and leader.node != metadata.node for leader in leaders)
 
 
-def problems(situation: ClusterState) -> list[str]:
+def problems(state: ClusterState) -> list[str]:
     """What is wrong with the placement as it is, for a person. Empty: it is good."""
-    moves = {move.group: move for move in plan(situation)}
-    metadata = situation.metadata.leader
-    found = [] if metadata else [f"{situation.metadata.name}: no leader is known"]
-    for group in situation.offsets:
+    moves = {move.group: move for move in plan(state)}
+    metadata = state.metadata.leader
+    found = [] if metadata else [f"{state.metadata.name}: no leader is known"]
+    for group in state.offsets:
         leader, move = group.leader, moves.get(group.name)
         if leader is None:
             found.append(f"{group.name}: no leader is known")

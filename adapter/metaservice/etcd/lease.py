@@ -20,7 +20,7 @@ from adapter.rpc import etcd_pb
 TTL_S = 3
 RENEW_S = TTL_S / 3
 AGAIN_S = 0.1  # after a renewal that failed
-GIVE_BACK_S = 1.0
+RELEASE_LIMIT_S = 1.0
 
 
 class Cluster(Protocol):
@@ -78,7 +78,7 @@ class LeaseLock:
         self._cluster = cluster
         self._key = key
         self._name = name
-        self._owed = 0  # a lease that could not be given back
+        self._unreleased = 0  # a lease that could not be given back
 
     async def use(self, work: Callable[[HeldLease], Awaitable[None]]) -> None:
         """Take the turn, do the work, give the turn back. The work is cancelled when the turn is lost.
@@ -86,8 +86,8 @@ class LeaseLock:
         Raises OthersTurnError at once; TurnOverError; MetaUnavailableError, DiskFullError, RefusedError; and what the work raises
         that is an AdapterError.
         """
-        if self._owed:
-            await self._give_back(self._owed)
+        if self._unreleased:
+            await self._release(self._unreleased)
         await self._check_free()
         asked_at = anyio.current_time()
         granted = await self._cluster.call(
@@ -96,16 +96,16 @@ class LeaseLock:
             )
         )
         try:
-            await self._take(granted.ID)
+            await self._acquire(granted.ID)
             await self._work(work, granted.ID, asked_at)
         finally:
-            await self._give_back(granted.ID)
+            await self._release(granted.ID)
 
     async def _check_free(self) -> None:
         """Ask before a lease is made: those who wait would else make one with every look."""
-        _check_ours((await self._cluster.range(etcd_pb.RangeRequest(key=self._key))).kvs, 0)
+        _check_holder((await self._cluster.range(etcd_pb.RangeRequest(key=self._key))).kvs, 0)
 
-    async def _take(self, lease: int) -> None:
+    async def _acquire(self, lease: int) -> None:
         request = etcd_pb.TxnRequest(
             compare=[
                 etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.CREATE, key=self._key, create_revision=0)
@@ -117,20 +117,20 @@ class LeaseLock:
         )
         reply = await self._cluster.txn(request)
         if not reply.succeeded:  # sent again after an unknown outcome it may have met itself
-            _check_ours(reply.responses[0].response_range.kvs, lease)
+            _check_holder(reply.responses[0].response_range.kvs, lease)
 
     async def _work(self, work: Callable[[HeldLease], Awaitable[None]], lease: int, asked_at: float) -> None:
         lost = False
         failure: AdapterError | None = None
 
-        async def keep() -> None:
+        async def renew() -> None:
             nonlocal lost
             await self._until_lost(lease, asked_at)
             lost = True
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keep, name="turn")
+            tasks.start_soon(renew, name="etcd.lease")
             try:
                 await work(HeldLease(self._cluster, self._key, lease))
             except AdapterError as error:  # as it is, not in a group
@@ -158,20 +158,20 @@ class LeaseLock:
             if scope.cancelled_caught:
                 return
 
-    async def _give_back(self, lease: int) -> None:
+    async def _release(self, lease: int) -> None:
         """So that the next one need not wait until the lease ends. An election would let it begin anew."""
-        self._owed = lease
-        with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(TransientError):
+        self._unreleased = lease
+        with anyio.move_on_after(RELEASE_LIMIT_S, shield=True), suppress(TransientError):
             with suppress(RefusedError):  # it has ended
                 await self._cluster.call(
                     lambda stubs, timeout, metadata: stubs.lease.LeaseRevoke(
                         etcd_pb.LeaseRevokeRequest(ID=lease), timeout=timeout, metadata=metadata
                     )
                 )
-            self._owed = 0
+            self._unreleased = 0
 
 
-def _check_ours(found: Iterable[etcd_pb.KeyValue], lease: int) -> None:
+def _check_holder(found: Iterable[etcd_pb.KeyValue], lease: int) -> None:
     for row in found:
         if row.lease != lease:
             raise LeaseTakenError(row.value.decode(errors="replace"))

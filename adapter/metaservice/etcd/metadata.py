@@ -6,7 +6,7 @@ may be sent again when a member fails. Reads are linearizable.
 
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.etcd.client import EtcdCluster
-from adapter.metaservice.metadata import Entry, Filling, Page, conflict
+from adapter.metaservice.metadata import Entry, Page, PageBuilder, conflict
 from adapter.model.codec import pack_names, prefix_end
 from adapter.rpc import etcd_pb
 
@@ -45,16 +45,16 @@ class EtcdMetadata:
         where = self._where(cluster)
         end = prefix_end(where + prefix.encode())
         start = where + (after.encode() + b"\0" if after else prefix.encode())
-        filling, limit = Filling(size), FIRST_SLICE
+        builder, limit = PageBuilder(size), FIRST_SLICE
         while True:
-            request = etcd_pb.RangeRequest(key=start, range_end=end, limit=min(limit, filling.wanted))
+            request = etcd_pb.RangeRequest(key=start, range_end=end, limit=min(limit, builder.remaining))
             found = await self._cluster.range(request)
             for at, row in enumerate(found.kvs, start=1):
-                filling.add(Entry(row.key[len(where) :].decode(), row.value, row.mod_revision))
-                if not filling.wanted:
-                    return filling.page(more=found.more or at < len(found.kvs))
+                builder.add(Entry(row.key[len(where) :].decode(), row.value, row.mod_revision))
+                if not builder.remaining:
+                    return builder.page(more=found.more or at < len(found.kvs))
             if not found.more:
-                return filling.page(more=False)
+                return builder.page(more=False)
             start = found.kvs[-1].key + b"\0"
             limit = min(2 * limit, MAX_SLICE)
 

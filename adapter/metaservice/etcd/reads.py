@@ -137,7 +137,7 @@ async def walk(
             yield page
 
 
-def lanes_of(batchers: Mapping[str, TxnBatcher], layout: Layout) -> list[TxnBatcher]:
+def batchers_of(batchers: Mapping[str, TxnBatcher], layout: Layout) -> list[TxnBatcher]:
     """Where offsets are, by a layout."""
     return [batchers[name] for name in layout.fenced]
 
@@ -148,7 +148,7 @@ class _Pages:
     def __init__(self, start: bytes, end: bytes, width: Width) -> None:
         self.start = start
         self._end = end
-        self._cut = len(_common(start, end))
+        self._cut = len(_common_prefix(start, end))
         self._width = width
 
     @property
@@ -174,6 +174,6 @@ class _Pages:
         return int.from_bytes(key[self._cut :].ljust(_DIGITS, b"\0"), "big")
 
 
-def _common(one: bytes, other: bytes) -> bytes:
+def _common_prefix(one: bytes, other: bytes) -> bytes:
     size = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return one[:size]

@@ -34,7 +34,7 @@ class Item:
     twice: they would meet what they wrote themselves. They and what may only follow on what stands look first.
     """
 
-    __slots__ = ("_decided", "_looks_first", "_put", "_standing", "cost", "entry", "error", "once", "outcome", "where")
+    __slots__ = ("_decided", "_put", "_reads_first", "_standing", "cost", "entry", "error", "once", "outcome", "where")
 
     def __init__(self, entry: SaveEntry, where: bytes) -> None:
         self.entry = entry
@@ -44,7 +44,7 @@ class Item:
         _, record, expected_offset = entry
         self.once = expected_offset is not None
         epoch, _, _, _, metadata, topic, _ = record
-        self._looks_first = self.once or epoch > EPOCH_LIMIT
+        self._reads_first = self.once or epoch > EPOCH_LIMIT
         self._put = record if epoch else record._replace(epoch=FIRST_EPOCH)
         self.cost = 4 * len(where) + 3 * _OVERHEAD + (8 * (len(metadata) + len(topic)) if metadata or topic else 0)
         self._standing: bytes | None = None
@@ -53,7 +53,7 @@ class Item:
     def add_to(self, request: etcd_pb.TxnRequest, keys: Keys) -> None:
         """Add the next step to a transaction."""
         inner = request.success.add().request_txn
-        if self._decided is None and self._looks_first:
+        if self._decided is None and self._reads_first:
             inner.success.add().request_range.key = self.where
             return
         value = encode_value(self._put)
@@ -69,7 +69,7 @@ class Item:
         self._add_put(inner.success.add, value, keys)
         inner.failure.add().request_range.key = self.where
 
-    def take(self, reply: etcd_pb.TxnResponse) -> None:
+    def apply(self, reply: etcd_pb.TxnResponse) -> None:
         """Take the answer to that step; without an outcome there is another step."""
         found = reply.responses[0]
         if not found.HasField("response_range"):
@@ -97,7 +97,7 @@ class Item:
             add().request_put.key = keys.tombstone(self.where, self._put)
 
 
-class _Part:
+class _Caller:
     """The items of one caller."""
 
     __slots__ = ("future", "guard", "left")
@@ -125,7 +125,7 @@ class TxnBatcher:
         self._writer = keys.writers + writer.encode()
         # etcd counts a nested transaction's operations on top of those beside it; one is the put of `_writer`.
         self._max_entries = min(MAX_ENTRIES, max_txn_ops - 3)
-        self._waiting: deque[tuple[_Part, Item]] = deque()
+        self._waiting: deque[tuple[_Caller, Item]] = deque()
         self._arrived = asyncio.Event()
         self._ended = False
         self._sent = 0
@@ -135,7 +135,7 @@ class TxnBatcher:
         """Entries that are not in a transaction yet."""
         return len(self._waiting)
 
-    async def settle(self, guard: etcd_pb.Compare, items: Sequence[Item]) -> None:
+    async def merge(self, guard: etcd_pb.Compare, items: Sequence[Item]) -> None:
         """Merge items, which have different keys. Those without an outcome were refused by the fence: nothing was done.
 
         What is in a transaction when the caller is cancelled may be done. Raises NotReadyError when `run` has ended.
@@ -143,10 +143,10 @@ class TxnBatcher:
         if self._ended:
             raise NotReadyError("stopped before this was taken; send it again")
         if items:
-            part = _Part(guard, len(items))
-            self._waiting.extend((part, item) for item in items)
+            caller = _Caller(guard, len(items))
+            self._waiting.extend((caller, item) for item in items)
             self._arrived.set()
-            await part.future
+            await caller.future
 
     async def run(self) -> None:
         """Send transactions until cancelled. Whoever still waits then gets a NotReadyError."""
@@ -161,68 +161,68 @@ class TxnBatcher:
     async def _work(self) -> None:
         while True:
             await self._arrived.wait()
-            taken = self._take()
-            if taken:
+            batch = self._next_batch()
+            if batch:
                 try:
-                    await self._send(taken)
+                    await self._send(batch)
                 except BaseException:
-                    self._abandon(taken)
+                    self._abandon(batch)
                     raise
 
-    def _take(self) -> list[tuple[_Part, Item]]:
+    def _next_batch(self) -> list[tuple[_Caller, Item]]:
         """What goes into the next transaction: no key twice, and all for the same layout."""
-        taken: list[tuple[_Part, Item]] = []
+        batch: list[tuple[_Caller, Item]] = []
         seen: set[bytes] = set()
         room = MAX_BYTES
-        while self._waiting and len(taken) < self._max_entries:
-            part, item = self._waiting[0]
-            if part.future.done():  # its caller has gone
+        while self._waiting and len(batch) < self._max_entries:
+            caller, item = self._waiting[0]
+            if caller.future.done():  # its caller has gone
                 self._waiting.popleft()
                 continue
             room -= item.cost
-            if taken and (room < 0 or item.where in seen or not _alike((part, item), taken[0])):
+            if batch and (room < 0 or item.where in seen or not _can_share_txn((caller, item), batch[0])):
                 break
             seen.add(item.where)
-            taken.append(self._waiting.popleft())
+            batch.append(self._waiting.popleft())
         if not self._waiting:
             self._arrived.clear()
-        return taken
+        return batch
 
-    async def _send(self, taken: Sequence[tuple[_Part, Item]]) -> None:
-        request = etcd_pb.TxnRequest(compare=[taken[0][0].guard])
+    async def _send(self, batch: Sequence[tuple[_Caller, Item]]) -> None:
+        request = etcd_pb.TxnRequest(compare=[batch[0][0].guard])
         # etcd's quota does not count what is put by nested transactions alone.
         self._sent += 1
         put = request.success.add().request_put
         put.key, put.value = self._writer, b"%d" % self._sent
-        for _, item in taken:
+        for _, item in batch:
             item.add_to(request, self._keys)
         try:
-            reply = await self.cluster.txn(request, resend=not taken[0][1].once)
+            reply = await self.cluster.txn(request, resend=not batch[0][1].once)
         except (MetaUnavailableError, DiskFullError, RefusedError) as error:
-            for part, item in taken:
+            for caller, item in batch:
                 item.fail(error)
-                part.done()
+                caller.done()
             return
         if not reply.succeeded:
-            for part, _ in taken:
-                part.done()
+            for caller, _ in batch:
+                caller.done()
             return
-        for (part, item), found in zip(taken, reply.responses[1:], strict=True):
-            item.take(found.response_txn)
+        for (caller, item), found in zip(batch, reply.responses[1:], strict=True):
+            item.apply(found.response_txn)
             if item.outcome is None:
-                self._waiting.appendleft((part, item))
+                self._waiting.appendleft((caller, item))
                 self._arrived.set()
             else:
-                part.done()
+                caller.done()
 
     @staticmethod
-    def _abandon(waiting: Iterable[tuple[_Part, Item]]) -> None:
+    def _abandon(waiting: Iterable[tuple[_Caller, Item]]) -> None:
         stopped = "stopped before this was answered; it may or may not be stored: send it again"
-        for part, _ in waiting:
+        for caller, _ in waiting:
             with contextlib.suppress(asyncio.InvalidStateError):
-                part.future.set_exception(NotReadyError(stopped))
+                caller.future.set_exception(NotReadyError(stopped))
 
 
-def _alike(one: tuple[_Part, Item], other: tuple[_Part, Item]) -> bool:
+def _can_share_txn(one: tuple[_Caller, Item], other: tuple[_Caller, Item]) -> bool:
     """Whether both may be in one transaction: for the same layout, and both or none to be sent again."""
     return one[0].guard is other[0].guard and one[1].once == other[1].once

@@ -133,7 +133,7 @@ class RocksDbEngine:
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         """Point reads."""
         found = await self._get(cluster, keys)
-        await self.settle()
+        await self.wait_synced()
         return found
 
     async def _get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -160,7 +160,7 @@ class RocksDbEngine:
                 if room <= 0:
                     break
             await others()
-        await self.settle()
+        await self.wait_synced()
         return GroupPage(entries, more=room <= 0 or len(entries) == size)
 
     async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -222,7 +222,7 @@ class RocksDbEngine:
         while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(listed)))]:
             listed += some
             await others()
-        await self.settle()
+        await self.wait_synced()
         return Page(listed, pack_names(cluster, *listed[-1][0]) if len(listed) == size else b"")
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
@@ -239,7 +239,7 @@ class RocksDbEngine:
             last = found[-1][0]
             room -= sum(map(len, records[-len(found) :]))
             await others()
-        await self.settle()
+        await self.wait_synced()
         full = room <= 0 or len(keys) == size
         return RawPage(keys, records, last if full and last != until else b"")
 
@@ -251,7 +251,7 @@ class RocksDbEngine:
         while found := [key for key, _ in islice(rows, SLICE)]:
             cuts.add(found)
             await others()
-        await self.settle()
+        await self.wait_synced()
         return cuts.parts()
 
     async def merge(
@@ -264,7 +264,7 @@ class RocksDbEngine:
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
         """As `merge`."""
-        return (await self._merge(cluster, keys, records, reported, Merge(tells=True))).differing
+        return (await self._merge(cluster, keys, records, reported, Merge(collect_differing=True))).differing
 
     async def _merge(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None, merge: Merge
@@ -288,7 +288,7 @@ class RocksDbEngine:
         kept = decide_report(store, known, replaces, now_ms)
         if kept:
             self.write_meta({_store_key(cluster, store): _packed_store(kept)})
-        await self.settle()
+        await self.wait_synced()
         return known
 
     async def forget_stores(self, before_ms: int) -> int:
@@ -298,7 +298,7 @@ class RocksDbEngine:
         }
         if old:
             self.write_meta(old)
-            await self.settle()
+            await self.wait_synced()
         return len(old)
 
     def marks(self) -> list[StoreMark]:
@@ -326,7 +326,7 @@ class RocksDbEngine:
             state = self._stage_meta(batch, state, key, value)
         self._write_batch(batch, state)
 
-    async def settle(self) -> None:
+    async def wait_synced(self) -> None:
         """Behind a read: what it shows survives a power cut. Otherwise an adapter takes for clean what can still go (3).
 
         Shares its sync with others; waits for none when everything is synced. Raises StorageFailedError.

@@ -5,7 +5,7 @@ A write is one WriteBatch with the counter of revisions, synced before the reply
 
 import struct
 
-from adapter.metaservice.metadata import Entry, Filling, Page, conflict
+from adapter.metaservice.metadata import Entry, Page, PageBuilder, conflict
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.codec import pack_names, prefix_end
 
@@ -28,12 +28,12 @@ class RocksDbMetadata:
         try:
             return self._put(_where(cluster), key, value, expected)
         finally:
-            await self._engine.settle()
+            await self._engine.wait_synced()
 
     async def get(self, cluster: str, key: str) -> Entry | None:
         """A point read; what it shows is synced."""
         found = self._get(_where(cluster), key)
-        await self._engine.settle()
+        await self._engine.wait_synced()
         return found
 
     async def delete(self, cluster: str, key: str, expected: int | None = None) -> bool:
@@ -41,22 +41,22 @@ class RocksDbMetadata:
         try:
             return self._delete(_where(cluster), key, expected)
         finally:
-            await self._engine.settle()
+            await self._engine.wait_synced()
 
     async def list_page(self, cluster: str, prefix: str, size: int, after: str) -> Page:
         """A bounded scan; what it shows is synced."""
         page = self._page(_where(cluster), prefix, size, after)
-        await self._engine.settle()
+        await self._engine.wait_synced()
         return page
 
     def _page(self, where: bytes, prefix: str, size: int, after: str) -> Page:
         start = where + (after.encode() + b"\0" if after else prefix.encode())
-        filling = Filling(size)
+        builder = PageBuilder(size)
         for key, value in self._engine.scan_meta(start, prefix_end(where + prefix.encode())):
-            if not filling.wanted:
-                return filling.page(more=True)
-            filling.add(_entry(key[len(where) :].decode(), value))
-        return filling.page(more=False)
+            if not builder.remaining:
+                return builder.page(more=True)
+            builder.add(_entry(key[len(where) :].decode(), value))
+        return builder.page(more=False)
 
     def _put(self, where: bytes, key: str, value: bytes, expected: int | None) -> int:
         self._expect(where, key, expected)

@@ -43,14 +43,14 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
     """
     if not any((path / name).exists() for name in ("db", REPAIRED, "watermark")):
         raise StoreDamagedError(f"{path}: there is no store; store.path in the configuration names it")
-    lock = store.take(path)
+    lock = store.lock_directory(path)
     try:
         if not (path / REPAIRED).exists():
             watermark = _watermark(path)
             if _is_whole(path, watermark):
                 return f"The store {path} holds all that it acknowledged; nothing was done."
             _build(path, watermark, tombstones_before_ms)
-        return _put_in_place(path)
+        return _install(path)
     except OSError as error:
         raise rocks.unusable(error, path) from error
     finally:
@@ -59,7 +59,7 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
 
 def _is_whole(path: Path, watermark: int) -> bool:
     try:
-        return store.is_there(path) and bool(store.check(path, watermark))
+        return store.has_files(path) and bool(store.check(path, watermark))
     except StoreDamagedError as error:
         log.warning("repair.damaged", error=str(error))
     return False
@@ -84,7 +84,7 @@ def _build(path: Path, watermark: int, tombstones_before_ms: int) -> None:
     rocks.publish(fresh, path / REPAIRED)
 
 
-def _put_in_place(path: Path) -> str:
+def _install(path: Path) -> str:
     with contextlib.closing(store.read_only(path / REPAIRED)) as db:
         state, loss = store.bookkeeping(db, path / REPAIRED)
     aside = _aside(path)
@@ -120,7 +120,7 @@ class _Salvage:
         try:
             with contextlib.closing(opened()) as source:
                 for family in FAMILIES:
-                    whole &= self._take(family, source)
+                    whole &= self._copy_family(family, source)
         except DiskFullError:
             raise
         except (AdapterError, OSError) as error:
@@ -149,10 +149,10 @@ class _Salvage:
             missing = max(watermark - state.seq, 0) + max(state.records - records, 0)
             loss = Loss(max(missing, 1) + (loss.writes if loss else 0), wall_ms())
             log.error("repair.acknowledged_writes_lost", writes=loss.writes, problem=problem)
-        store.fill(self._db, State(state.store_id, state.incarnation + 1, seq, records, digest), loss)
+        store.write_bookkeeping(self._db, State(state.store_id, state.incarnation + 1, seq, records, digest), loss)
         rocks.guarded(self._db.flush_wal, True)
 
-    def _take(self, family: str, source: Rdict) -> bool:
+    def _copy_family(self, family: str, source: Rdict) -> bool:
         target, found, whole = self._db.get_column_family(family), _family(source, family), True
         if found is None:
             return False
@@ -162,14 +162,14 @@ class _Salvage:
                 continue
             key, value = row
             if family == META and key < ROWS:
-                self._take_bookkeeping(key, value)
+                self._copy_bookkeeping(key, value)
             elif len(value) >= _SEQ_BYTES and not self._is_old(family, value):
                 standing = rocks.guarded(target.get, key)
                 if standing is None or decode_seq(standing) < decode_seq(value):
                     rocks.guarded(target.put, key, value)
         return whole
 
-    def _take_bookkeeping(self, key: bytes, value: bytes) -> None:
+    def _copy_bookkeeping(self, key: bytes, value: bytes) -> None:
         if key == STATE:
             found = State.decode(value)
             if self._state is None or (found.incarnation, found.seq) > (self._state.incarnation, self._state.seq):

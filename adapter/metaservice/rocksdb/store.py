@@ -100,12 +100,12 @@ def open_store(path: Path) -> Opened:
     with contextlib.ExitStack() as undo:
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = take(path)
+            lock = lock_directory(path)
             undo.callback(os.close, lock)
             watermark = Watermark.open(path / "watermark")
             undo.callback(watermark.close)
             checked = None
-            if is_there(path):
+            if has_files(path):
                 checked = check(path, watermark.value)
             elif watermark.value > CREATED:
                 # Refused before an empty one could be made here, which the next start would take for the store.
@@ -116,17 +116,17 @@ def open_store(path: Path) -> Opened:
                 watermark.sync()
         except OSError as error:
             raise rocks.unusable(error, path) from error
-        db = rocks.open_store(database, FAMILIES, ADVICE, _fill)
+        db = rocks.open_store(database, FAMILIES, ADVICE, _initialize)
         undo.callback(db.close)
         state, loss = bookkeeping(db, database)
         if checked and checked != state:
             raise StoreDamagedError(f"{path}: opened for writing it ends at {state.seq}, and just now at {checked.seq}. {ADVICE}")
-        starts = rocks.guarded(_note_start, db, state)
+        starts = rocks.guarded(_record_start, db, state)
         undo.pop_all()
     return Opened(db, state, starts, loss, watermark, lock)
 
 
-def _note_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
+def _record_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
     """Store this start, synced: a reply tells of it, and a store that does not know it later is another one."""
     meta = db.get_column_family(META)
     former = [StoreStart(*start) for start in _START_FORM.iter_unpack(meta.get(_STARTS) or b"")]
@@ -136,7 +136,7 @@ def _note_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
     return starts
 
 
-def take(path: Path) -> int:
+def lock_directory(path: Path) -> int:
     """Keep other processes away from the directory until the descriptor is closed. Raises StoreLockedError or OSError."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -147,7 +147,7 @@ def take(path: Path) -> int:
     return lock
 
 
-def is_there(path: Path) -> bool:
+def has_files(path: Path) -> bool:
     """True when there is a store, whatever it is worth. Raises StoreDamagedError or OSError."""
     if (path / REPAIRED).exists():
         raise StoreDamagedError(
@@ -166,7 +166,7 @@ def check(path: Path, watermark: int) -> State:
             state, _ = bookkeeping(db, database)
             records = digest = 0
             for name, start in ((DATA, b""), (META, ROWS)):
-                more, seqs = _tally(db.get_column_family(name), start)
+                more, seqs = _count_rows(db.get_column_family(name), start)
                 records += more
                 digest += seqs
     except StoreDamagedError as error:
@@ -195,7 +195,7 @@ def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool 
     return rocks.guarded(opened)
 
 
-def fill(db: Rdict, state: State, loss: Loss | None = None) -> None:
+def write_bookkeeping(db: Rdict, state: State, loss: Loss | None = None) -> None:
     """Put the bookkeeping of a new store into it."""
     meta = db.get_column_family(META)
     meta.put(_SCHEMA_KEY, _SCHEMA)
@@ -204,8 +204,8 @@ def fill(db: Rdict, state: State, loss: Loss | None = None) -> None:
     meta.put(STATE, state.encode())
 
 
-def _fill(db: Rdict) -> None:
-    fill(db, State(secrets.token_bytes(STORE_ID_BYTES)))
+def _initialize(db: Rdict) -> None:
+    write_bookkeeping(db, State(secrets.token_bytes(STORE_ID_BYTES)))
 
 
 def bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
@@ -219,7 +219,7 @@ def bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
     return State.decode(state), Loss.decode(loss) if loss else None
 
 
-def _tally(family: Rdict, start: bytes) -> tuple[int, int]:
+def _count_rows(family: Rdict, start: bytes) -> tuple[int, int]:
     """The number of rows from `start` on, and the sum of their write counters. Raises StoreDamagedError."""
     found = family.iter(ReadOptions())
     found.seek(start)

@@ -202,12 +202,12 @@ class Flusher:
 
     async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome, *, adopt: bool) -> None:
         """Take each answer in. What stands there and not here is brought into the store: only then it is acknowledged."""
-        self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.others))
-        for runs in chunk.without(results.others, AT_ONCE):
+        self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.differing))
+        for runs in chunk.without(results.differing, AT_ONCE):
             await self._acknowledge_runs(runs, outcome, adopt=adopt)
             await others()
         standing: list[tuple[OffsetKey, OffsetRecord | None]] = []
-        async for answers in in_slices(list(results.others.items())):
+        async for answers in in_slices(list(results.differing.items())):
             for status, count in Counter(result.status for _, result in answers).items():
                 self._metrics.results[status].inc(count)
             for at, result in answers:
