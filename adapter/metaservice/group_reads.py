@@ -1,6 +1,6 @@
-"""Reads of groups for the gRPC front: pages of BatchGetOffsetData, and GetOffsetData, which has none. Bounded, whatever is asked.
+"""Reads of groups: pages for BatchGetOffsetData, and the single reply of GetOffsetData. Bounded for any request.
 
-A page ends by rows and by bytes. No loop here runs for longer than some milliseconds without a turn for others.
+A page ends by rows and by bytes. Every loop yields to the event loop after a few milliseconds.
 """
 
 import asyncio
@@ -17,25 +17,25 @@ from adapter.rpc import meta_pb
 from adapter.runtime.slices import SLICE, others
 
 MAX_ROWS = 10_000  # of a page
-MAX_NAMED = 50_000  # groups and shards of a request
-MAX_BYTES = 3 * 2**20  # of a page: with the row that goes over it, less than the 4 MiB that gRPC's clients take by default
-MAX_GROUP_BYTES = 16 * 2**20  # of a GetOffsetData: the serialization of a message holds up all others
-KEYS_AT_ONCE = 1_000  # named ones that the engine is asked for: a recovery may name one in each of thousands of groups
-GROUPS_AT_ONCE = 16  # whole ones, while they are small
-NAMES_AT_ONCE = 2_000  # that are checked without a turn for others
-SMALL_PART = 32  # of a page: groups that take less are read several at once
-ROW_OVERHEAD = 4  # bytes of a row in a reply beside itself
+MAX_NAMED = 50_000  # groups and shards in a request
+MAX_BYTES = 3 * 2**20  # of a page; with the last row still below 4 MiB, the default limit of gRPC clients
+MAX_GROUP_BYTES = 16 * 2**20  # of a GetOffsetData reply: serializing it blocks the event loop
+KEYS_AT_ONCE = 1_000  # named keys in one call of the engine; a recovery may name one in each of thousands of groups
+GROUPS_AT_ONCE = 16  # whole groups read concurrently, while they are small
+NAMES_AT_ONCE = 2_000  # names checked before the event loop runs other tasks
+SMALL_PART = 32  # groups below 1/32 of a page are read concurrently
+ROW_OVERHEAD = 4  # bytes that a row takes in a reply besides its own
 
 
 class _RequestedGroup(NamedTuple):
-    """A group of a request; without shards the whole of it."""
+    """A group of a request; without shards, the whole group."""
 
     group: GroupKey
     shards: list[str]
 
 
 async def batch(engine: Engine, cluster: str, request: meta_pb.BatchGetOffsetDataRequest) -> meta_pb.BatchGetOffsetDataReply:
-    """A page of the groups of a request. Raises InvalidInputError, and what the engine raises."""
+    """Build a page of the groups of a request. Raises InvalidInputError, and the engine's errors."""
     if request.page_size > MAX_ROWS:
         raise InvalidInputError(f"page_size: {request.page_size} is over {MAX_ROWS}")
     requested = await _parse(request)
@@ -45,7 +45,7 @@ async def batch(engine: Engine, cluster: str, request: meta_pb.BatchGetOffsetDat
 
 
 async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOffsetDataReply:
-    """The live offsets of a group in one reply. Raises TooLargeError with their number, and what the engine raises."""
+    """All live offsets of a group in one reply. Raises TooLargeError with their number, and the engine's errors."""
     reply = meta_pb.GetOffsetDataReply()
     after, count, room = "", 0, MAX_GROUP_BYTES
     while True:
@@ -76,7 +76,7 @@ async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_RequestedG
     if count > MAX_NAMED:
         raise InvalidInputError(f"groups: name {count:,} groups and shards, over {MAX_NAMED:,}; send several requests")
     requested = []
-    names = 0  # that were checked since others had their turns
+    names = 0  # checked since the last yield to the event loop
     for at, item in enumerate(request.groups):
         if names >= NAMES_AT_ONCE:
             names = 0
@@ -100,7 +100,7 @@ async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_RequestedG
 
 
 def _resume_after(token: bytes, requested: Sequence[_RequestedGroup]) -> str:
-    """The shard of the first group behind which the page begins; empty: at its beginning."""
+    """The shard of the first group after which the page starts; empty: from its start."""
     if not token:
         return ""
     try:
@@ -114,13 +114,13 @@ def _resume_after(token: bytes, requested: Sequence[_RequestedGroup]) -> str:
 
 
 class _Page:
-    """Fills a reply until it is full, or everything is in it."""
+    """Fills a reply until it is full or complete."""
 
     def __init__(self, engine: Engine, cluster: str, requested: Sequence[_RequestedGroup], rows: int) -> None:
         self._engine = engine
         self._cluster = cluster
         self._requested = requested
-        self._rows = self._page_rows = rows  # that there is room for
+        self._rows = self._page_rows = rows  # rows that still fit, and rows of a full page
         self._room = MAX_BYTES
         self._concurrency = 1
         self._done_groups: set[GroupKey] = set()
@@ -128,7 +128,7 @@ class _Page:
         self.reply = meta_pb.BatchGetOffsetDataReply()
 
     async def fill(self, after: str) -> None:
-        """Begin in the first group, behind the shard `after`."""
+        """Fill the page, starting in the first group after the shard `after`."""
         at = 0
         while at < len(self._requested) and not self._full:
             add = self._add_named if self._requested[at].shards else self._add_whole
@@ -140,7 +140,7 @@ class _Page:
         return self._rows <= 0 or self._room <= 0
 
     async def _add_named(self, at: int, after: str) -> tuple[int, str]:
-        """Named shards, also of several groups; returns where to go on: the group, and behind which shard."""
+        """Add named shards of one or more groups. Returns where to continue: the index of the group, and after which shard."""
         parts: list[list[OffsetKey]] = []
         left = min(KEYS_AT_ONCE, self._rows)
         cut = False
@@ -170,7 +170,7 @@ class _Page:
         return (at + len(parts) - 1, parts[-1][-1].shard) if cut else (at + len(parts), "")
 
     async def _add_whole(self, at: int, after: str) -> tuple[int, str]:
-        """Whole groups, several at once while they are small."""
+        """Add whole groups, several at once while they are small. Returns as `_add_named`."""
         places = [at]
         while (
             len(places) < self._concurrency
