@@ -78,7 +78,7 @@ ETCD_MUTANTS = (
     Mutant(
         "etcd-sends-for-nobody",
         "metaservice/etcd/txn_batcher.py",
-        "            if caller.future.done():  # its caller has gone\n",
+        "            if caller.future.done():  # its caller was cancelled\n",
         "            if caller.left < 0:\n",
         "adapters that time out and send again make the queue of a front grow for ever",
         ("unit/metaservice/etcd/test_txn_batcher.py::test_what_nobody_waits_for_any_more_is_not_sent",),

@@ -1,7 +1,7 @@
-"""The client of one etcd cluster, which is one Raft group: its members, failover, deadlines, and etcd's own authentication.
+"""The client of one etcd cluster, which is one Raft group: members, failover, deadlines, etcd's own authentication.
 
-A call goes to one member until that fails, then to the next. What is sent again must be harmless when it was done already; the
-caller says when it is not.
+A call goes to the current member until that fails, then to the next. A call may therefore be sent twice; callers for which that
+is not safe pass `resend=False`.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ R = TypeVar("R")
 
 Metadata = tuple[tuple[str, str], ...]
 
-LIMIT_S = 2.0  # for all attempts of a call: well below the 3 s for which an adapter waits
-SILENCE_S = 0.1  # of a call, after which it may be that its leader is gone
-STATUS_S = 0.2  # for a member to say which leader it knows
-PAUSE_S = 0.05  # after all members have failed: an election takes a second or two
-# A member that sees no leader says so at once, instead of keeping the call until there is one.
+LIMIT_S = 2.0  # for all attempts of a call; well below the 3 s deadline of an adapter
+SILENCE_S = 0.1  # after this without a reply, check whether a new leader was elected
+STATUS_S = 0.2  # deadline of a status call
+PAUSE_S = 0.05  # pause after all members have failed; an election takes a second or two
+# With this a member that sees no leader fails the call at once, instead of holding it until there is one.
 _NEEDS_LEADER = (("hasleader", "true"),)
 
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A member that is back is found by the next call, not after a pause that has grown meanwhile.
+    # Keep the backoff short, so that a member is used again soon after it is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # The time for connecting, in fact. With less, a member whose handshake takes half a second could never be connected to.
+    # gRPC uses this as the connect timeout. With less, a member whose handshake takes half a second would never connect.
     ("grpc.min_reconnect_backoff_ms", 2_000),
 )
 
@@ -61,7 +61,7 @@ class User(NamedTuple):
 
 
 class Stubs:
-    """The services of one member."""
+    """The gRPC stubs of one member."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.kv: KVAsyncStub = etcd_grpc.KVStub(channel)
@@ -71,19 +71,19 @@ class Stubs:
         self.auth: AuthAsyncStub = etcd_grpc.AuthStub(channel)
 
 
-# What to call: with the member's stubs, the deadline in seconds, and the metadata to send.
+# A call: takes the member's stubs, the deadline in seconds, and the gRPC metadata.
 Call = Callable[[Stubs, float, Metadata], Awaitable[R]]
 
 
 class EtcdCluster:
-    """One member is current until it fails, then the next that answers."""
+    """Calls the current member; if it fails, the next one that answers becomes current."""
 
     def __init__(self, name: str, channels: Mapping[str, grpc.aio.Channel], timeout_s: float, user: User | None = None) -> None:
         self.name = name
         self.endpoints: Sequence[str] = tuple(channels)
         self.current = self.endpoints[0]
         self.available = True
-        self.losses = 0  # times that it came back with less than it had acknowledged
+        self.losses = 0  # times that the cluster was found to hold less than it had acknowledged
         self._marks = SeenMarks()
         self._full = False
         self._stubs = {endpoint: Stubs(channel) for endpoint, channel in channels.items()}
@@ -95,7 +95,7 @@ class EtcdCluster:
     @classmethod
     @asynccontextmanager
     async def open(cls, name: str, members: MembersSection, section: EtcdSection) -> "AsyncIterator[EtcdCluster]":
-        """A client over new channels. Connects on first use. Raises ConfigError for files that cannot be read."""
+        """Open a client over new channels. Connects on first use. Raises ConfigError for files that cannot be read."""
         user = User(section.user, read_secret(section.password_file, "etcd.password_file")) if section.password_file else None
         channels = {endpoint: open_channel(endpoint, section.tls, OPTIONS, name="etcd.tls") for endpoint in members.endpoints}
         try:
@@ -104,7 +104,7 @@ class EtcdCluster:
             await close_channels(channels.values())
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
-        """A transaction. See `call` for errors."""
+        """Run a transaction. Raises as `call`."""
         known_before = self._marks.snapshot()
         answer = await self.call(
             lambda stubs, timeout, metadata: stubs.kv.Txn(request, timeout=timeout, metadata=metadata), resend=resend
@@ -117,11 +117,11 @@ class EtcdCluster:
 
     @property
     def mark(self) -> StoreMark | None:
-        """How far it is, by the newest transaction; None before the first."""
+        """The revision of the newest transaction; None before the first."""
         return self._marks.newest(self.name)
 
     def _observe_mark(self, known_before: Mapping[str, StoreMark], header: etcd_pb.ResponseHeader) -> None:
-        """Transactions are linearizable: each is at the revision of every answer before it, or the cluster holds less now."""
+        """Check a reply's revision. Transactions are linearizable: a lower revision than before means lost data."""
         mark = StoreMark(self.name, header.cluster_id.to_bytes(8, "big"), 0, header.revision)
         why = self._marks.take(known_before, mark)
         if why:
@@ -129,15 +129,15 @@ class EtcdCluster:
             log.error("etcd.holds_less", raft_group=self.name, why=why, help="adapters compare and push what they hold")
 
     async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
-        """A read, linearizable unless the request says otherwise. See `call` for errors."""
+        """Read a range, linearizable unless the request says otherwise. Raises as `call`."""
         return await self.call(lambda stubs, timeout, metadata: stubs.kv.Range(request, timeout=timeout, metadata=metadata))
 
     async def call(self, call: Call[R], *, resend: bool = True) -> R:
-        """Call the current member; when it fails, the next ones, for 2 s in all; without `resend` no other one.
+        """Call the current member; if it fails, the next ones, for 2 s in total. With `resend=False` only one member, once.
 
-        Raises MetaUnavailableError: whether it was done is unknown then. DiskFullError, RefusedError: it was not.
+        Raises MetaUnavailableError if the outcome is unknown; DiskFullError or RefusedError if nothing was done.
         """
-        # Of a Raft group that is known not to answer, each call would hold up for so long whatever else comes with it.
+        # Give up early on a Raft group that is known not to answer: calls to others wait for this one.
         give_up_at = anyio.current_time() + (LIMIT_S if self.available else self._timeout_s)
         problems: dict[str, str] = {}
         while True:
@@ -153,23 +153,23 @@ class EtcdCluster:
                 if endpoint == self.endpoints[-1]:
                     await anyio.sleep(PAUSE_S)
             else:
-                if not self._full:  # reads go on meanwhile
+                if not self._full:  # while the quota is used up, only reads succeed
                     self._set_available(available=True)
                 return answer
 
     async def ask(self, endpoint: str, call: Call[R]) -> R:
-        """Call one member, once. Errors as of `call`."""
+        """Call one member, once. Raises as `call`."""
         try:
             return await self._authenticated(self._stubs[endpoint], call)
         except grpc.aio.AioRpcError as error:
             raise self._translated(endpoint, error) from error
         except asyncio.CancelledError:
-            # grpc.aio loses the mark by which a cancel scope knows its own cancellation, which would go on beyond it.
+            # grpc.aio drops the marker by which a cancel scope recognizes its own cancellation; restore it.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
 
     async def _ask_current_leader(self, endpoint: str, call: Call[R]) -> R:
-        """As `ask`. Given up when another leader is elected meanwhile, since it is sent again anyway."""
+        """As `ask`, but gives up when another leader is elected meanwhile, since the call is sent again anyway."""
         term = self._elections.term
         asked = asyncio.create_task(self.ask(endpoint, call), name=f"etcd.{self.name}.call")
         elected = None
@@ -185,7 +185,7 @@ class EtcdCluster:
             asked.cancel()
             if elected:
                 elected.cancel()
-        header: etcd_pb.ResponseHeader | None = getattr(answer, "header", None)  # unless the caller made something else of it
+        header: etcd_pb.ResponseHeader | None = getattr(answer, "header", None)  # None if the caller converts the reply
         if header:
             self._elections.observe(header.raft_term)
         return answer
@@ -220,7 +220,7 @@ class EtcdCluster:
         self._token = (("token", reply.token),)
 
     def _fail_over(self, endpoint: str) -> None:
-        """Go on to the next member, unless another call did so meanwhile."""
+        """Make the next member current, unless another call has done so."""
         if self.current == endpoint:
             self.current = self.endpoints[(self.endpoints.index(endpoint) + 1) % len(self.endpoints)]
 
@@ -232,7 +232,7 @@ class EtcdCluster:
         return found
 
     def _set_available(self, *, available: bool, problem: str = "") -> None:
-        """One event for each change."""
+        """Set `available`; log each change."""
         if available and not self.available:
             log.info("etcd.available", raft_group=self.name, endpoint=self.current)
         elif self.available and not available:

@@ -1,7 +1,7 @@
-"""The engine over etcd: offsets in any number of Raft groups, the layout in the metadata's. It keeps nothing of its own.
+"""The engine over etcd: offsets in any number of Raft groups, the layout in the metadata Raft group. It has no state of its own.
 
-Any number of processes work side by side with it. What is acknowledged is in etcd's quorum; reads are linearizable; a front with
-an old layout is refused by the fences.
+Any number of processes may run next to each other. What is acknowledged is in etcd's quorum; reads are linearizable. A process
+with an outdated layout is refused by the fences, reloads the layout and repeats the call.
 """
 
 import asyncio
@@ -53,21 +53,21 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-SLICE = 500  # entries prepared before the event loop gets a turn
-GROUP_ROWS = 2_000  # of a group that one range asks for: with the longest metadata 8 MB
-LAYOUT_CHANGES = 5  # that a call goes along with
-REPORT_S = 1.0  # between two reports of a local store that saves bring
-MAX_REPORT_TIMES = 10_000  # stores whose last report is known
-PAGE_BYTES = 16 * 2**20  # of the records of a page: it fits in a reply
+SLICE = 500  # entries prepared before the event loop runs other tasks
+GROUP_ROWS = 2_000  # rows of a group in one range read; 8 MB with the longest metadata
+LAYOUT_CHANGES = 5  # a call fails after so many changes of the layout
+REPORT_S = 1.0  # minimum interval of reports from the saves of one store
+MAX_REPORT_TIMES = 10_000  # stores whose last report time is kept
+PAGE_BYTES = 16 * 2**20  # records of a page; it fits into a reply
 LAYOUT_KEEPS_CHANGING = "the layout of the offsets changes all the time"
 
 
-# The marks of the Raft groups that have answered, in the task of each call.
+# The marks of the Raft groups that have answered the call of the current task.
 _call_marks: ContextVar[dict[str, StoreMark] | None] = ContextVar("_touched", default=None)
 
 
 class EtcdEngine:
-    """Offsets of clusters in etcd. `run` must be running, and `open` comes first."""
+    """The offsets of clusters in etcd. `run` must be running; call `open` first."""
 
     kind = "etcd"
 
@@ -82,18 +82,18 @@ class EtcdEngine:
         self._max_reads = section.max_txn_ops
         self._widths = Widths()
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
-        self._reported_at: dict[bytes, float] = {}  # when saves told of a store last, in the event loop's time
+        self._reported_at: dict[bytes, float] = {}  # last report of each store by a save, in the event loop's time
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def open(self) -> None:
-        """Read the layout, or make it. Raises MetaUnavailableError: try again. ConfigError: see the configuration."""
+        """Read the layout, or create it. Raises MetaUnavailableError (try again) or ConfigError."""
         layout = await self.fences.open()
         unused = {*self._batchers} - {*layout.groups}
         if unused:
             log.warning("layout.unused", raft_groups=sorted(unused), help="offset-adapter meta rebalance takes them into use")
 
     async def run(self) -> None:
-        """Send what callers bring."""
+        """Send the transactions and copies that calls submit."""
         async with anyio.create_task_group() as tasks:
             for name, batcher in self._batchers.items():
                 tasks.start_soon(batcher.run, name=f"etcd.{name}")
@@ -106,7 +106,10 @@ class EtcdEngine:
         entries: Sequence[SaveEntry],
         reported: StoreReport | None = None,
     ) -> list[SaveOutcome]:
-        """Merges in each Raft group at once. Entries of one that fails are UNAVAILABLE; raises when all are."""
+        """Merge in all Raft groups concurrently.
+
+        Entries of a Raft group that fails get UNAVAILABLE. Raises only if all entries failed.
+        """
         items: list[Item] = []
         for at in range(0, len(entries), SLICE):
             some = entries[at : at + SLICE]
@@ -123,11 +126,11 @@ class EtcdEngine:
         return [item.outcome for item in items if item.outcome]
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """Point reads, many in a transaction."""
+        """Read records by key, many in one transaction."""
         return await self._with_layout(lambda layout: self._get(layout, cluster, keys))
 
     async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
-        """Ranges of one Raft group."""
+        """Read a page of a group from its Raft group."""
         packed = pack_names(cluster, namespace, group)
         prefix = self._keys.offsets + packed
         start = self._keys.offsets + pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
@@ -150,7 +153,7 @@ class EtcdEngine:
         return await self._with_layout(page)
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
-        """Tombstones are merged like saves: what is raised meanwhile came after the delete, and stays."""
+        """Merge tombstones like saves: an epoch raised meanwhile is later than the delete, and stays."""
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]
         standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
         now_ms = wall_ms()
@@ -160,19 +163,19 @@ class EtcdEngine:
             raise MetaUnavailableError(failed.message)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
-        """Each write is done only where the whole group is as it was when it was read. Not while offsets are moved."""
+        """Each write applies only if the whole group is unchanged since it was read. Does nothing while offsets are moved."""
         packed = pack_names(cluster, namespace, group)
 
         async def expire(layout: Layout) -> Expiry:
             if not await self._check_settled(layout):
-                # A copy would merge the live record over its tombstone. As if it were too young: the next sweep asks again.
+                # A copy would merge the live record over its tombstone. Answer "too young": the next sweep asks again.
                 return Expiry(0, before_ms)
             return await self._expirer.expire(self._batchers[layout.home(packed)], layout, packed, before_ms, now_ms)
 
         return await self._with_layout(expire)
 
     async def drop_tombstones(self, before_ms: int) -> int:
-        """By their index, so that only tombstones are looked at. Not while offsets are moved: an old copy could come back."""
+        """Remove old tombstones by their index. Does nothing while offsets are moved: an old copy could come back."""
 
         async def drop(layout: Layout) -> int:
             if not await self._check_settled(layout):
@@ -182,12 +185,12 @@ class EtcdEngine:
         return await self._with_layout(drop)
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
-        """A range of each Raft group, put in order."""
+        """Read a range of each Raft group, and merge them in key order."""
         rows, token = await self._page(cluster, names, size, after, b"", PAGE_BYTES)
         return Page([self._entry(row) for row in rows], token)
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
-        """As `list_page`. Ends before `size` when its records are large."""
+        """As `list_page`, packed. Ends before `size` if its records reach 16 MiB."""
         rows, token = await self._page(cluster, names, size, after, until, PAGE_BYTES)
         keys: list[bytes] = []
         records: list[bytes] = []
@@ -200,7 +203,7 @@ class EtcdEngine:
         return RawPage(keys, records, token)
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
-        """A walk over all keys."""
+        """Divide a listing by reading all its keys."""
         prefix = self._keys.offsets + pack_names(cluster, *names)
 
         async def split(layout: Layout) -> Parts:
@@ -213,7 +216,7 @@ class EtcdEngine:
         return await self._with_layout(split)
 
     async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
-        """Kept in one of the Raft groups; all of them are looked at, for their marks."""
+        """Store the report in one Raft group; read from all of them, for their marks."""
         home = self.fences.layout.home(pack_names(cluster, store.broker))
         answered: set[str] = set()
         known = await self._stores.report(home, cluster, store, replaces, now_ms, answered)
@@ -221,18 +224,21 @@ class EtcdEngine:
         return known
 
     async def forget_stores(self, before_ms: int) -> int:
-        """A walk over all that are remembered."""
+        """Remove old reports by reading all of them."""
         return await self._stores.forget(before_ms)
 
     def marks(self) -> list[StoreMark]:
-        """Of the Raft groups that answered the call under way in this task; outside of one, of all."""
+        """The marks of the Raft groups that answered the current task's call; outside of a call, of all."""
         marks = _call_marks.get()
         if marks is not None:
             return list(marks.values())
         return [mark for batcher in self._batchers.values() if (mark := batcher.cluster.mark)]
 
     def _note_marks(self, names: Iterable[str]) -> None:
-        """Note how far these Raft groups are, which have just answered. Another front may have seen others further on."""
+        """Record the marks of Raft groups that have just answered, for the reply to the current call.
+
+        Only those: another process may have seen later revisions of the others.
+        """
         marks = _call_marks.get()
         if marks is None:
             marks = {}
@@ -240,7 +246,7 @@ class EtcdEngine:
         marks.update((name, mark) for name in names if (mark := self._batchers[name].cluster.mark))
 
     def _report_later(self, cluster: str, store: StoreReport) -> None:
-        """What a save tells of its adapter's store, at most once a second: it is worth no transaction with each."""
+        """Record the report in a save in the background, at most once a second: it is not worth a transaction per save."""
         now = anyio.current_time()
         where = self._keys.store(cluster, store.broker, store.path)
         if now < self._reported_at.get(where, 0.0) + REPORT_S or self._tasks is None:
@@ -255,7 +261,7 @@ class EtcdEngine:
             await self.report_store(cluster, store, b"", wall_ms())
 
     def loss(self) -> Loss | None:
-        """What an etcd cluster loses is not found here."""
+        """Always None: a loss in an etcd cluster is not recorded here."""
         return None
 
     async def merge(
@@ -265,7 +271,7 @@ class EtcdEngine:
         records: Sequence[bytes],
         reported: StoreReport | None = None,
     ) -> MergeCounts:
-        """As saves, in slices, so that saves have their turns between them."""
+        """Merge as saves, in slices, so that other saves can run in between."""
         applied = superseded = 0
         rejected: list[tuple[int, str]] = []
         for at in range(0, len(keys), SLICE):
@@ -285,7 +291,7 @@ class EtcdEngine:
     async def save_packed(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
-        """As `save`: what one Raft group does not answer holds up no other."""
+        """As `save`: a Raft group that does not answer fails only its own entries."""
         entries: list[SaveEntry] = []
         for at in range(0, len(keys), SLICE):
             pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
@@ -299,7 +305,7 @@ class EtcdEngine:
         return found
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Numbers for the metrics. Thread-safe."""
+        """Values for the metrics. Thread-safe."""
         layout = self.fences.known
         return {
             "etcd_waiting_entries": (
@@ -320,7 +326,7 @@ class EtcdEngine:
         }
 
     async def _save_items(self, items: Sequence[Item]) -> None:
-        """Bring items with different keys to their outcomes, along with changes of the layout."""
+        """Merge items with different keys until each has an outcome, following changes of the layout."""
         left = items
         for _ in range(LAYOUT_CHANGES):
             layout = self.fences.layout
@@ -357,7 +363,7 @@ class EtcdEngine:
         self._note_marks(name for name, found in by_home.items() if any(item.outcome and not item.error for item in found))
 
     async def _check_settled(self, layout: Layout) -> bool:
-        """Whether nothing is being moved. A front without other calls hears by this that a move has ended."""
+        """Whether no offsets are being moved. Reloads the layout, so that a process without other calls learns of the end."""
         if not layout.settled and (await self.fences.reload(layout)).settled:
             raise LayoutChangedError("the layout of the offsets has changed")
         return layout.settled
@@ -386,7 +392,7 @@ class EtcdEngine:
     async def _page(
         self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes, room: int
     ) -> tuple[list[Row], bytes]:
-        """Rows behind the token `after`, up to and with `until` unless that is empty; and the token of the next page."""
+        """Rows after the token `after`, up to and including `until` if it is not empty; and the next page's token."""
         base = self._keys.offsets
         prefix = base + pack_names(cluster, *names)
         start = base + after + b"\0" if after else prefix
@@ -408,7 +414,7 @@ class EtcdEngine:
         return await self._with_layout(page)
 
     async def _with_layout(self, work: Callable[[Layout], Awaitable[R]]) -> R:
-        """Do it under the current layout, and again when that has changed."""
+        """Run `work` with the current layout; again if the layout has changed."""
         for _ in range(LAYOUT_CHANGES):
             layout = self.fences.layout
             try:
@@ -423,7 +429,7 @@ class EtcdEngine:
 
 
 def _waves(items: list[Item]) -> list[list[Item]]:
-    """Items such that those of one wave have different keys: entries of the same key count one after the other."""
+    """Split items into lists without duplicate keys: entries of the same key are applied one after the other."""
     if len({item.where for item in items}) == len(items):
         return [items]
     waves: list[dict[bytes, Item]] = [{}]

@@ -1,4 +1,4 @@
-"""Who is told what a balancer sees and does: Prometheus, and the log. Never decides anything."""
+"""Reports what a balancer sees and does: to Prometheus and to the log. Decides nothing."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -14,23 +14,23 @@ log = structlog.get_logger(__name__)
 
 
 class Watcher(Protocol):
-    """Is told what a balancer sees and does."""
+    """Receives what a balancer sees and does."""
 
     def looked(self, state: ClusterState, held: Mapping[str, int]) -> None:
-        """All members were asked. `held`: how many milliseconds longer leaders stay that would be moved but for the cool-down."""
+        """All members were asked. `held`: for leaders kept in place by the cool-down, the milliseconds that are left of it."""
         ...
 
     def moved(self, move: Move, problem: str) -> None:
-        """A leader was moved, or was not: then there is a problem."""
+        """A leader was moved; or was not, if `problem` is not empty."""
         ...
 
     def lease_changed(self, error: AdapterError | None) -> None:
-        """The balancer's turn began (None), or it has none: another one has it (OthersTurnError), or nobody can take it."""
+        """None: this balancer got the lease. Otherwise why it has none: LeaseTakenError or another error."""
         ...
 
 
 class LeaderMetrics:
-    """The counters of a front that balances."""
+    """Prometheus metrics of a process that balances leaders."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         moves = Counter(
@@ -41,28 +41,28 @@ class LeaderMetrics:
             "offset_meta_leaders_apart", "1 while no offsets leader is on the metadata leader's node.", registry=registry
         )
         self._balancing = Gauge(
-            "offset_meta_leaders_balancing", "1 in the front whose turn it is to move leaders.", registry=registry
+            "offset_meta_leaders_balancing", "1 in the process that holds the lease to move leaders.", registry=registry
         )
         self._unreachable = Gauge(
             "offset_meta_raft_members_unreachable", "Members of Raft groups that did not answer the last look.", registry=registry
         )
 
     def looked(self, state: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
-        """See `Watcher`."""
+        """Set the gauges of placement and of unreachable members."""
         self._apart.set(apart(state))
         self._unreachable.set(len(_unreachable(state)))
 
     def moved(self, move: Move, problem: str) -> None:  # noqa: ARG002
-        """See `Watcher`."""
+        """Count the move by its result."""
         self._moves["refused" if problem else "moved"].inc()
 
     def lease_changed(self, error: AdapterError | None) -> None:
-        """See `Watcher`."""
+        """Set the gauge that is 1 in the process that holds the lease."""
         self._balancing.set(error is None)
 
 
 class LoggedLeaders:
-    """One event for each change."""
+    """Logs one event for each change."""
 
     def __init__(self) -> None:
         self._unreachable: list[str] = []
@@ -70,7 +70,7 @@ class LoggedLeaders:
         self._lease_state = ""
 
     def looked(self, state: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002
-        """See `Watcher`."""
+        """Log changes of the unreachable members and of the problems of the placement."""
         away, wrong = _unreachable(state), problems(state)
         if away != self._unreachable:
             (log.warning if away else log.info)("leaders.members", unreachable=away)
@@ -79,7 +79,7 @@ class LoggedLeaders:
         self._unreachable, self._problems = away, wrong
 
     def moved(self, move: Move, problem: str) -> None:
-        """See `Watcher`."""
+        """Log a move or its failure."""
         fields = {"raft_group": move.group, "source": move.source.endpoint, "target": move.target.endpoint}
         if problem:
             log.warning("leaders.not_moved", **fields, error=problem, help="another member is tried, if there is one")
@@ -87,7 +87,7 @@ class LoggedLeaders:
             log.info("leaders.moved", **fields)
 
     def lease_changed(self, error: AdapterError | None) -> None:
-        """See `Watcher`."""
+        """Log that this balancer got the lease, or why it did not, once for each change."""
         kind = type(error).__name__ + (str(error) if isinstance(error, LeaseTakenError) else "")
         if kind == self._lease_state:
             return

@@ -1,7 +1,7 @@
-"""Offsets on their way to a new home, while the layout changes: a consumer group is copied there before it is used.
+"""Copies consumer groups to their new Raft groups while the layout changes: a group is copied before it is used.
 
-Where it comes from, the fences keep everything as it is, so a copy is done once, and copying twice is harmless. Never deletes:
-`rebalancing` does, when all is copied.
+In the old Raft group the fences keep everything unchanged, so one copy is enough, and a second one is harmless. Nothing is
+deleted here: `rebalancing` does that when all is copied.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from adapter.model.codec import unpack_names
 from adapter.model.records import OffsetKey, SaveEntry
 from adapter.runtime.coalescing import Coalescer
 
-MAX_GROUPS = 64  # that are copied at once between two Raft groups
+MAX_GROUPS = 64  # copied concurrently between two Raft groups
 
-# A consumer group under a layout.
+# A request to copy: the layout, and the packed consumer group.
 Asked = tuple[Layout, bytes]
 
 
 class Migration:
-    """What has been brought home. `run` must be running."""
+    """Copies groups on demand, and remembers which are done. `run` must be running."""
 
     def __init__(self, batchers: Mapping[str, TxnBatcher], fences: Fences, keys: Keys) -> None:
         self._batchers = batchers
@@ -36,11 +36,11 @@ class Migration:
         self._layout: Layout | None = None
         self._copied: set[bytes] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
-        # From where and to where. A caller that gives up does not stop a copy: the next one finds it done.
+        # By (source, target). A caller that gives up does not stop a copy: the next one finds it done.
         self._copies: dict[tuple[str, str], Coalescer[Asked, None]] = {}
 
     async def run(self) -> None:
-        """Copy what is asked for."""
+        """Run the copies that calls request."""
         try:
             async with anyio.create_task_group() as self._tasks:
                 await anyio.sleep_forever()
@@ -48,17 +48,17 @@ class Migration:
             self._tasks = None
 
     async def ensure_copied(self, groups: Collection[bytes], layout: Layout) -> None:
-        """Copy these consumer groups (packed) home, unless that is done. Raises MetaUnavailableError, LayoutChangedError."""
+        """Copy these consumer groups (packed) unless done. Raises MetaUnavailableError, LayoutChangedError."""
         for error in (await self.failed_copies(groups, layout)).values():
             raise error
 
     async def failed_copies(self, groups: Collection[bytes], layout: Layout) -> dict[bytes, AdapterError]:
-        """As `bring_home`; those that cannot be copied now, with the reason: their Raft groups do not answer.
+        """As `ensure_copied`, but returns the groups that cannot be copied now, with the error.
 
         Raises LayoutChangedError.
         """
         if not layout.moving_from:
-            self._copied.clear()  # of the last move
+            self._copied.clear()  # left from the last move
             return {}
         if self._layout is not layout:
             self._layout = layout
@@ -74,7 +74,7 @@ class Migration:
         return failed
 
     async def copy(self, rows: Sequence[Row], layout: Layout) -> None:
-        """Merge rows into their homes. Raises MetaUnavailableError, LayoutChangedError."""
+        """Merge rows into their new Raft groups. Raises MetaUnavailableError, LayoutChangedError."""
         by_home: dict[str, list[Item]] = {}
         for row in rows:
             home = layout.home(self._keys.group_of(row.where))
@@ -96,7 +96,7 @@ class Migration:
             raise NotReadyError("stopped before this was taken; send it again")
         route = (layout.former(group) or "", layout.home(group))
         if route not in self._copies:
-            # One for each route: a Raft group that does not answer holds up only what comes from it, or goes to it.
+            # One for each route: a Raft group that does not answer delays only its own copies.
             self._copies[route] = Coalescer(self._copy_all, max_items=MAX_GROUPS)
             self._tasks.start_soon(self._copies[route].run, name=f"etcd.moves.{route[0]}-{route[1]}")
         await self._copies[route].submit((layout, group))

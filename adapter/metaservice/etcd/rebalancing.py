@@ -1,7 +1,7 @@
-"""Brings offsets into other Raft groups while fronts go on: changes the layout, copies by merge, then deletes the old copies.
+"""Moves offsets to other Raft groups while they are in use: changes the layout, copies by merge, then deletes the old copies.
 
-Can end at any point: the layout and how far it came are in the metadata Raft group, and the next one goes on from there. Several
-at once are harmless. Deletes only what is at home.
+It may be killed at any point: layout and progress are in the metadata Raft group, and the next run continues there. Several runs
+at once are harmless. Only copies that exist in their new Raft group are deleted.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -27,20 +27,20 @@ from adapter.runtime.retry import retrying
 
 T = TypeVar("T")
 
-PAGE = 2_000  # keys between two notes of how far it is
-IDLE_RATIO = 1.0  # of the time that a transaction took, nothing is sent behind it: saves wait for one at most
-RETRY_LIMIT_S = 60.0  # with a Raft group that does not answer
+PAGE = 2_000  # keys between two stored positions
+IDLE_RATIO = 1.0  # idle time after a transaction, relative to its duration: a save waits for one at most
+RETRY_LIMIT_S = 60.0  # for a Raft group that does not answer
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 WRITER = "rebalance"
-_OTHER_OPERATIONS = 3  # of a transaction, beside those for its entries: see `Lane`
+_OTHER_OPERATIONS = 3  # operations of a transaction besides its entries; see `TxnBatcher`
 
 _retrying = retrying("rebalance", first_s=FIRST_PAUSE_S, max_s=MAX_PAUSE_S, limit_s=RETRY_LIMIT_S)
 
 
 class Plan(NamedTuple):
-    """What there is to do: `layout` stands, and with `following` the work goes on; of so many `keys` so many are `moving`.
+    """What there is to do: `layout` is current, `following` is the next one, and `moving` of `keys` keys have to be moved.
 
-    When everything is at home, what is counted are copies that are left where it was.
+    When all offsets are moved, it counts the old copies that are left to delete.
     """
 
     layout: Layout
@@ -50,22 +50,22 @@ class Plan(NamedTuple):
 
     @property
     def needed(self) -> bool:
-        """False when the offsets are where they shall be, and nowhere else."""
+        """False if all offsets are where they should be, and nowhere else."""
         return not self.following.settled
 
 
 class Watcher(Protocol):
-    """Is told how it goes."""
+    """Receives the progress of a rebalance."""
 
     def step(self, what: str, keys: int) -> None:
-        """Something begins that will look at so many keys."""
+        """A step begins that will process this number of keys."""
 
     def looked(self, keys: int) -> None:
-        """So many more keys were looked at."""
+        """Progress: the number of further keys processed."""
 
 
 class Rebalancer:
-    """Moves offsets to the Raft groups that are asked for. See `opened`."""
+    """Moves offsets to the requested Raft groups. Made by `opened`."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Rebalancer:
         self._widths: dict[str, Widths] = {}
 
     async def plan(self, groups: Iterable[str]) -> Plan:
-        """What it takes to have the offsets in these Raft groups, and in no others. Changes nothing.
+        """What it takes to have the offsets in exactly these Raft groups. Changes nothing.
 
-        Raises InvalidInputError when that is not one step, or another move is under way; MetaUnavailableError.
+        Raises InvalidInputError if that takes more than one step, or another move is in progress; MetaUnavailableError.
         """
         while True:
             layout = self._fences.layout
@@ -99,20 +99,20 @@ class Rebalancer:
                 return Plan(layout, following, keys, moving)
 
     async def run(self, groups: Iterable[str], watcher: Watcher) -> None:
-        """Bring the offsets into these Raft groups, and into no others.
+        """Move the offsets into exactly these Raft groups.
 
-        Raises as `plan`; MetaUnavailableError after a minute without an answer; ConfigError when a new Raft group holds offsets.
+        Raises as `plan`; MetaUnavailableError after a minute without an answer; ConfigError if a new Raft group holds offsets.
         """
         wanted = tuple(groups)
         while not (following := _following(self._fences.layout, wanted)).settled:
             layout = self._fences.layout
             try:
                 await self._step(layout, following, watcher)
-            except (LayoutChangedError, ContendedError):  # by another one that does the same
+            except (LayoutChangedError, ContendedError):  # another rebalance changed it
                 await _retrying(self._fences.reload, layout)
 
     async def _step(self, layout: Layout, following: Layout, watcher: Watcher) -> None:
-        """From one layout to the next."""
+        """Go from one layout to the next."""
         if layout.settled:
             await self._check_empty({*following.groups} - {*layout.groups})
             await _retrying(self._fences.change, layout, following)
@@ -137,7 +137,7 @@ class Rebalancer:
             watcher.looked(len(rows))
 
     async def _clean(self, name: str, layout: Layout, watcher: Watcher) -> None:
-        """Delete what is at home elsewhere, then the entries of such tombstones."""
+        """Delete the old copies, then the index entries of their tombstones."""
         position = await self._position(name, layout)
         async for rows in self._pages(name, layout, position, self._keys.offsets):
             for batch in _batches(self._rows_to_move(name, layout, rows), self._batch):
@@ -154,7 +154,7 @@ class Rebalancer:
             await self._save_position(name, layout, rows[-1].where + b"\0")
 
     async def _copy_missing(self, rows: Sequence[Row], layout: Layout) -> None:
-        """Copy what is not at home, or less: somebody has restored an old snapshot of that Raft group."""
+        """Copy rows that are missing or older in their new Raft group: an old snapshot of it may have been restored."""
         by_home: dict[str, list[Row]] = {}
         for row in rows:
             by_home.setdefault(self._home_of(layout, row.where), []).append(row)
@@ -168,7 +168,7 @@ class Rebalancer:
                 await _retrying(self._migration.copy, missing, layout)
 
     def _spans(self, rows: Sequence[Row]) -> list[etcd_pb.DeleteRangeRequest]:
-        """Ranges with these rows alone: within a consumer group that is at home elsewhere, nobody writes."""
+        """Ranges that contain exactly these rows: within a consumer group that has moved away, nothing is written."""
         spans = []
         for _, members in groupby(rows, lambda row: self._keys.group_of(row.where)):
             group = list(members)
@@ -184,7 +184,7 @@ class Rebalancer:
             raise LayoutChangedError(f"{name}: the layout of the offsets has changed")
 
     async def _count(self, layout: Layout, following: Layout) -> tuple[int, int]:
-        """How many keys are to be looked at, and how many of them are at home elsewhere."""
+        """How many keys have to be read, and how many of them belong into other Raft groups."""
         keys = moving = 0
         for name in following.losing or following.leftovers_in:
             position = await self._position(name, layout)
@@ -211,7 +211,7 @@ class Rebalancer:
             start = rows[-1].where + b"\0"
 
     def _rows_to_move(self, name: str, layout: Layout, rows: Sequence[Row]) -> list[Row]:
-        """Those that are at home in another Raft group."""
+        """The rows that belong into other Raft groups."""
         found: list[Row] = []
         for group, members in groupby(rows, lambda row: self._keys.group_of(row.where)):
             if layout.home(group) != name:
@@ -222,7 +222,7 @@ class Rebalancer:
         return layout.home(self._keys.group_of(where))
 
     async def _check_empty(self, names: Iterable[str]) -> None:
-        """What a new Raft group holds from before would come back. Raises ConfigError."""
+        """Raise ConfigError if a new Raft group holds offsets: old ones would come back."""
         for name in sorted(names):
             asked = etcd_pb.RangeRequest(
                 key=self._keys.offsets, range_end=prefix_end(self._keys.offsets), limit=1, keys_only=True
@@ -234,13 +234,13 @@ class Rebalancer:
                 )
 
     async def _position(self, name: str, layout: Layout) -> bytes:
-        """How far this layout's step is in a Raft group; empty: it has not begun."""
+        """How far this layout's step is in a Raft group; empty: at the start."""
         reply = await _retrying(self._metadata.range, etcd_pb.RangeRequest(key=self._keys.moving + name.encode()))
         version, _, position = (reply.kvs[0].value if reply.kvs else b"").partition(b" ")
         return position if version == b"%d" % layout.version else b""
 
     async def _save_position(self, name: str, layout: Layout, position: bytes) -> None:
-        """Note how far it is, unless the step has ended."""
+        """Store how far the step is. Raises LayoutChangedError if it has ended."""
         request = etcd_pb.TxnRequest(compare=[self._fences.stands(layout)])
         put = request.success.add().request_put
         put.key, put.value = self._keys.moving + name.encode(), b"%d %s" % (layout.version, position)
@@ -250,9 +250,11 @@ class Rebalancer:
 
 @asynccontextmanager
 async def opened(section: EtcdSection) -> AsyncIterator[Rebalancer]:
-    """A rebalancer over new connections, and the layout as it stands. Raises ConfigError, MetaUnavailableError."""
+    """Open a rebalancer over new connections, and read the layout. Raises ConfigError, MetaUnavailableError."""
     if section.metadata is None or not section.offsets:
-        raise ConfigError("etcd: there are no [etcd.metadata] and [[etcd.offsets]] here: is it the configuration of a front?")
+        raise ConfigError(
+            "etcd: there are no [etcd.metadata] and [[etcd.offsets]] here: is it the configuration of a Meta Service on etcd?"
+        )
     keys = Keys(section.prefix)
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section))
@@ -266,7 +268,7 @@ async def opened(section: EtcdSection) -> AsyncIterator[Rebalancer]:
                 tasks.start_soon(batcher.run, name=f"etcd.{name}")
             try:
                 yield Rebalancer(metadata, batchers, fences, Migration(batchers, fences, keys), section)
-            except AdapterError as error:  # as it is, not in a group
+            except AdapterError as error:  # raise it outside of the task group
                 failure = error
             tasks.cancel_scope.cancel()
         if failure:
@@ -274,7 +276,7 @@ async def opened(section: EtcdSection) -> AsyncIterator[Rebalancer]:
 
 
 def _following(layout: Layout, groups: Iterable[str]) -> Layout:
-    """The layout with which the work goes on; a settled one when there is none. Raises InvalidInputError."""
+    """The next layout on the way to these groups; a settled one if there is nothing to do. Raises InvalidInputError."""
     wanted = tuple(sorted({*groups}))
     if not wanted:
         raise InvalidInputError("no Raft group would be left for the offsets")
@@ -290,7 +292,7 @@ def _following(layout: Layout, groups: Iterable[str]) -> Layout:
 
 @asynccontextmanager
 async def _throttled() -> AsyncIterator[None]:
-    """Afterwards, give others time in proportion."""
+    """Sleep afterwards in proportion to the time taken, so that saves are not delayed much."""
     began = anyio.current_time()
     yield
     await anyio.sleep((anyio.current_time() - began) * IDLE_RATIO)

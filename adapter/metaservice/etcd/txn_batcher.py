@@ -1,7 +1,8 @@
-"""The way of offsets into one Raft group: concurrent saves share transactions, in which etcd itself merges.
+"""Writes offsets into one Raft group: concurrent saves share transactions, in which etcd itself merges.
 
-An entry is one nested transaction: unless a greater value stands, put this one. What etcd cannot decide (an expected offset, an
-unknown or raised epoch over a tombstone) is decided here by `settle`, and put only where what it was decided on still stands.
+An entry is one nested transaction: write this value unless a greater one is stored. What etcd cannot decide (an expected offset;
+an unknown or raised epoch over a tombstone) is decided here by `decide_save`, and written only if the record it was decided on is
+still stored.
 """
 
 import asyncio
@@ -18,20 +19,20 @@ from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
 from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 
-IN_FLIGHT = 4  # transactions; more only wait for each other in etcd
-MAX_ENTRIES = 500  # of a transaction: larger ones hold up the others behind them
+IN_FLIGHT = 4  # concurrent transactions; more would only wait for each other in etcd
+MAX_ENTRIES = 500  # of a transaction; a larger one delays the others too much
 MAX_BYTES = 1_000_000  # of a transaction; etcd refuses more than 1.5 MiB
-_OVERHEAD = 64  # of an entry in a transaction: tags and lengths
+_OVERHEAD = 64  # bytes of tags and lengths of an entry in a transaction
 
 _GREATER, _EQUAL = etcd_pb.Compare.GREATER, etcd_pb.Compare.EQUAL
 _VALUE, _VERSION = etcd_pb.Compare.VALUE, etcd_pb.Compare.VERSION
 
 
 class Item:
-    """An entry on its way. `outcome` is None until it is known, and stays so when the fence refused it.
+    """An entry on its way to etcd. `outcome` is None until it is known, and stays None if the fence refused the entry.
 
-    `error`: why the outcome is UNAVAILABLE. `cost` is an upper bound of its bytes in a transaction. `once` items must not be sent
-    twice: they would meet what they wrote themselves. They and what may only follow on what stands look first.
+    `error`: why the outcome is UNAVAILABLE. `cost`: an upper bound of its bytes in a transaction. `once`: must not be sent twice,
+    since it would meet its own write. Such entries, and those with very high epochs, read the stored record first.
     """
 
     __slots__ = ("_decided", "_put", "_reads_first", "_standing", "cost", "entry", "error", "once", "outcome", "where")
@@ -51,7 +52,7 @@ class Item:
         self._decided: SaveOutcome | None = None
 
     def add_to(self, request: etcd_pb.TxnRequest, keys: Keys) -> None:
-        """Add the next step to a transaction."""
+        """Add the entry's next step to a transaction."""
         inner = request.success.add().request_txn
         if self._decided is None and self._reads_first:
             inner.success.add().request_range.key = self.where
@@ -70,7 +71,7 @@ class Item:
         inner.failure.add().request_range.key = self.where
 
     def apply(self, reply: etcd_pb.TxnResponse) -> None:
-        """Take the answer to that step; without an outcome there is another step."""
+        """Process the reply to that step. If there is no outcome after it, another step follows."""
         found = reply.responses[0]
         if not found.HasField("response_range"):
             self.outcome = self._decided or SaveOutcome(Status.APPLIED, self._put)
@@ -86,7 +87,7 @@ class Item:
             self._put = decided.standing
 
     def fail(self, error: AdapterError) -> None:
-        """Its transaction failed. Whether it was done is unknown."""
+        """Call when the transaction failed and its outcome is unknown."""
         self.error = error
         self.outcome = SaveOutcome(Status.UNAVAILABLE, None, str(error))
 
@@ -98,7 +99,7 @@ class Item:
 
 
 class _Caller:
-    """The items of one caller."""
+    """The items of one `merge` call, and the future that ends it."""
 
     __slots__ = ("future", "guard", "left")
 
@@ -108,7 +109,7 @@ class _Caller:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(self) -> None:
-        """One item needs no further step."""
+        """One item is finished."""
         self.left -= 1
         if not self.left:
             # A caller that was cancelled meanwhile has a finished future.
@@ -117,13 +118,13 @@ class _Caller:
 
 
 class TxnBatcher:
-    """Merges into one Raft group. `run` must be running."""
+    """Merges entries into one Raft group. `run` must be running."""
 
     def __init__(self, cluster: EtcdCluster, keys: Keys, writer: str, max_txn_ops: int) -> None:
         self.cluster = cluster
         self._keys = keys
         self._writer = keys.writers + writer.encode()
-        # etcd counts a nested transaction's operations on top of those beside it; one is the put of `_writer`.
+        # etcd adds the operations of a nested transaction to those of the outer one; one of these is the put of `_writer`.
         self._max_entries = min(MAX_ENTRIES, max_txn_ops - 3)
         self._waiting: deque[tuple[_Caller, Item]] = deque()
         self._arrived = asyncio.Event()
@@ -132,13 +133,13 @@ class TxnBatcher:
 
     @property
     def waiting(self) -> int:
-        """Entries that are not in a transaction yet."""
+        """The number of entries that are not in a transaction yet."""
         return len(self._waiting)
 
     async def merge(self, guard: etcd_pb.Compare, items: Sequence[Item]) -> None:
-        """Merge items, which have different keys. Those without an outcome were refused by the fence: nothing was done.
+        """Merge items with different keys. Items without an outcome afterwards were refused by the fence; nothing was done.
 
-        What is in a transaction when the caller is cancelled may be done. Raises NotReadyError when `run` has ended.
+        If the caller is cancelled, items in a transaction may still be written. Raises NotReadyError if `run` has ended.
         """
         if self._ended:
             raise NotReadyError("stopped before this was taken; send it again")
@@ -149,7 +150,7 @@ class TxnBatcher:
             await caller.future
 
     async def run(self) -> None:
-        """Send transactions until cancelled. Whoever still waits then gets a NotReadyError."""
+        """Send transactions until cancelled. Callers that still wait then get a NotReadyError."""
         try:
             async with anyio.create_task_group() as tasks:
                 for number in range(IN_FLIGHT):
@@ -170,13 +171,13 @@ class TxnBatcher:
                     raise
 
     def _next_batch(self) -> list[tuple[_Caller, Item]]:
-        """What goes into the next transaction: no key twice, and all for the same layout."""
+        """The items of the next transaction: no key twice, and all for the same layout."""
         batch: list[tuple[_Caller, Item]] = []
         seen: set[bytes] = set()
         room = MAX_BYTES
         while self._waiting and len(batch) < self._max_entries:
             caller, item = self._waiting[0]
-            if caller.future.done():  # its caller has gone
+            if caller.future.done():  # its caller was cancelled
                 self._waiting.popleft()
                 continue
             room -= item.cost
@@ -190,7 +191,7 @@ class TxnBatcher:
 
     async def _send(self, batch: Sequence[tuple[_Caller, Item]]) -> None:
         request = etcd_pb.TxnRequest(compare=[batch[0][0].guard])
-        # etcd's quota does not count what is put by nested transactions alone.
+        # etcd checks its quota only for puts outside of nested transactions; so make one.
         self._sent += 1
         put = request.success.add().request_put
         put.key, put.value = self._writer, b"%d" % self._sent
@@ -224,5 +225,5 @@ class TxnBatcher:
 
 
 def _can_share_txn(one: tuple[_Caller, Item], other: tuple[_Caller, Item]) -> bool:
-    """Whether both may be in one transaction: for the same layout, and both or none to be sent again."""
+    """Whether two items may share a transaction: same layout, and both or neither may be resent."""
     return one[0].guard is other[0].guard and one[1].once == other[1].once
