@@ -1,16 +1,18 @@
-"""Everything that the adapter raises on purpose.
+"""The errors that the adapter raises on purpose.
 
-Transient errors may go away when the same thing is tried again; permanent ones will not.
-Foreign exceptions are translated into these once, where they enter (gRPC: `meta_client`, RocksDB: `store`, `rocksdb_engine`).
+A transient error may disappear when the same call is made again; a permanent one will not. Foreign exceptions are translated into
+these once, at the boundary where they enter: gRPC in `adapter.meta`, `adapter.client` and `metaservice.etcd.errors`, RocksDB in
+`runtime.rocks`. The gRPC servers map them to status codes in `runtime.statuses`.
 """
 
 from collections.abc import Sequence
 
 
 class AdapterError(Exception):
-    """Base of all of them. Its text is written for the person who has to act on it.
+    """The base class. The message is written for the person who has to act on it.
 
-    `attempted`: the `Change`s that a reset, delete or clone had set out to do when it failed half way; for the audit log.
+    `attempted`: the changes that a reset, delete or clone had planned when it failed half way, for the audit log; empty
+    otherwise.
     """
 
     attempted: Sequence[object] = ()
@@ -21,7 +23,10 @@ class AdapterError(Exception):
 
 
 class TransientError(AdapterError):
-    """Trying again later may help: not before `retry_after_s` seconds, where whoever refused said so; 0 where not."""
+    """A later attempt may succeed.
+
+    `retry_after_s`: seconds that the server asked us to wait; 0 if it did not ask.
+    """
 
     def __init__(self, text: str = "", *, retry_after_s: float = 0.0) -> None:
         super().__init__(text)
@@ -29,27 +34,30 @@ class TransientError(AdapterError):
 
 
 class PermanentError(AdapterError):
-    """Trying the same again cannot help."""
+    """The same request cannot succeed later."""
 
 
 class MetaUnavailableError(TransientError):
-    """The Meta Service did not answer, not in time, or not for all of it, or is overloaded. What it applied is unknown."""
+    """The Meta Service did not answer in time, answered only in part, or is overloaded.
+
+    It is unknown whether it applied the request.
+    """
 
 
 class TimedOutError(MetaUnavailableError):
-    """The same because of the time alone: asked for less, the Meta Service may answer."""
+    """The Meta Service did not answer within the deadline. A smaller request may be answered."""
 
 
 class OverloadedError(TransientError):
-    """Too much is under way in this process. Nothing of the request was done."""
+    """Too many requests are in progress in this process. Nothing of the request was done."""
 
 
 class BrokerLogError(TransientError):
-    """The broker's log did not answer, not in time, or not in a way that can be trusted; or there is none."""
+    """The broker's log is not configured, did not answer in time, or gave an answer that cannot be right."""
 
 
 class NotReadyError(TransientError):
-    """The adapter is recovering, degraded or stopping; what was asked for is not available now."""
+    """The process is recovering, degraded or stopping, and cannot serve this request now."""
 
 
 class DiskFullError(TransientError):
@@ -57,47 +65,47 @@ class DiskFullError(TransientError):
 
 
 class StorageFailedError(TransientError):
-    """A write or a sync of the local store failed for good; it has to be opened again."""
+    """A write or a sync of the local store failed permanently. The store has to be opened again."""
 
 
 class ContendedError(TransientError):
-    """Commits kept coming in for keys that were to be removed."""
+    """Concurrent writes to the same keys kept this operation from finishing."""
 
 
 class InvalidInputError(PermanentError):
-    """A request breaks a rule; the text names the field and the entry."""
+    """A request breaks a rule. The message names the field and the entry."""
 
 
 class TooLargeError(PermanentError):
-    """The answer would be larger than one may be; the text says how to ask for less at a time."""
+    """The reply would exceed the size limit. The message says how to request less at a time."""
 
 
 class FencedError(PermanentError):
-    """A commit of a generation that a rebalance has ended. Kafka's ILLEGAL_GENERATION."""
+    """A commit of a generation that a later rebalance has ended. Kafka's ILLEGAL_GENERATION."""
 
 
 class UnknownBoundsError(PermanentError):
-    """A reset needs the bounds of a shard, and nobody told them."""
+    """A reset needs the bounds of a shard's log, and neither the broker nor a commit has reported them."""
 
 
 class AccessDeniedError(PermanentError):
-    """What was asked for is not open on this address."""
+    """The method may not be called on this address."""
 
 
 class UnauthenticatedError(PermanentError):
-    """The caller does not show who it is, or shows a wrong token."""
+    """The caller sent no token, or a wrong one."""
 
 
 class RefusedError(PermanentError):
-    """The Meta Service refused an entry (INVALID or CONFLICT) or a whole request."""
+    """The Meta Service refused an entry (INVALID or CONFLICT) or the whole request. Nothing of it was applied."""
 
 
 class UnknownCallError(RefusedError):
-    """The server does not have this call."""
+    """The server does not implement this call."""
 
 
 class ConfigError(PermanentError):
-    """The configuration cannot be used; the text names file, section and key."""
+    """The configuration cannot be used. The message names file, section and key."""
 
 
 class StoreLockedError(PermanentError):
@@ -105,15 +113,15 @@ class StoreLockedError(PermanentError):
 
 
 class StoreDamagedError(PermanentError):
-    """The store cannot be opened without losing data silently."""
+    """Opening the store would silently lose acknowledged data."""
 
 
 class ListenError(PermanentError):
-    """An address cannot be listened on."""
+    """The process cannot listen on an address."""
 
 
 def leaves(group: BaseExceptionGroup[AdapterError]) -> list[AdapterError]:
-    """The errors in a group of groups, which task groups nest."""
+    """Flatten the nested exception groups that task groups raise, in order."""
     found: list[AdapterError] = []
     for error in group.exceptions:
         found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]

@@ -129,7 +129,7 @@ class _Lines:
         """See `Watcher`."""
         self.tell(_text_of(move, problem))
 
-    def turn(self, error: AdapterError | None) -> None:
+    def lease_changed(self, error: AdapterError | None) -> None:
         """See `Watcher`."""
         text = _turn_text(error)
         if text != self._turn:

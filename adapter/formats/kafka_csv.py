@@ -11,7 +11,17 @@ from typing import IO
 
 from adapter.errors import InvalidInputError
 from adapter.formats.problems import USE_JSON, Sieve
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, NotReadableError, OffsetRow, Reject, placed, shortened, whole_number
+from adapter.formats.rows import (
+    LONG_MAX,
+    QUEUE_MAX,
+    Naming,
+    NotReadableError,
+    OffsetRow,
+    Reject,
+    shortened,
+    whole_number,
+    with_names,
+)
 from adapter.model.names import check_name
 
 LINE_MAX_BYTES = 4_096  # two names of 255 bytes, with every quote doubled, and two numbers are far below
@@ -40,7 +50,7 @@ def read(file: IO[bytes], naming: Naming) -> Iterator[OffsetRow | Reject]:
             continue
         try:
             fields = _fields(line, size, columns)
-            yield placed(_row(fields), naming)
+            yield with_names(_row(fields), naming)
             columns = len(fields)
         except InvalidInputError as error:
             yield Reject(number, "", shortened(line.decode(errors="replace")), str(error))

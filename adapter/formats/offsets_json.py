@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from adapter.errors import InvalidInputError
 from adapter.formats.json_stream import CHUNK_BYTES, FLAT_OBJECT, SPACE, JsonStream
-from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject, not_whole, placed, shortened
+from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject, not_whole, shortened, with_names
 from adapter.model.names import check_metadata, check_topic
 from adapter.model.records import U64_MAX
 
@@ -48,7 +48,7 @@ def read(file: IO[bytes], naming: Naming, chunk_bytes: int = CHUNK_BYTES) -> Ite
         else:
             line, text = stream.key_line, found[1]
         try:
-            yield placed(_row(_value(text, line)), naming)
+            yield with_names(_row(_value(text, line)), naming)
         except InvalidInputError as error:
             if isinstance(error, NotReadableError):
                 raise

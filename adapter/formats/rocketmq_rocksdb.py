@@ -34,7 +34,7 @@ R = TypeVar("R")
 BATCH_ROWS = 1_000
 FORMAT_VERSION = 5  # of tables: the newest one that RocksDB 8.4, which is in RocketMQ 5.3, reads
 _VALUE_SHOWN = 32  # bytes of a value that is rejected
-_OURS = ("LOG*", "rocksdict-config.json")  # what rocksdict leaves in a directory, and a broker's store has not
+_ROCKSDICT_FILES = ("LOG*", "rocksdict-config.json")  # what rocksdict leaves in a directory, and a broker's store has not
 
 
 def read(path: Path, naming: Naming) -> Iterator[OffsetRow | Reject]:
@@ -42,7 +42,7 @@ def read(path: Path, naming: Naming) -> Iterator[OffsetRow | Reject]:
 
     Raises NotReadableError: it is not such a store, or is damaged.
     """
-    with rocksdb_copy.opened(path) as db, rocksdb_copy.told():
+    with rocksdb_copy.opened(path) as db, rocksdb_copy.translated_errors():
         yield from rows_of(_entries(db), naming)
 
 
@@ -83,10 +83,10 @@ def _entries(db: Rdict) -> Entries:
 
 
 def _v2(db: Rdict) -> Entries:
-    yield from _strangers(db, b"", layouts.CONSUMER)
+    yield from _unknown_rows(db, b"", layouts.CONSUMER)
     for names, rows in groupby(rocks.scan(db, layouts.CONSUMER, layouts.AFTER_CONSUMER), key=_without_queue):
         yield from _topic_v2(names, rows)
-    yield from _strangers(db, layouts.AFTER_KNOWN, b"")
+    yield from _unknown_rows(db, layouts.AFTER_KNOWN, b"")
 
 
 def _without_queue(row: tuple[bytes, bytes]) -> bytes:
@@ -109,7 +109,7 @@ def _topic_v2(names: bytes, rows: Iterable[tuple[bytes, bytes]]) -> Entries:
         yield Queues(0, layouts.shown_key(f"{topic}{SEPARATOR}{group}".encode()), group, topic, "", offsets, keyed=True)
 
 
-def _strangers(db: Rdict, start: bytes, end: bytes) -> Iterator[Reject]:
+def _unknown_rows(db: Rdict, start: bytes, end: bytes) -> Iterator[Reject]:
     for key, value in rocks.scan(db, start, end):
         yield _reject(key, value, "key: is of no table that is known here")
 
@@ -129,7 +129,7 @@ def _write(directory: Path, rows: Iterable[OffsetRow], naming: Naming, layout: L
         version = ("default", layouts.CONSUMER_VERSION, layouts.version_v2(now_ms))
         _fill(directory, ("default",), map(layouts.encode_v2, map(_entry, passed)), version)
     count = sieve.done()
-    for file in [file for pattern in _OURS for file in directory.glob(pattern)]:
+    for file in [file for pattern in _ROCKSDICT_FILES for file in directory.glob(pattern)]:
         file.unlink()
     sync_directory(directory)
     return count
@@ -154,23 +154,23 @@ def _fill(
     directory: Path, families: Sequence[str], rows: Iterator[tuple[bytes, bytes]], version: tuple[str, bytes, bytes]
 ) -> None:
     """Puts the rows into tables, and leaves the log empty."""
-    db = _done(lambda: Rdict(str(directory), options=_options(), column_families={name: _options() for name in families}))
+    db = _guarded(lambda: Rdict(str(directory), options=_options(), column_families={name: _options() for name in families}))
     try:
         while found := list(islice(rows, BATCH_ROWS)):
             batch = WriteBatch(raw_mode=True)
             for key, value in found:
                 batch.put(key, value)
-            _done(db.write, batch)
+            _guarded(db.write, batch)
         family, key, value = version
-        versions = _done(db.get_column_family, family)
-        _done(versions.put, key, value)
+        versions = _guarded(db.get_column_family, family)
+        _guarded(versions.put, key, value)
         for part in (db, versions):
-            _done(part.flush)
+            _guarded(part.flush)
     finally:
         db.close()
 
 
-def _done(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - whatever RocksDB's call takes
+def _guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - whatever RocksDB's call takes
     try:
         return rocks.guarded(call, *arguments)
     except AdapterError as error:

@@ -16,7 +16,7 @@ from typing import IO
 from adapter.errors import InvalidInputError
 from adapter.formats.problems import USE_JSON, Sieve
 from adapter.formats.rocketmq_json import BROADCAST, LMQ, LMQ_OFFSETS, OFFSETS, SEPARATOR, Entries, Queues
-from adapter.formats.rows import Naming, OffsetRow, Reject, chosen_group
+from adapter.formats.rows import Naming, OffsetRow, Reject, group_for
 from adapter.model.names import check_name
 from adapter.model.queues import MessageQueue, queue_of, shard_of
 
@@ -38,7 +38,7 @@ def rows_of(entries: Entries, naming: Naming) -> Iterator[OffsetRow | Reject]:
 def _rows(entry: Queues, naming: Naming) -> list[OffsetRow]:
     """All of an entry: its names are checked with the largest queue, whose shard is the longest. Raises InvalidInputError."""
     _, _, named, topic, broker, offsets, _ = entry
-    group = check_name(chosen_group(named, naming), "group")
+    group = check_name(group_for(named, naming), "group")
     longest = shard_of(MessageQueue(topic, max(offsets)[0], broker or naming.broker))
     before, namespace = longest[: longest.rindex("/") + 1], naming.namespace
     # Half the time of OffsetRow(...), which parts its arguments first.

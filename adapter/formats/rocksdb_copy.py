@@ -65,7 +65,7 @@ def opened(path: Path) -> Iterator[Rdict]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """RocksDB's errors, and those of files, as NotReadableError that says what to do."""
     try:
         yield
@@ -94,7 +94,7 @@ def _open(path: Path, temporary: Path) -> Rdict:
         copy = temporary / str(attempt)
         copy.mkdir()
         try:
-            with told():
+            with translated_errors():
                 _copy(path, copy)
                 return _open_copy(copy)
         except _ChangedError as error:

@@ -62,9 +62,9 @@ class Naming:
     broker: str = ""
 
 
-def placed(row: OffsetRow, naming: Naming) -> OffsetRow:
+def with_names(row: OffsetRow, naming: Naming) -> OffsetRow:
     """The row with all its names. Raises InvalidInputError that says which one is bad or missing."""
-    namespace, group = row.namespace or naming.namespace, chosen_group(row.group, naming)
+    namespace, group = row.namespace or naming.namespace, group_for(row.group, naming)
     if naming.group and namespace != naming.namespace:
         raise InvalidInputError(f"namespace: {namespace!r} is not {naming.namespace!r}; --namespace names another")
     check_name(namespace, "namespace")
@@ -73,7 +73,7 @@ def placed(row: OffsetRow, naming: Naming) -> OffsetRow:
     return row._replace(namespace=namespace, group=group)
 
 
-def chosen_group(group: str, naming: Naming) -> str:
+def group_for(group: str, naming: Naming) -> str:
     """The group of a row that names this one, or none. Raises InvalidInputError when it is missing, or not the one wanted."""
     if not group and not naming.group:
         raise InvalidInputError("group is missing; --group names it for the whole file")

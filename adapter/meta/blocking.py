@@ -1,6 +1,6 @@
-"""The bulk calls of the Meta Service, for Spark's workers: synchronous, with failover, deadlines and retries.
+"""Synchronous bulk calls of the Meta Service for Spark's workers, with failover, deadlines and retries.
 
-Every call may be repeated: two read, and a merge that was applied before changes nothing.
+Every call is safe to repeat: split and scan only read, and merging a record twice changes nothing.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ MAX_PAUSE_S = 2.0
 DEFAULT_RETRY_S = 30.0
 
 _CHANNEL_OPTIONS = (
-    # The greatest page: 20,000 records of 5 KB.
+    # The largest page has 20,000 records of 5 KB.
     ("grpc.max_receive_message_length", 128 * 2**20),
     ("grpc.max_send_message_length", 64 * 2**20),
-    # After a failure the next attempt decides, not a channel that is still waiting to reconnect.
+    # Reconnect soon: a channel in a long backoff would fail the next attempts without trying.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
@@ -51,14 +51,14 @@ class _Method(Protocol):
 
 
 class MetaCalls:
-    """Speaks to one endpoint until it fails, then to the next. May be used by several threads. `close` it.
+    """Calls one endpoint until it fails, then the next one. Thread-safe. Has to be closed.
 
-    Every method raises MetaUnavailableError when no endpoint answered for `retry_s` seconds (what the last request did is then
-    unknown), and RefusedError when one refused the request.
+    Every method raises MetaUnavailableError if no endpoint answered for `retry_s` seconds (whether the last request was applied
+    is then unknown), and RefusedError if one refused the request.
     """
 
     def __init__(self, section: MetaSection, retry_s: float = DEFAULT_RETRY_S) -> None:
-        """Connects on first use. Raises ConfigError for TLS files that cannot be read."""
+        """Connects on first use. Raises ConfigError if a TLS file cannot be read."""
         self._section = section
         self._timeout_s = section.timeout_ms / 1000
         self._retry_s = retry_s
@@ -67,12 +67,12 @@ class MetaCalls:
         self._current = 0
 
     def close(self) -> None:
-        """Close the channels; calls in flight fail."""
+        """Close the channels. Calls in progress fail."""
         for channel in self._channels:
             channel.close()
 
     def split(self, namespace: str, group: str, parts: int) -> meta_pb.SplitOffsetDataReply:
-        """Where `parts` readers share a listing, and how many records it has."""
+        """Return the tokens at which `parts` readers divide a listing, and its number of records."""
         request = meta_pb.SplitOffsetDataRequest(
             cluster_name=self._section.cluster, namespace=namespace, group=group, parts=parts
         )
@@ -80,7 +80,7 @@ class MetaCalls:
         return reply
 
     def scan(self, namespace: str, group: str, size: int, after: bytes, until: bytes) -> meta_pb.ScanOffsetDataReply:
-        """A page of at most `size` records behind the token `after`, up to the token `until`."""
+        """Read a page of at most `size` records after the token `after`, up to and including the token `until`."""
         request = meta_pb.ScanOffsetDataRequest(
             cluster_name=self._section.cluster,
             namespace=namespace,
@@ -93,7 +93,7 @@ class MetaCalls:
         return reply
 
     def merge(self, keys: Sequence[bytes], records: Sequence[bytes]) -> meta_pb.MergeOffsetDataReply:
-        """Merge records under their keys; synced when it returns."""
+        """Merge records under their keys. They are durable when this returns."""
         request = meta_pb.MergeOffsetDataRequest(cluster_name=self._section.cluster, keys=keys, records=records)
         reply: meta_pb.MergeOffsetDataReply = self._call("MergeOffsetData", request)
         return reply
@@ -103,7 +103,7 @@ class MetaCalls:
             retry=retry_if_exception_type(MetaUnavailableError),
             stop=stop_after_delay(self._retry_s),
             wait=_pause,
-            before_sleep=lambda state: _tell(method, state),
+            before_sleep=lambda state: _log_retry(method, state),
             reraise=True,
         )
         try:
@@ -115,7 +115,7 @@ class MetaCalls:
             ) from error
 
     def _once(self, method: str, request: Any) -> Any:  # noqa: ANN401 - messages
-        """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current."""
+        """Try the current endpoint, then each other one once. The one that answers becomes current."""
         problems: list[MetaUnavailableError] = []
         first = self._current
         for at in range(first, first + len(self._stubs)):
@@ -154,12 +154,12 @@ def _translate(endpoint: str, error: Any, timeout_s: float) -> AdapterError:  # 
 
 
 def _pause(state: RetryCallState) -> float:
-    """At least what an overloaded Meta Service asks for."""
+    """Seconds until the next attempt: exponential backoff with jitter, and at least what an overloaded server asked for."""
     error = state.outcome.exception() if state.outcome else None
     return max(_BACKOFF(state), error.retry_after_s if isinstance(error, MetaUnavailableError) else 0.0)
 
 
-def _tell(method: str, state: RetryCallState) -> None:
+def _log_retry(method: str, state: RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome else None
     pause_s = state.next_action.sleep if state.next_action else 0.0
     log.warning("retry", what=method, attempt=state.attempt_number, pause_s=round(pause_s, 3), error=str(error))

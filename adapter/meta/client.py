@@ -1,6 +1,6 @@
-"""The Meta Service as the adapter sees it: its calls in our terms, whether it knows epochs or only offsets.
+"""The client of the Meta Service that the sidecar uses, for servers with and without epochs.
 
-Never retries: the flusher and the recovery do, with the values that are newest by then.
+It never retries: the flusher and the recovery do, since by then they may have newer values to send.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, Tim
 from adapter.meta.config import MetaSection
 from adapter.meta.endpoints import Endpoints, OtherKindError
 from adapter.meta.packed import Chunk, Outcomes, merge_outcomes, merge_request
-from adapter.meta.store_marks import Told
+from adapter.meta.store_marks import ServerReports
 from adapter.meta.wire import record_of, save_outcome, save_request
 from adapter.model.records import (
     GroupKey,
@@ -41,85 +41,95 @@ R = TypeVar("R")
 Entry = tuple[OffsetKey, OffsetRecord]
 Page = tuple[list[Entry], bytes]
 
-PAGE_ROWS = 10_000  # of groups, where nobody waits but who asked for them
-LOAD_ROWS = 2_000  # where a commit waits
-MIN_ROWS = 50  # to which pages shrink when the server is slow
-KEYS_AT_ONCE, GROUPS_AT_ONCE = 10_000, 1_000  # that one request names
+PAGE_ROWS = 10_000  # rows of a page that no commit waits for
+LOAD_ROWS = 2_000  # rows of a page that a commit waits for
+MIN_ROWS = 50  # smallest page, for a slow server
+KEYS_AT_ONCE, GROUPS_AT_ONCE = 10_000, 1_000  # named in one request
 
-KIND_CHANGES = 4  # of the server while one read is under way, after which it is given up
+KIND_CHANGES = 4  # a read fails after the server changed so often between with and without epochs
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 2**20),
     ("grpc.max_send_message_length", 64 * 2**20),
-    # After a failure the next attempt decides, not a channel that is still waiting to reconnect.
+    # Reconnect soon: a channel in a long backoff would fail the next attempts without trying.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Behind one name (a load balancer), a machine that dies without a word would be called until TCP gives up: for minutes.
+    # Detect a machine that died without closing its connections; otherwise calls go to it until TCP gives up after minutes.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),  # `keepalive_timeout_ms` alone ends no connection in grpcio 1.85
     ("grpc.keepalive_permit_without_calls", 1),
 )
 
-Wanted = Sequence[tuple[GroupKey, Sequence[str]]]  # no shard: all of the group
+RequestedGroups = Sequence[tuple[GroupKey, Sequence[str]]]  # no shards means the whole group
 
 
 class GroupsPage(NamedTuple):
-    """Records of groups, group by group, in key order; and which groups are left, the first of them from behind `after` on."""
+    """One page of records, group by group in key order.
+
+    `left`: the groups that are not complete; the first of them continues after the token `after`.
+    """
 
     entries: list[Entry]
     left: Sequence[GroupKey]
     after: bytes
 
 
-order = Random()  # noqa: S311 - of endpoints, keeps no secret
+order = Random()  # noqa: S311 - shuffles endpoints, keeps no secret
 
 
 class MetaClient(Protocol):
-    """The Meta Service as the adapter needs it. Every method raises MetaUnavailableError when it cannot answer."""
+    """The calls of the Meta Service that the adapter needs.
+
+    Every method raises MetaUnavailableError if the Meta Service does not answer. `patient` chooses the deadline of a read:
+    `timeout_ms`, or the shorter `load_timeout_ms` where a commit waits for the result.
+    """
 
     @property
     def available(self) -> bool:
-        """False after a call was not answered, until one is. An overloaded server did answer."""
+        """False from a call that was not answered until one is. An overloaded server counts as available."""
 
     @property
     def endpoint(self) -> str:
-        """Where the next call goes."""
+        """The endpoint that the next call tries first."""
 
     @property
     def knows_epochs(self) -> bool:
-        """False once the server showed that it knows only offsets (a real RobustMQ): see docs/discussion.md."""
+        """False once the server showed that it stores only offsets (a real RobustMQ); see docs/discussion.md."""
 
     @property
-    def told(self) -> Told:
-        """What both sides tell each other beside offsets."""
+    def server_reports(self) -> ServerReports:
+        """What client and server report to each other besides offsets: stores, revisions, clocks."""
 
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
-        """Merge entries; one outcome each, in their order. A Chunk may be merged in parts: see docs/discussion.md."""
+        """Merge entries; one outcome each, in order. A Chunk may be merged in parts; see docs/discussion.md."""
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
-        """Tell which local store is open here, in place of the one with the `store_id` `replaces`; what was known before."""
+        """Report the local store that is open; return what the server knew before.
+
+        `replaces`: the `store_id` of the store that this one replaces; empty if it replaces none.
+        """
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
-        """The records of these keys, tombstones included. Not `patient`: a commit waits for them."""
+        """Read the records of these keys, tombstones included. Absent keys are left out."""
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
-        """Records of groups, tombstones included, none named twice; `after` is that of the page before, whose `left` these are.
+        """Read a page of these groups' records, tombstones included. No group may be named twice.
 
-        A page that took too long makes the next ones smaller: the same call, made again, asks for less. Not `patient`: see `get`.
+        Pass `left` and `after` of one page to read the next one. After a TimedOutError, the same call asks for a smaller page.
         """
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
-        """A page of everything, and the token of the next (empty: the last)."""
+        """Read a page of all records, and the token of the next page (empty after the last one)."""
 
     async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
-        """Take a group away unless it was committed to at or after `before_ms`; then that time, else 0 (Unix ms)."""
+        """Expire a group unless it has a commit at or after `before_ms`. Returns that commit's time, else 0 (Unix ms)."""
 
     async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
-        """Delete shards of a group without saying an epoch: for a server that knows none."""
+        """Delete shards of a group without naming an epoch; for servers without epochs."""
 
 
 class GrpcMetaClient:
-    """Speaks to one endpoint until it fails, then to the next."""
+    """The client over gRPC. It calls one endpoint until it fails, then the next one."""
 
     def __init__(self, section: MetaSection, channels: Mapping[str, grpc.aio.Channel]) -> None:
         self._cluster = section.cluster
@@ -127,14 +137,14 @@ class GrpcMetaClient:
         self._load_timeout_s = section.load_timeout_ms / 1000
         self._endpoints = Endpoints(section.endpoints, channels)
         self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)
-        self._reported_at = -1  # how many calls were unanswered when the local store was reported
+        self._reported_unanswered = -1  # `Endpoints.unanswered` at the last report of the local store
 
     @classmethod
     @asynccontextmanager
     async def open(cls, section: MetaSection, *, spread: bool = False) -> AsyncIterator["GrpcMetaClient"]:
-        """A client over new channels. Connects on first use. Raises ConfigError for TLS files that cannot be read.
+        """Open a client over new channels. Connects on first use. Raises ConfigError if a TLS file cannot be read.
 
-        With `spread` the endpoints are tried in an order of its own: a fleet with one configuration uses all of them.
+        With `spread` the endpoints are tried in random order, so that a fleet with one configuration uses all of them.
         """
         if spread:
             section = section.model_copy(update={"endpoints": tuple(order.sample(section.endpoints, len(section.endpoints)))})
@@ -146,51 +156,52 @@ class GrpcMetaClient:
 
     @property
     def available(self) -> bool:
-        """False after a call failed, until one succeeds."""
+        """False from a call that failed until one succeeds."""
         return self._endpoints.available
 
     @property
     def endpoint(self) -> str:
-        """Where the next call goes."""
+        """The endpoint that the next call tries first."""
         return self._endpoints.current
 
     @property
     def knows_epochs(self) -> bool:
-        """False once the server there showed that it knows only offsets."""
+        """False once the current server showed that it stores only offsets."""
         return self._endpoints.knows_epochs
 
     @property
-    def told(self) -> Told:
-        """What both sides tell each other beside offsets."""
-        return self._endpoints.told
+    def server_reports(self) -> ServerReports:
+        """What client and server report to each other besides offsets."""
+        return self._endpoints.server_reports
 
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
-        """Merge entries; one outcome each, in their order. A server without epochs writes or, if told, compares and sets.
+        """Merge entries; one outcome each, in order.
 
-        A Chunk goes in the store's own form to a server that knows epochs; the others go as one whole.
+        A Chunk goes to a server with epochs in packed form and may be merged in parts; other entries go as one request. A server
+        without epochs overwrites, or compares and sets where an entry has `expected_offset`.
 
-        The local store is told of with them, except after a call that was not answered: a server that was restarted meanwhile
-        shall first say what it remembers of it, in answer to `report_store`.
+        The request carries the report of the local store, except after an unanswered call: the server may have been restarted
+        since, and must first say in answer to `report_store` what it still remembers of this store.
 
-        Raises MetaUnavailableError, with a time to come back when the server is overloaded; it is unknown then whether the save
-        was applied, and sending it again is harmless. OtherKindError, one of these: nothing was sent, because what was asked of
-        `knows_epochs` before is not so any more.
+        Raises MetaUnavailableError, with `retry_after_s` set if the server is overloaded. Whether the save was applied is then
+        unknown; sending it again is safe. Raises its subclass OtherKindError if nothing was sent because `knows_epochs` has
+        changed since the caller read it.
         """
-        epochs = self.knows_epochs  # before anything is awaited: the caller has just looked
+        epochs = self.knows_epochs  # read before the first await: the caller has just checked it
         if not epochs and not all(entry.record.live for entry in entries):
             raise RefusedError(f"{self.endpoint}: knows no epochs and would take a tombstone for the offset 0")
         if epochs and isinstance(entries, Chunk):
             return await self._merge(entries)
         request = await save_request(self._cluster, entries)
         if epochs:
-            self._tell(request)
+            self._attach_report(request)
         reply = await self._call(
             lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=epochs
         )
         if entries:
-            self._endpoints.learn(epochs=bool(reply.results))
+            self._endpoints.set_kind(epochs=bool(reply.results))
         if not reply.results:
-            return [_without_result(entry, committed=reply.committed) for entry in entries]
+            return [_outcome_without_row(entry, committed=reply.committed) for entry in entries]
         if len(reply.results) != len(entries):
             raise MetaUnavailableError(f"{self.endpoint}: answered {len(reply.results)} results to {len(entries)} entries")
         outcomes: list[SaveOutcome] = []
@@ -201,7 +212,7 @@ class GrpcMetaClient:
 
     async def _merge(self, chunk: Chunk) -> Outcomes:
         request = await merge_request(self._cluster, chunk)
-        self._tell(request)
+        self._attach_report(request)
         reply = await self._call(
             lambda stub: stub.MergeOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
         )
@@ -211,34 +222,36 @@ class GrpcMetaClient:
             raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
-        """Tell which local store is open here, in place of the one with the `store_id` `replaces`; what was known before.
+        """Report the local store that is open; return what the server knew before.
 
-        Raises MetaUnavailableError, RefusedError; UnknownCallError, one of these, where stores are not remembered (RobustMQ).
+        Raises MetaUnavailableError, RefusedError, or its subclass UnknownCallError where the server does not record stores
+        (RobustMQ).
         """
         request = meta_pb.ReportStoreRequest(
             cluster_name=self._cluster, store=meta_pb.LocalStore(**store._asdict()), replaces=replaces, now_ms=wall_ms()
         )
         unanswered = self._endpoints.unanswered
         reply = await self._call(lambda stub: stub.ReportStore(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
-        self._reported_at = unanswered
+        self._reported_unanswered = unanswered
         if not reply.HasField("known"):
             return None
         known = reply.known
         return KnownStore(StoreReport(known.broker, known.path, known.store_id, known.flushed_seq), reply.known_at_ms)
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
-        """The records of these keys, tombstones included; `keys` come sorted or at least grouped. Without keys it only looks.
+        """Read the records of these keys, tombstones included. `keys` must be sorted or at least grouped by group.
 
-        Goes on with less at a time when the server becomes slow; raises TimedOutError when it is so from the beginning.
+        Without keys it only checks that a server answers. Continues with smaller pages when the server becomes slow; raises
+        TimedOutError if even the first page takes too long.
         """
         if not keys:
-            await self._endpoints.look(self._timeout_s)
+            await self._endpoints.probe(self._timeout_s)
             return {}
         found: dict[OffsetKey, OffsetRecord] = {}
         progress = False
         for at in range(0, len(keys), KEYS_AT_ONCE):
             named = keys[at : at + KEYS_AT_ONCE]
-            left: Wanted = [
+            left: RequestedGroups = [
                 (GroupKey(*group), [key.shard for key in members]) for group, members in groupby(named, itemgetter(0, 1))
             ]
             wanted, after = set(named), b""
@@ -255,9 +268,9 @@ class GrpcMetaClient:
         return found
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
-        """Records of groups from behind `after` on, tombstones included, as many as a page holds.
+        """Read a page of these groups' records from the token `after` on, tombstones included.
 
-        Raises TimedOutError when that took too long: made again, the call asks for less.
+        Raises TimedOutError if that took too long. The same call then asks for a smaller page.
         """
         if not groups:
             return GroupsPage([], (), b"")
@@ -266,7 +279,7 @@ class GrpcMetaClient:
         return GroupsPage(entries, groups[len(some) - len(left) :], after)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
-        """A page of everything, and the token of the next (empty: the last)."""
+        """Read a page of all records, and the token of the next page (empty after the last one)."""
         request = meta_pb.ListOffsetDataRequest(
             cluster_name=self._cluster, namespace=namespace, group=group, page_size=size, page_token=token
         )
@@ -278,7 +291,7 @@ class GrpcMetaClient:
         return entries, reply.next_page_token
 
     async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
-        """Take a group away unless it was committed to at or after `before_ms`; then that time, else 0 (Unix ms)."""
+        """Expire a group unless it has a commit at or after `before_ms`. Returns that commit's time, else 0 (Unix ms)."""
         request = meta_pb.ExpireOffsetDataRequest(
             cluster_name=self._cluster, namespace=group.namespace, group=group.group, before_ms=before_ms, now_ms=now_ms
         )
@@ -286,14 +299,18 @@ class GrpcMetaClient:
         return reply.newest_ms
 
     async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
-        """Delete shards of a group without saying an epoch: for a server that knows none."""
+        """Delete shards of a group without naming an epoch; for servers without epochs."""
         request = meta_pb.DeleteOffsetDataRequest(
             tenant=group.namespace, namespace=group.namespace, group=group.group, shard_names=shards, cluster_name=self._cluster
         )
         await self._call(lambda stub: stub.DeleteOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s)
 
-    async def _page(self, wanted: Wanted, after: bytes, *, patient: bool) -> tuple[list[Entry], Wanted, bytes]:
-        """By the call that the server knows: one of ours does not show tombstones in the one that RobustMQ has."""
+    async def _page(self, wanted: RequestedGroups, after: bytes, *, patient: bool) -> tuple[list[Entry], RequestedGroups, bytes]:
+        """Read a page by the call that the server supports.
+
+        BatchGetOffsetData exists only on our server. GetOffsetData is RobustMQ's call, and on our server it leaves out
+        tombstones.
+        """
         timeout_s = self._timeout_s if patient else self._load_timeout_s
         for _ in range(KIND_CHANGES):
             with contextlib.suppress(OtherKindError):
@@ -305,8 +322,8 @@ class GrpcMetaClient:
         raise MetaUnavailableError(f"{self.endpoint}: its servers change all the time between those with and without epochs")
 
     async def _batch_page(
-        self, wanted: Wanted, after: bytes, size: "_PageSize", timeout_s: float
-    ) -> tuple[list[Entry], Wanted, bytes]:
+        self, wanted: RequestedGroups, after: bytes, size: "_PageSize", timeout_s: float
+    ) -> tuple[list[Entry], RequestedGroups, bytes]:
         request = meta_pb.BatchGetOffsetDataRequest(cluster_name=self._cluster, page_size=size.rows, page_token=after)
         async for some in in_slices(wanted):
             for group, shards in some:
@@ -337,13 +354,13 @@ class GrpcMetaClient:
         )
         reply = await self._call(lambda stub: stub.GetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=False)
         if any(item.epoch for item in reply.offsets):
-            self._endpoints.learn(epochs=True)
+            self._endpoints.set_kind(epochs=True)
         return [(OffsetKey(*group, item.shard_name), record_of(item)) for item in reply.offsets]
 
-    def _tell(self, request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> None:
+    def _attach_report(self, request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> None:
         request.now_ms = wall_ms()
-        if self.told.store and self._reported_at == self._endpoints.unanswered:
-            request.store.CopyFrom(meta_pb.LocalStore(**self.told.store()._asdict()))
+        if self.server_reports.store and self._reported_unanswered == self._endpoints.unanswered:
+            request.store.CopyFrom(meta_pb.LocalStore(**self.server_reports.store()._asdict()))
 
     async def _call(
         self,
@@ -356,30 +373,33 @@ class GrpcMetaClient:
 
 
 class _PageSize:
-    """Rows that the next page asks for: half as many after one that took too long, slowly more again after those that did not."""
+    """The number of rows to request per page. Halved after a timeout, raised slowly after pages that came in time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.rows = most
 
     def halve(self) -> None:
-        """A page took too long."""
+        """Call after a page that took too long."""
         self.rows = max(self.rows // 2, MIN_ROWS)
 
     def grow(self) -> None:
-        """A full page came in time: twice as many after about 22 of them, so that tries which fail cost little."""
+        """Call after a full page in time. It doubles after about 22 of them, so that failed attempts stay rare."""
         self.rows = min(self.rows + self.rows // 32 + 1, self._most)
 
 
 def failure_of(key: OffsetKey, outcome: SaveOutcome) -> AdapterError:
-    """Why an entry is not acknowledged: MetaUnavailableError, and it may be saved or not; or RefusedError, and it is not."""
+    """Why an entry is not acknowledged.
+
+    MetaUnavailableError: it is unknown whether it was saved. RefusedError: it was not.
+    """
     if outcome.status is Status.UNAVAILABLE:
         return MetaUnavailableError(f"{'/'.join(key)}: the Meta Service did not answer for it: {outcome.message}".rstrip(": "))
     return RefusedError(f"{'/'.join(key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}".rstrip())
 
 
-def _without_result(entry: SaveEntry, *, committed: bool) -> SaveOutcome:
-    """The outcome at a server that answers with `committed` alone: True when every expectation of the request was met."""
+def _outcome_without_row(entry: SaveEntry, *, committed: bool) -> SaveOutcome:
+    """The outcome from a server that replies with `committed` alone, True if every expected offset was met."""
     if entry.expected_offset is None or committed:
         return SaveOutcome(Status.APPLIED, as_seen(entry.record, None))
     return SaveOutcome(Status.CONFLICT, None, "this one, or another of the same save, was not as expected")

@@ -1,4 +1,4 @@
-"""Settings of who calls a Meta Service."""
+"""Settings of a process that calls a Meta Service."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from adapter.runtime.config import Address, ClientTls, Section, not_empty
 
 
 class MetaSection(Section):
-    """The Meta Service as this adapter sees it."""
+    """[meta]: cluster, endpoints, deadlines in milliseconds, TLS. config/adapter.toml explains each."""
 
     cluster: Annotated[str, AfterValidator(name_of_part)] = "default"
     endpoints: Annotated[tuple[Address, ...], Strict(strict=False), AfterValidator(not_empty)] = ("127.0.0.1:9530",)

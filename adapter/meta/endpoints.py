@@ -1,7 +1,8 @@
-"""The Meta Service's endpoints: failover, deadlines, errors in our terms, and of which kind each server is.
+"""The endpoints of a Meta Service: failover, deadlines, error translation, and whether each server supports epochs.
 
-A server knows epochs or, as RobustMQ, only offsets. Each is asked before the first call that depends on it; later its answers
-tell. A call that is meant for one kind is not sent to one known to be of the other, also not by a failover. Never retries.
+Our servers support epochs; RobustMQ stores only offsets. Each endpoint is asked before the first call that depends on it; later
+its replies show it. A call meant for one kind is never sent to a server known to be of the other kind, not even by failover.
+Never retries.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import grpc.aio
 import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError, UnknownCallError
-from adapter.meta.store_marks import Told
+from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.clocks import wall_ms
@@ -27,8 +28,8 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-# Their replies tell how far the stores are, and the time.
-_TELLING = (meta_pb.SaveOffsetDataReply, meta_pb.MergeOffsetDataReply, meta_pb.ReportStoreReply)
+# Replies that carry store marks and the server's clock.
+_REPORTING_REPLIES = (meta_pb.SaveOffsetDataReply, meta_pb.MergeOffsetDataReply, meta_pb.ReportStoreReply)
 
 # What the same request may not meet again; another endpoint is tried at once.
 _UNAVAILABLE = {
@@ -42,40 +43,43 @@ _UNAVAILABLE = {
 
 
 class OtherKindError(MetaUnavailableError):
-    """The server that answers now is not of the kind that the call was meant for. Nothing was sent; it is current from now on."""
+    """The server that answers now is not of the kind that the call was meant for.
+
+    Nothing was sent. That server is the current one from now on.
+    """
 
 
 class Endpoints:
-    """One endpoint is current until it fails, then the next that answers."""
+    """Calls the current endpoint; if it fails, the next one that answers becomes current."""
 
     def __init__(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel]) -> None:
         self._names = tuple(names)
         self._stubs = {name: meta_grpc.MetaServiceServiceStub(channels[name]) for name in names}
-        self._epochs: dict[str, bool] = {}  # whether they know them; of those that have answered once
+        self._epochs: dict[str, bool] = {}  # whether an endpoint supports epochs; only of those that have answered
         self.current = names[0]
         self.available = True
-        self.told = Told()
-        self.unanswered = 0  # calls that failed: whoever answers the next one may have been restarted meanwhile
+        self.server_reports = ServerReports()
+        self.unanswered = 0  # failed calls so far: after one, the server may have been restarted
 
     @property
     def knows_epochs(self) -> bool:
-        """Of the current endpoint; one that has never answered counts as one of ours."""
+        """Whether the current endpoint supports epochs. Until it has answered once, it is assumed to."""
         return self._epochs.get(self.current, True)
 
-    def learn(self, *, epochs: bool) -> None:
-        """An answer of the current endpoint showed of which kind it is."""
-        self._learn(self.current, epochs=epochs)
+    def set_kind(self, *, epochs: bool) -> None:
+        """Record what an answer of the current endpoint showed."""
+        self._set_kind(self.current, epochs=epochs)
 
-    async def look(self, timeout_s: float) -> None:
-        """Find out whether a server is there, and of which kind. Raises MetaUnavailableError."""
-        self.learn(epochs=bool(await self.call(lambda stub: _knows_epochs(stub, timeout_s), timeout_s=timeout_s)))
+    async def probe(self, timeout_s: float) -> None:
+        """Check that a server answers, and whether it supports epochs. Raises MetaUnavailableError."""
+        self.set_kind(epochs=bool(await self.call(lambda stub: _knows_epochs(stub, timeout_s), timeout_s=timeout_s)))
 
     async def call(self, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None) -> R:
-        """Call the current endpoint; when it is unavailable, each other one once. The one that answered stays current.
+        """Call the current endpoint, then each other one once. The one that answers becomes current.
 
-        An overloaded one did answer: it is there, and another one may have room. When none has, the error says when to come back.
-        Raises MetaUnavailableError, as TimedOutError when one took too long; RefusedError; OtherKindError when `epochs` (not
-        None) is not true of the one that answers.
+        If an endpoint is overloaded, the next one is tried; if all fail, the error carries the shortest time to wait. `epochs`:
+        the kind of server that the call is meant for; None for both. Raises MetaUnavailableError, or its subclasses TimedOutError
+        (one took too long) and OtherKindError (the answering server is of the other kind); RefusedError.
         """
         problems = []
         timed_out = False
@@ -85,7 +89,7 @@ class Endpoints:
             try:
                 if epochs is not None:
                     await self._check_kind(name, timeout_s, epochs=epochs)
-                noted, sent_ms = self.told.marks.noted(), wall_ms()
+                known_before, sent_ms = self.server_reports.marks.snapshot(), wall_ms()
                 answer = await call(self._stubs[name])
             except grpc.aio.AioRpcError as error:
                 found = _translate(name, error, timeout_s)
@@ -96,40 +100,40 @@ class Endpoints:
                         overloaded[name] = found.retry_after_s
                     else:
                         self.unanswered += 1
-                        self.told.changed.set()
+                        self.server_reports.changed.set()
                     continue
                 self.available = True
                 if epochs and error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    self._learn(name, epochs=False)
-                    self._move_to(name)
+                    self._set_kind(name, epochs=False)
+                    self._switch_to(name)
                 raise found from error
             except asyncio.CancelledError:
-                # grpc.aio loses the mark by which a cancel scope knows its own cancellation, which would go on beyond it.
+                # grpc.aio drops the marker by which a cancel scope recognizes its own cancellation; restore it.
                 await anyio.lowlevel.checkpoint_if_cancelled()
                 raise
-            if answer is None:  # what grpc.aio makes of bytes that are no message
+            if answer is None:  # grpc.aio returns None for bytes that are no message
                 problems.append(f"{name}: answered with something that is no message of a Meta Service")
                 continue
             self.available = True
             self.current = name
-            if isinstance(answer, _TELLING):
-                self._take_told(name, answer, noted, sent_ms)
+            if isinstance(answer, _REPORTING_REPLIES):
+                self._take_reports(name, answer, known_before, sent_ms)
             return answer
         self.available = bool(overloaded)
         self.current = next(iter(overloaded), self.current)
         error_type = TimedOutError if timed_out else MetaUnavailableError
         raise error_type("; ".join(problems), retry_after_s=min(overloaded.values(), default=0.0))
 
-    def _take_told(
+    def _take_reports(
         self,
         name: str,
         answer: "meta_pb.SaveOffsetDataReply | meta_pb.MergeOffsetDataReply | meta_pb.ReportStoreReply",
-        noted: Mapping[str, StoreMark],
+        known_before: Mapping[str, StoreMark],
         sent_ms: int,
     ) -> None:
-        """RobustMQ tells nothing."""
+        """Process the server's clock and store marks. RobustMQ sends neither."""
         if answer.now_ms:
-            self.told.skew.take(sent_ms, wall_ms(), answer.now_ms)
+            self.server_reports.skew.take(sent_ms, wall_ms(), answer.now_ms)
         marks = [
             StoreMark(
                 mark.name,
@@ -140,17 +144,17 @@ class Endpoints:
             )
             for mark in answer.marks
         ]
-        self.told.take(noted, marks, name)
+        self.server_reports.take(known_before, marks, name)
 
     async def _check_kind(self, name: str, timeout_s: float, *, epochs: bool) -> None:
         if name not in self._epochs:
             found = await _knows_epochs(self._stubs[name], timeout_s)
             if found is not None:
-                self._learn(name, epochs=found)
+                self._set_kind(name, epochs=found)
         if self._epochs.get(name, True) is not epochs:
-            self._move_to(name)
+            self._switch_to(name)
 
-    def _move_to(self, name: str) -> None:
+    def _switch_to(self, name: str) -> None:
         self.available = True
         self.current = name
         what = "knows epochs" if self.knows_epochs else "knows no epochs"
@@ -158,7 +162,7 @@ class Endpoints:
             f"{name}: this server {what}, unlike what was asked before it; nothing was sent: the next try suits it"
         )
 
-    def _learn(self, name: str, *, epochs: bool) -> None:
+    def _set_kind(self, name: str, *, epochs: bool) -> None:
         before = self._epochs.get(name, True)
         self._epochs[name] = epochs
         if before and not epochs:
@@ -168,7 +172,7 @@ class Endpoints:
 
 
 async def _knows_epochs(stub: "Stub", timeout_s: float) -> bool | None:
-    """Ask by a call of ours, for nothing; None for an answer that is no message. Raises AioRpcError."""
+    """Send an empty request of a call that only our servers have; None if the reply is no message. Raises AioRpcError."""
     try:
         reply: object = await stub.BatchGetOffsetData(meta_pb.BatchGetOffsetDataRequest(), timeout=timeout_s)
     except grpc.aio.AioRpcError as error:

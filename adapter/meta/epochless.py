@@ -1,7 +1,7 @@
-"""Saves to a Meta Service that knows only offsets (RobustMQ), where a plain save overwrites whatever stands there.
+"""Saves to a Meta Service that stores only offsets (RobustMQ), where a plain save overwrites whatever is stored.
 
-What was compared with it before goes as a plain save; the rest by compare-and-set, which cannot take anything back. A tombstone
-is never sent: such a server would keep it as the offset 0.
+A record that was compared with the server before goes as a plain save; any other by compare-and-set, which cannot move an offset
+back. A tombstone is never sent: such a server would store it as offset 0.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,23 +9,23 @@ from collections.abc import Callable, Sequence
 from adapter.meta.client import MetaClient
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, merge, resolve
 
-ROUNDS = 5  # of read, compare and set, for a key that somebody else moves meanwhile
+ROUNDS = 5  # attempts to read, compare and set a key that another writer changes meanwhile
 
 CONTENDED = "somebody else keeps moving it"
 
 
 def nothing(_: OffsetKey) -> bool:
-    """No key is left to compare: a recovery has seen them all."""
+    """The default of `save`: every key has been compared by a recovery."""
     return False
 
 
 async def save(
     meta: MetaClient, entries: Sequence[SaveEntry], *, uncompared: Callable[[OffsetKey], bool] = nothing
 ) -> Sequence[SaveOutcome]:
-    """Save entries of distinct keys as their server allows it; one outcome each, in their order.
+    """Save entries of distinct keys in the way that the server supports; one outcome each, in order.
 
-    `uncompared` is True of a key that no recovery has compared with the Meta Service. A record of epoch 0 was not compared in any
-    case: its group could not be loaded. Raises MetaUnavailableError, RefusedError.
+    `uncompared(key)` is True while no recovery has compared the key with the Meta Service. A record of epoch 0 never was: its
+    group could not be loaded. Raises MetaUnavailableError, RefusedError.
     """
     if meta.knows_epochs:
         return await meta.save(entries)
@@ -42,12 +42,12 @@ async def save(
 async def _compare_and_set(
     meta: MetaClient, waiting: dict[OffsetKey, OffsetRecord], outcomes: dict[OffsetKey, SaveOutcome]
 ) -> None:
-    """Each key by itself: one that stays contended ends with CONFLICT and does not hold up the others."""
+    """Save each key on its own: one that stays contended ends with CONFLICT and does not delay the others."""
     for _ in range(ROUNDS):
         held = await meta.get(sorted(waiting))
         outcomes.update((key, found) for key, record in waiting.items() if (found := _compare(record, held.get(key))))
         pushes = [
-            # An absent key reads as the offset 0 there.
+            # On such a server an absent key reads as offset 0.
             SaveEntry(key, record, held[key].offset if key in held else 0)
             for key, record in waiting.items()
             if key not in outcomes
@@ -62,7 +62,7 @@ async def _compare_and_set(
 
 
 def _compare(record: OffsetRecord, held: OffsetRecord | None) -> SaveOutcome | None:
-    """What became of a record without a save: the server holds as much. None: it has to be pushed."""
+    """The outcome of a record that needs no save since the server holds as much; None if it has to be sent."""
     if held is None:
         return None if record.live else SaveOutcome(Status.APPLIED, record)
     seen = as_seen(held, record)

@@ -1,6 +1,7 @@
-"""What a flush sends, and what it was answered, by reference: entries and outcomes are made only for those who ask for one.
+"""The entries of a flush and their outcomes, without a Python object for each.
 
-Nearly every dirty key stands as it was sent, so that a flush of a million would make millions of objects for nothing.
+Nearly every dirty key is stored exactly as sent. Making objects for a flush of a million keys would cost more than the flush
+itself, so they are made only where a caller asks for one.
 """
 
 import struct
@@ -16,26 +17,26 @@ from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, 
 from adapter.rpc import meta_pb
 from adapter.runtime.slices import in_slices, others
 
-MAX_ENTRIES = 20_000  # of a save: what a Meta Service takes in one merge
+MAX_ENTRIES = 20_000  # of a save; a Meta Service takes no more in one merge
 ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
-PACKED_AT_ONCE = 1_000  # entries before others have their turns: some 0.5 ms
+PACKED_AT_ONCE = 1_000  # entries packed before the event loop runs other tasks; about 0.5 ms
 
-_TOLD = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
+_STATUSES = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
 
 
 class Chunk(Sequence[SaveEntry]):
-    """The entries of one save of distinct keys. Never changes."""
+    """The entries of one save, of distinct keys. Immutable."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
         self._ends = list(accumulate(len(run.shards) for run in runs))
 
     def __len__(self) -> int:
-        """How many entries there are."""
+        """The number of entries."""
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[SaveEntry]:
-        """All of them, made one after the other."""
+        """Iterate over all entries, making each on the way."""
         for group, shards, held in self.runs:
             namespace, name = group
             for shard, (fields, _, _) in zip(shards, held, strict=True):
@@ -48,7 +49,7 @@ class Chunk(Sequence[SaveEntry]):
     def __getitem__(self, at: slice) -> list[SaveEntry]: ...
 
     def __getitem__(self, at: int | slice) -> SaveEntry | list[SaveEntry]:
-        """One of them, or some."""
+        """One entry, or a list of those in a slice."""
         if isinstance(at, slice):
             return [self[place] for place in range(*at.indices(len(self)))]
         place = range(len(self))[at]
@@ -58,7 +59,7 @@ class Chunk(Sequence[SaveEntry]):
         return SaveEntry(OffsetKey(*group, shards[place]), OffsetRecord(*held[place][0]))
 
     def without(self, places: Container[int], count: int) -> Iterator[list[Run]]:
-        """The runs again, without the entries in these places, in lists of some `count` entries each."""
+        """The runs without the entries at `places`, in lists of about `count` entries."""
         found: list[Run] = []
         made = at = 0
         for group, shards, held in self.runs:
@@ -80,15 +81,15 @@ class Chunk(Sequence[SaveEntry]):
 
 
 class Outcomes(Sequence[SaveOutcome]):
-    """What became of the entries of a save. Those that are not in `others`, by their places, stand as `as_first` has them."""
+    """The outcomes of a save: `differing` by index; every other entry was applied and is stored as `as_first` says."""
 
     def __init__(self, entries: Sequence[SaveEntry], others: Mapping[int, SaveOutcome]) -> None:
-        self.others = others
+        self.differing = others
         self._entries = entries
 
     @classmethod
     async def of(cls, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> "Outcomes":
-        """The same of outcomes in any form, in the order of their entries. Raises ValueError unless there is one for each."""
+        """Build this from outcomes in entry order. Raises ValueError unless there is one for each entry."""
         if isinstance(outcomes, Outcomes):
             return outcomes
         others: dict[int, SaveOutcome] = {}
@@ -101,13 +102,13 @@ class Outcomes(Sequence[SaveOutcome]):
         return cls(entries, others)
 
     def __len__(self) -> int:
-        """One for each entry."""
+        """The number of outcomes, one for each entry."""
         return len(self._entries)
 
     def __iter__(self) -> Iterator[SaveOutcome]:
-        """All of them, made one after the other."""
+        """Iterate over all outcomes, making each on the way."""
         for at, entry in enumerate(self._entries):
-            yield self.others.get(at) or _applied(entry)
+            yield self.differing.get(at) or _applied(entry)
 
     @overload
     def __getitem__(self, at: int) -> SaveOutcome: ...
@@ -116,17 +117,17 @@ class Outcomes(Sequence[SaveOutcome]):
     def __getitem__(self, at: slice) -> list[SaveOutcome]: ...
 
     def __getitem__(self, at: int | slice) -> SaveOutcome | list[SaveOutcome]:
-        """One of them, or some."""
+        """One outcome, or a list of those in a slice."""
         if isinstance(at, slice):
             return [self[place] for place in range(*at.indices(len(self)))]
         place = range(len(self))[at]
-        return self.others.get(place) or _applied(self._entries[place])
+        return self.differing.get(place) or _applied(self._entries[place])
 
 
 async def chunks(batch: Mapping[GroupKey, Mapping[str, Held]], max_bytes: int) -> AsyncIterator[Chunk]:
-    """Split a batch so that each save stays under `max_bytes`, which is under gRPC's message limit.
+    """Split a batch into chunks whose requests are smaller than `max_bytes`.
 
-    Of a group nothing may leave the batch before its chunk has come.
+    Until a group's last chunk has been yielded, nothing may be removed from that group in `batch`.
     """
     runs: list[Run] = []
     count = size = made = 0
@@ -152,14 +153,14 @@ async def chunks(batch: Mapping[GroupKey, Mapping[str, Held]], max_bytes: int) -
 
 
 def entry_bytes(fields: tuple[int, int, bool, int, str, str, int], encoded: bytes) -> int:
-    """An upper bound of an entry's size in a save of either form. A name is in it twice at most, for both kinds of RobustMQ."""
+    """An upper bound of an entry's size in a save, in either form. RobustMQ's form has each name up to twice."""
     size = ENTRY_OVERHEAD_BYTES + 2 * len(encoded)
     metadata, topic = fields[4], fields[5]
     return size + _bytes(metadata) + _bytes(topic) if metadata or topic else size
 
 
 async def merge_request(cluster: str, chunk: Chunk) -> meta_pb.MergeOffsetDataRequest:
-    """A save in the store's own form."""
+    """Build a MergeOffsetData request. Yields to the event loop."""
     request = meta_pb.MergeOffsetDataRequest(cluster_name=cluster, tell_standing=True)
     keys: list[bytes] = []
     records: list[bytes] = []
@@ -179,7 +180,7 @@ async def merge_request(cluster: str, chunk: Chunk) -> meta_pb.MergeOffsetDataRe
 
 
 async def merge_outcomes(chunk: Chunk, reply: meta_pb.MergeOffsetDataReply) -> Outcomes:
-    """The outcomes in the answer to such a save. Raises MetaUnavailableError for one that cannot be about it."""
+    """The outcomes from its reply. Raises MetaUnavailableError if the reply does not fit the request."""
     found = {row.index: SaveOutcome(Status.INVALID, None, row.message) for row in reply.rejected}
     counts: Counter[Status] = Counter()
     async for some in in_slices(reply.standing):
@@ -198,7 +199,7 @@ def _outcome(row: meta_pb.MergeOffsetDataReply.Standing) -> SaveOutcome:
     if row.status == meta_pb.SaveOffsetResult.UNAVAILABLE:
         return SaveOutcome(Status.UNAVAILABLE, None, row.message)
     try:
-        status, standing = _TOLD[row.status], decode_record(row.record)
+        status, standing = _STATUSES[row.status], decode_record(row.record)
     except (KeyError, struct.error, ValueError) as error:
         raise MetaUnavailableError(f"entry {row.index} was answered with no status or no record: {error}") from error
     if not standing.epoch or encode_record(standing) != row.record:
@@ -211,5 +212,5 @@ def _applied(entry: SaveEntry) -> SaveOutcome:
 
 
 def _bytes(text: str) -> int:
-    """Its size in UTF-8."""
+    """The size of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())

@@ -1,7 +1,7 @@
-"""What adapter and Meta Service tell each other beside offsets: which stores they have, how far those are, and the time.
+"""What adapter and Meta Service report to each other besides offsets: their stores, how far those are, and their clocks.
 
-Pure, but for the log. A store behind the Meta Service that came back with less than it had acknowledged is found by the first
-reply from it: the fronts of an etcd have no memory, so that of the adapters counts. Never asks by itself.
+A store behind the Meta Service that was replaced by an older copy is detected by the first reply from it. The adapters remember
+the marks, because a stateless Meta Service process on etcd cannot. No I/O except the log; this module never sends a request.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,18 +22,19 @@ class SeenMarks:
     def __init__(self) -> None:
         self._seen: dict[str, StoreMark] = {}
 
-    def noted(self) -> Mapping[str, StoreMark]:
-        """What was seen until now: to be taken when a call begins, since replies may overtake each other."""
+    def snapshot(self) -> Mapping[str, StoreMark]:
+        """The marks seen so far. Take it when a call begins, since replies may overtake each other."""
         return dict(self._seen)
 
     def newest(self, name: str) -> StoreMark | None:
-        """The newest mark of a store."""
+        """The newest mark of a store; None if there is none."""
         return self._seen.get(name)
 
-    def take(self, noted: Mapping[str, StoreMark], mark: StoreMark) -> str:
-        """Take in a mark of a reply to a call that began when `noted` was. Returns how it shows a loss; empty: it does not.
+    def take(self, known_before: Mapping[str, StoreMark], mark: StoreMark) -> str:
+        """Process a mark from the reply to a call, and return how it shows a loss of data; empty if it shows none.
 
-        A late answer of a store that has been replaced shows one too: what it acknowledged is gone with it.
+        `known_before`: the `snapshot` taken when that call began. A late reply of a store that has since been replaced counts as
+        a loss too: what that store acknowledged is gone with it.
         """
         seen = self._seen.setdefault(mark.name, mark)
         if seen[:3] != mark[:3]:
@@ -44,8 +45,8 @@ class SeenMarks:
             self._seen[mark.name] = mark
             return f"{_named(mark)} {why}"
         if forked and mark.starts[-1:] != seen.starts[-1:] and mark.starts[-1] in seen.starts:
-            return ""  # a late reply of a former start
-        before = noted.get(mark.name)
+            return ""  # a late reply from before the last restart
+        before = known_before.get(mark.name)
         lower = before is not None and before[:3] == mark[:3] and mark.revision < before.revision
         if before is not None and lower and mark.revision < seen.revision:
             self._seen[mark.name] = mark
@@ -56,16 +57,16 @@ class SeenMarks:
 
 
 class Skew:
-    """How far this machine's clock is ahead of the Meta Service's, and how exactly that is known (milliseconds)."""
+    """How far this machine's clock is ahead of the Meta Service's, and the error of that estimate, in milliseconds."""
 
     def __init__(self) -> None:
         self.ms = 0
         self.error_ms = 0
-        # True while it is certain that one of both clocks is wrong by more than the limit.
+        # True while the clocks certainly differ by more than the limit.
         self.off = False
 
     def take(self, sent_ms: int, received_ms: int, server_ms: int) -> None:
-        """Take in the time of a reply. It was made between both of ours: half the round trip is the error."""
+        """Process the time of a reply. It lies between our two times, so half the round trip is the error."""
         self.error_ms = abs(received_ms - sent_ms + 1) // 2
         self.ms = (sent_ms + received_ms) // 2 - server_ms
         if self.off and abs(self.ms) + self.error_ms <= CLOCK_LIMIT_MS:
@@ -83,19 +84,20 @@ SKEW_HELP = (
 
 
 @dataclass
-class Told:
-    """All of that, of one client. `store` is the local store that is open.
+class ServerReports:
+    """The store marks and the clock skew that one client has seen, and the report of the open local store.
 
-    `less`: how often the Meta Service held less than it had acknowledged; `why` and `at_ms` (Unix ms) are of the last time.
+    `store` returns that report. `losses`: how often the Meta Service was found to hold less than it had acknowledged; `why` and
+    `at_ms` (Unix ms) describe the last time.
     """
 
     store: Callable[[], StoreReport] | None = None
     marks: SeenMarks = field(default_factory=SeenMarks)
     skew: Skew = field(default_factory=Skew)
-    less: int = 0
+    losses: int = 0
     why: str = ""
     at_ms: int = 0
-    # Set when something is to be looked at: by `lost`, or by a call that was not answered.
+    # Set by `record_loss`, and by a call that was not answered.
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def set_local_store(self, report: Callable[[], StoreReport]) -> None:
@@ -108,16 +110,16 @@ class Told:
             await self.changed.wait()
         self.changed = anyio.Event()
 
-    def take(self, noted: Mapping[str, StoreMark], marks: Iterable[StoreMark], where: str) -> None:
-        """Take in the marks of a reply."""
+    def take(self, known_before: Mapping[str, StoreMark], marks: Iterable[StoreMark], where: str) -> None:
+        """Process the marks of a reply from the endpoint `where`."""
         for mark in marks:
-            why = self.marks.take(noted, mark)
+            why = self.marks.take(known_before, mark)
             if why:
-                self.lost(f"{where}: {why}")
+                self.record_loss(f"{where}: {why}")
 
-    def lost(self, why: str) -> None:
-        """The Meta Service holds less than it acknowledged."""
-        self.less += 1
+    def record_loss(self, why: str) -> None:
+        """Record and log that the Meta Service holds less than it acknowledged, and wake the waiting task."""
+        self.losses += 1
         self.why = why
         self.at_ms = wall_ms()
         log.error(
@@ -129,9 +131,10 @@ class Told:
 
 
 def _forked(seen: StoreMark, mark: StoreMark) -> str:
-    """How two marks show that one of them was acknowledged by a store that the other one does not go on from; or empty.
+    """How two marks show that one store does not continue the other; empty if it may.
 
-    A copy that was put back is written to again: by the time of the next call its revision may have passed what was seen.
+    A restored copy is written to again: by the next call its revision may have passed the one seen before, but its list of starts
+    differs.
     """
     known = {start: at for at, start in enumerate(seen.starts)}
     at = next((at for at in reversed(range(len(mark.starts))) if mark.starts[at] in known), None)

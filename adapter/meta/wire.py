@@ -1,6 +1,6 @@
-"""The Meta Service's wire form <-> model, for both of its ends.
+"""Protobuf messages of the Meta Service to and from model values; used by its clients and its server.
 
-Older RobustMQ knows `namespace`, newer `tenant`: both are written, either is read.
+Older RobustMQ uses the field `namespace`, newer `tenant`: both are written, either is read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,12 +11,12 @@ from adapter.runtime.slices import in_slices
 
 
 def namespace_of(namespace: str, tenant: str) -> str:
-    """The namespace that a request names, by its old or its new field."""
+    """The namespace of a request, from its old or its new field; `default` if both are empty."""
     return namespace or tenant or DEFAULT_NAMESPACE
 
 
 async def save_request(cluster: str, entries: Sequence[SaveEntry]) -> meta_pb.SaveOffsetDataRequest:
-    """A save, with one message per run of entries of a group."""
+    """Build a save request, with one message per run of entries of a group. Yields to the event loop."""
     request = meta_pb.SaveOffsetDataRequest(cluster_name=cluster)
     group: meta_pb.SaveOffsetData | None = None
     last: tuple[str, str] | None = None
@@ -29,7 +29,7 @@ async def save_request(cluster: str, entries: Sequence[SaveEntry]) -> meta_pb.Sa
                 namespace=key.namespace,
                 shard_name=key.shard,
                 offset=record.offset,
-                # Newer RobustMQ requires a topic. So it refuses a tombstone, should one ever get there.
+                # Newer RobustMQ requires a topic; without one it refuses the entry, as it should a tombstone.
                 topic=record.topic or (key.shard if record.live else ""),
                 partition=record.partition,
                 expected_offset=expected,
@@ -42,7 +42,7 @@ async def save_request(cluster: str, entries: Sequence[SaveEntry]) -> meta_pb.Sa
 
 
 def save_entries(request: meta_pb.SaveOffsetDataRequest, now_ms: int) -> Iterable[SaveEntry]:
-    """The entries of a save, unchecked. One that does not say when it was committed was so now."""
+    """The entries of a save request, unchecked. One without a commit time gets `now_ms`."""
     for group in request.offsets:
         for item in group.offsets:
             yield SaveEntry(
@@ -61,7 +61,7 @@ def save_entries(request: meta_pb.SaveOffsetDataRequest, now_ms: int) -> Iterabl
 
 
 def add_result(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: SaveOutcome) -> None:
-    """Append the row of one entry."""
+    """Append the result of one entry to a reply. The stored record is included only if it is not the entry itself."""
     standing = outcome.standing
     namespace, group, shard = entry.key
     row = reply.results.add()
@@ -78,9 +78,9 @@ def add_result(reply: meta_pb.SaveOffsetDataReply, entry: SaveEntry, outcome: Sa
 
 
 def save_outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
-    """The outcome in one row of a reply."""
+    """The outcome in one row of a reply. Raises ValueError for an unknown status."""
     if row.status == meta_pb.SaveOffsetResult.APPLIED:
-        # Only the epoch can differ from what was sent: epoch 0 took the stored one.
+        # Only the epoch can differ from the entry sent: epoch 0 became the stored one.
         record, epoch = entry.record, row.epoch
         return SaveOutcome(Status.APPLIED, record if record.epoch == epoch else record._replace(epoch=epoch))
     status = Status(row.status)
@@ -104,7 +104,7 @@ def reply_offset(key: OffsetKey, record: OffsetRecord) -> meta_pb.GetOffsetDataR
 
 
 def record_of(item: meta_pb.GetOffsetDataReplyOffset) -> OffsetRecord:
-    """The record in a get or list reply. A server without epochs sends epoch 0: see `model.as_seen`."""
+    """The record in a get or list reply. A server without epochs sends epoch 0; see `as_seen`."""
     return OffsetRecord(
         item.epoch,
         item.offset,

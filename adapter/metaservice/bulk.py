@@ -1,52 +1,52 @@
-"""The bulk calls' rules on packed bytes: what becomes of a merged record, and where to cut a listing in parts. Pure.
+"""The rules of the bulk calls on packed bytes: the result of merging a record, and where to divide a listing. Pure.
 
-What comparing bytes can decide is decided so; whatever else, `settle` decides. Both give the same:
+Most records can be decided by comparing bytes; `decide_save` decides the others. Both give the same result:
 tests/unit/metaservice/test_bulk.py.
 """
 
 from collections.abc import Sequence
 
-from adapter.metaservice.engine import Differing, MergeCounts, Parts, settle
+from adapter.metaservice.engine import Differing, MergeCounts, Parts, decide_save
 from adapter.model.codec import decode_record, encode_record
 from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, OffsetKey, SaveEntry, Status
 
-# Where the fields of a packed record are (codec.py). What is before LIVE is in the order of the register, between live records.
+# Positions of the fields in a packed record (codec.py). For live records, the bytes before LIVE sort as the register does.
 EPOCH, TIME, LIVE = slice(8, 16), slice(24, 32), 32
 ORDERED = slice(LIVE)
 FIRST = FIRST_EPOCH.to_bytes(8, "big")
-OVER_LIMIT = bytes(8) + (EPOCH_LIMIT + 1).to_bytes(8, "big")  # from it on are epochs that may not meet everything
-KNOWN = bytes(8) + FIRST  # below it are the records of unknown epoch: a write counter is always 0 here
+OVER_LIMIT = bytes(8) + (EPOCH_LIMIT + 1).to_bytes(8, "big")  # from here on `epoch_problem` has to be asked
+KNOWN = bytes(8) + FIRST  # records below it have an unknown epoch; the write counter is always 0 here
 
-_ANY = OffsetKey("", "", "")  # no rule looks at the key
-_SAMPLES = 32  # of each part, at most: no part is larger or smaller than it should be by more than 1/16
+_ANY = OffsetKey("", "", "")  # the rules do not use the key
+_SAMPLES = 32  # at most, for each part: no part is more than 1/16 too large or too small
 
 
 class Merge:
-    """Merges checked entries slice by slice, and counts what became of them. With `tells` also tells it.
+    """Merges checked entries slice by slice and counts the results.
 
-    `differing` is then what does not stand as it was offered, each when it had its turn.
+    With `collect_differing`, `differing` lists the entries that are not stored as offered, in order.
     """
 
-    def __init__(self, *, tells: bool = False) -> None:
+    def __init__(self, *, collect_differing: bool = False) -> None:
         self._seen = self._superseded = 0
         self._rejected: list[tuple[int, str]] = []
-        self._tells = tells
+        self._collect_differing = collect_differing
         self.differing: list[Differing] = []
 
     @property
     def counts(self) -> MergeCounts:
-        """What became of all entries so far."""
+        """The totals so far."""
         return MergeCounts(self._seen - self._superseded - len(self._rejected), self._superseded, tuple(self._rejected))
 
     def changes(self, keys: Sequence[bytes], records: Sequence[bytes], values: Sequence[bytes | None]) -> dict[bytes, bytes]:
-        """What to write for entries, in their order, over the values that stand under their keys."""
+        """Return what to write for a slice of entries, in order, given the values stored under their keys."""
         staged: dict[bytes, bytes] = {}
         superseded = 0
         for at, (key, offered, standing) in enumerate(zip(keys, records, values, strict=True), self._seen):
             value = staged.get(key, standing)
             record = offered
             if record < KNOWN and (value is None or (value[LIVE] and value[EPOCH] == FIRST)):
-                # What `resolve` and `settle` make of an unknown epoch where none was raised.
+                # What `resolve` and `decide_save` make of an unknown epoch if no epoch was raised.
                 record = KNOWN + record[16:]
             if value is None and record < OVER_LIMIT:
                 staged[key] = record
@@ -63,28 +63,28 @@ class Merge:
                     staged[key] = record
                 else:
                     superseded += 1
-                    if self._tells:
+                    if self._collect_differing:
                         self.differing.append(Differing(at, Status.SUPERSEDED, value))
             else:
-                status, stands, message = _settled(record, value)
+                status, stands, message = _decide(record, value)
                 superseded += status is Status.SUPERSEDED
-                self._note(Differing(at, status, stands or b"", message), record)
+                self._count_result(Differing(at, status, stands or b"", message), record)
                 if stands is not None and stands != value:
                     staged[key] = stands
         self._seen += len(keys)
         self._superseded += superseded
         return staged
 
-    def _note(self, found: Differing, record: bytes) -> None:
-        """Keep what became of an entry, offered as `record`, for the counts and for whom it has to be told."""
+    def _count_result(self, found: Differing, record: bytes) -> None:
+        """Record the result of an entry that was offered as `record`."""
         if found.status is Status.INVALID:
             self._rejected.append((found.at, found.message))
-        if self._tells and (found.status is not Status.APPLIED or found.record != record):
+        if self._collect_differing and (found.status is not Status.APPLIED or found.record != record):
             self.differing.append(found)
 
 
 class Cuts:
-    """Cuts a walk over keys, whose number is not known before its end, in parts of about the same number of keys."""
+    """Divides a sequence of keys, whose length is known only at its end, into parts of about the same size."""
 
     def __init__(self, parts: int) -> None:
         self._parts = parts
@@ -93,7 +93,7 @@ class Cuts:
         self._samples: list[bytes] = []  # every `_stride`-th key
 
     def add(self, keys: Sequence[bytes]) -> None:
-        """The next keys of the walk."""
+        """Add the next keys of the sequence."""
         self._samples += keys[-self._count % self._stride :: self._stride]
         self._count += len(keys)
         while len(self._samples) > self._parts * _SAMPLES:
@@ -101,11 +101,11 @@ class Cuts:
             self._stride *= 2
 
     def parts(self) -> Parts:
-        """The last keys of all parts but the last one, when the walk is over."""
+        """After the last `add`: the last key of each part but the last one, and the number of keys."""
         ends = sorted({self._count * part // self._parts for part in range(1, self._parts)} - {0})
         return Parts([self._samples[(end - 1 + self._stride // 2) // self._stride] for end in ends], self._count)
 
 
-def _settled(record: bytes, value: bytes | None) -> tuple[Status, bytes | None, str]:
-    outcome = settle(SaveEntry(_ANY, decode_record(record)), None if value is None else decode_record(value))
+def _decide(record: bytes, value: bytes | None) -> tuple[Status, bytes | None, str]:
+    outcome = decide_save(SaveEntry(_ANY, decode_record(record)), None if value is None else decode_record(value))
     return outcome.status, encode_record(outcome.standing) if outcome.standing else value, outcome.message

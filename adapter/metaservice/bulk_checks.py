@@ -1,7 +1,7 @@
-"""Checks the packed entries of a merge: what is no key or no record is never stored, its neighbours are (invariant 10).
+"""Validation of the packed entries of a merge. A bad entry is rejected; the others of the request are merged (invariant 10).
 
-A slice of plain entries is checked as a whole, and other good ones by their bytes; the rest by the rules of SaveOffsetData. All
-ways find the same.
+There are three ways with the same result: a slice of plain entries is checked as a whole, other good entries by their bytes, and
+the rest by the rules of SaveOffsetData.
 """
 
 from collections.abc import Sequence
@@ -17,28 +17,28 @@ from adapter.runtime.slices import others
 from adapter.runtime.wording import counted
 
 MAX_ENTRIES = 20_000  # of a merge
-SLICE = 500  # entries checked before others have their turns
+SLICE = 500  # entries checked before the event loop runs other tasks
 NO_KEY = "key: is not a namespace, a group and a shard, each in UTF-8 behind its length in one byte"
 NO_RECORD = "record: is cut off, longer than its lengths say, not UTF-8, or neither live nor a tombstone"
 
-_SIZE = len(encode_plain(0, 0, 0, 0))  # of a record that has neither topic nor metadata
-_LENGTHS = range(_SIZE - 3, _SIZE)  # where the sizes of topic and metadata are
-_EPOCH_MAX_BYTE = 0x7F  # EPOCH_MAX is the largest number without the first bit: its other bytes may be anything
+_SIZE = len(encode_plain(0, 0, 0, 0))  # of a record without topic and metadata
+_LENGTHS = range(_SIZE - 3, _SIZE)  # positions of the sizes of topic and metadata
+_EPOCH_MAX_BYTE = 0x7F  # an epoch is at most EPOCH_MAX, 2**63 - 1, if its first byte is at most this
 _SEQ = range(8)
-_NEVER_ZERO = TIME.start + 2  # the byte of a time that is not 0 from 2004 (2**40 ms) on
+_NEVER_ZERO = TIME.start + 2  # this byte of a commit time is not 0 from 2004 (2**40 ms) on
 _NO_SEQ = bytes(len(_SEQ))
 _NO_TIME = bytes(8)
 
 
 class Rejected(NamedTuple):
-    """An entry that breaks a rule: its place in the request, and which."""
+    """A bad entry: its index in the request, and the reason."""
 
     at: int
     message: str
 
 
 class Checked(NamedTuple):
-    """The entries that may be merged, with the write counter 0 and a time; and the others."""
+    """The good entries, with write counter 0 and a commit time, and the rejected ones."""
 
     keys: list[bytes]
     records: list[bytes]
@@ -46,21 +46,21 @@ class Checked(NamedTuple):
 
     @property
     def places(self) -> Sequence[int]:
-        """Where the good entries were in the request."""
+        """The indexes of the good entries in the request."""
         everything = range(len(self.keys) + len(self.rejected))
         bad = {at for at, _ in self.rejected}
         return [at for at in everything if at not in bad] if bad else everything
 
     def all_rejected(self, later: Sequence[tuple[int, str]]) -> list[Rejected]:
-        """Those of the request, with the ones that the engine refused: by their places in `keys`."""
+        """The rejected entries, plus those that the engine refused, given by their indexes in `keys`."""
         places = self.places
         return sorted([*self.rejected, *(Rejected(places[at], message) for at, message in later)])
 
 
 async def check(keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) -> Checked:
-    """Check a merge. An entry that does not say when it was committed was so at `now_ms` (Unix ms).
+    """Check a merge request. An entry without a commit time gets `now_ms` (Unix ms).
 
-    Raises InvalidInputError for a request that is bad as a whole.
+    Raises InvalidInputError if the request as a whole is bad.
     """
     if len(keys) != len(records):
         raise InvalidInputError(f"records: are {len(records)}, for {counted(len(keys), 'key')}")
@@ -74,7 +74,7 @@ async def check(keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) ->
 
 
 def check_slice(checked: Checked, at: int, keys: Sequence[bytes], records: Sequence[bytes], now_ms: int) -> None:
-    """Check the entries from the place `at` on, and add them to what is checked."""
+    """Check the entries from index `at` on, and add them to `checked`."""
     good_keys = are_plain_keys(keys)
     if good_keys and are_plain_records(records):
         checked.keys.extend(keys)
@@ -92,9 +92,9 @@ def check_slice(checked: Checked, at: int, keys: Sequence[bytes], records: Seque
 
 
 def are_plain_keys(keys: Sequence[bytes]) -> bool:
-    """True only if all keys are good."""
+    """True only if all keys are good. May be False for good ones, which are then checked one by one."""
     shards = []
-    group, end = b"", 0  # what the last key has before its shard: the next one often has the same
+    group, end = b"", 0  # the part of the last key before its shard; the next key often has the same
     for key in keys:
         try:
             if not group or not key.startswith(group):
@@ -110,14 +110,14 @@ def are_plain_keys(keys: Sequence[bytes]) -> bool:
             return False
         shards.append(shard)
     try:
-        # With an ASCII character between them, all of them decode only if each does. What is printable has no control characters.
+        # Joined by an ASCII character, they decode only if each does. A printable string has no control characters.
         return b"/".join(shards).decode().isprintable()
     except UnicodeDecodeError:
         return False
 
 
 def are_plain_records(records: Sequence[bytes]) -> bool:
-    """True only if all records are good, live, and have neither topic nor metadata."""
+    """True only if all records are good, live, and without topic and metadata."""
     if {_SIZE} != {*map(len, records)}:
         return False
     joined = b"".join(records)
@@ -129,7 +129,7 @@ def are_plain_records(records: Sequence[bytes]) -> bool:
 
 
 def is_simple(key: bytes, data: bytes) -> bool:
-    """True only if the record is good, and its topic is not the name of the shard."""
+    """True only if the record is good and its topic is not the name of its shard."""
     if len(data) < _SIZE or data[LIVE] > 1 or data[EPOCH.start] > _EPOCH_MAX_BYTE:
         return False
     labels = _SIZE + data[_SIZE - 3]
@@ -143,7 +143,7 @@ def is_simple(key: bytes, data: bytes) -> bool:
 
 
 def _completed(records: Sequence[bytes], now_ms: int) -> Sequence[bytes]:
-    """Plain records with the write counter 0 and a time."""
+    """Plain records with write counter 0 and a commit time."""
     joined = b"".join(records)
     if _are_zero(joined, _SEQ) and 0 not in joined[_NEVER_ZERO::_SIZE]:
         return records
@@ -152,18 +152,18 @@ def _completed(records: Sequence[bytes], now_ms: int) -> Sequence[bytes]:
 
 
 def _with_time(data: bytes, now: bytes) -> bytes:
-    """A good record with the write counter 0 and a time."""
+    """A good record with write counter 0 and a commit time."""
     return _NO_SEQ + data[8:24] + (data[TIME] if data[TIME] != _NO_TIME else now) + data[LIVE:]
 
 
 def _are_zero(joined: bytes, places: range) -> bool:
-    """Whether these bytes are 0 in all records."""
+    """Whether the bytes at these positions are 0 in all records."""
     return all(joined[place::_SIZE].count(0) * _SIZE == len(joined) for place in places)
 
 
 @lru_cache(maxsize=65536)
 def _is_good_group(head: bytes) -> bool:
-    """Whether the part of a key before the shard is a namespace and a group."""
+    """Whether the bytes before the shard in a key are a valid namespace and group. Cached."""
     try:
         for name in unpack_names(head):
             check_name(name, "")
@@ -186,7 +186,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _shard_of(key: bytes) -> str:
-    """The shard of a key. Raises InvalidInputError for what is no key."""
+    """The shard of a key. Raises InvalidInputError for a bad key."""
     try:
         namespace, group, shard = unpack_names(key)
     except (StoreDamagedError, ValueError):
@@ -197,13 +197,13 @@ def _shard_of(key: bytes) -> str:
 
 
 def _good_record(data: bytes, shard: str, now_ms: int) -> bytes:
-    """A record as it is merged. Raises InvalidInputError for what is none."""
+    """The record in the form in which it is merged. Raises InvalidInputError for a bad record."""
     record = _decoded(data)
     check_topic(record.topic, "topic")
     check_metadata(record.metadata, "metadata")
     if record.epoch > EPOCH_MAX:
         raise InvalidInputError(f"epoch {record.epoch} is over {EPOCH_MAX}")
-    # As in SaveOffsetData: a topic that is only the shard's name says nothing.
+    # As in SaveOffsetData, a topic equal to the shard's name is dropped.
     topic = "" if record.topic == shard else record.topic
     return encode_record(record._replace(topic=topic, committed_at_ms=record.committed_at_ms or now_ms))
 

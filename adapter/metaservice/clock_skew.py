@@ -1,7 +1,7 @@
-"""Saves of adapters whose clock is known to be off: their times are moved to this server's clock before anything is decided.
+"""Corrects the commit times in saves of adapters whose clock is wrong, before anything is decided by them.
 
-Else expiry would take away what is committed all the time, and a record of an unknown epoch would be judged by a wrong time. A
-time is moved each time that it is sent, also one that the adapter once got from here: so none is moved beyond now.
+With wrong times, groups that commit regularly would expire, and records of unknown epoch would be compared wrongly. A time is
+shifted each time it is sent, also one that the adapter once read from here; therefore no time is shifted beyond now.
 """
 
 import time
@@ -17,24 +17,24 @@ from adapter.runtime.slices import in_slices
 
 log = structlog.get_logger(__name__)
 
-TOLD_S = 60.0  # between two warnings
+WARNING_INTERVAL_S = 60.0
 
 
 class SkewedClocks:
-    """Finds them, warns of them, and moves the times of what they bring."""
+    """Detects skewed clocks, counts their saves, and logs a warning at most once a minute."""
 
     def __init__(self, metrics: MetaMetrics) -> None:
         self._metrics = metrics
         self._quiet_until = 0.0
 
     def shift_ms(self, their_ms: int, now_ms: int, who: str) -> int:
-        """What is to be added to times of a clock that said `their_ms` (0: it said nothing); 0 within the limit."""
+        """The milliseconds to add to the times of a clock that said `their_ms` (0: unknown); 0 within the limit."""
         shift_ms = now_ms - their_ms if their_ms else 0
         if abs(shift_ms) <= CLOCK_LIMIT_MS:
             return 0
         self._metrics.skewed_saves.inc()
         if time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + TOLD_S
+            self._quiet_until = time.monotonic() + WARNING_INTERVAL_S
             log.warning(
                 "save.clock_skew",
                 broker=who,
@@ -44,29 +44,29 @@ class SkewedClocks:
         return shift_ms
 
 
-def are_ahead(newest_ms: int, their_ms: int, now_ms: int) -> bool:
-    """Whether an adapter that tells its time brings a time that has not come yet: its clock was wrong, and was set right."""
+def has_future_time(newest_ms: int, their_ms: int, now_ms: int) -> bool:
+    """Whether an adapter that sends its clock sends a time in the future: its clock was wrong before and is right now."""
     return bool(their_ms) and newest_ms > now_ms + CLOCK_LIMIT_MS
 
 
-def moved_entries(entries: Iterable[SaveEntry], shift_ms: int, now_ms: int) -> list[SaveEntry]:
-    """Entries with the times of their records moved, none beyond `now_ms`."""
+def shifted_entries(entries: Iterable[SaveEntry], shift_ms: int, now_ms: int) -> list[SaveEntry]:
+    """The entries with their commit times shifted, none beyond `now_ms`."""
     return [
-        entry._replace(record=entry.record._replace(committed_at_ms=moved(entry.record.committed_at_ms, shift_ms, now_ms)))
+        entry._replace(record=entry.record._replace(committed_at_ms=shifted(entry.record.committed_at_ms, shift_ms, now_ms)))
         for entry in entries
     ]
 
 
-async def moved_records(records: Sequence[bytes], shift_ms: int, now_ms: int) -> list[bytes]:
-    """The same of packed records, whose times are not 0."""
+async def shifted_records(records: Sequence[bytes], shift_ms: int, now_ms: int) -> list[bytes]:
+    """The same for packed records, all with a commit time."""
     found: list[bytes] = []
     async for some in in_slices(records):
         for data in some:
-            at_ms = moved(int.from_bytes(data[TIME], "big"), shift_ms, now_ms)
+            at_ms = shifted(int.from_bytes(data[TIME], "big"), shift_ms, now_ms)
             found.append(data[: TIME.start] + at_ms.to_bytes(8, "big") + data[TIME.stop :])
     return found
 
 
-def moved(at_ms: int, shift_ms: int, now_ms: int) -> int:
-    """A time by this server's clock: at least 1, at most now."""
+def shifted(at_ms: int, shift_ms: int, now_ms: int) -> int:
+    """A time by this server's clock: at least 1, at most `now_ms`."""
     return max(1, min(at_ms + shift_ms, now_ms))

@@ -1,4 +1,4 @@
-"""The Meta Service's settings. Every one is explained in config/meta.toml, with its unit and its default."""
+"""The Meta Service's settings. config/meta.toml explains each, with unit and default."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -44,21 +44,21 @@ class StoreSection(Section):
 
 
 class LimitsSection(Section):
-    """What may be under way at once; more is refused at once, with a time to come back."""
+    """How many offsets and metadata calls may be in progress; further ones are refused, with a time to come back."""
 
     offsets: int = Field(default=100_000, ge=1, le=10_000_000)
     metadata: int = Field(default=1_000, ge=1, le=1_000_000)
 
 
 class TombstoneSection(Section):
-    """How long a deleted or expired offset keeps late saves from bringing it back. 0 hours: for ever."""
+    """How long tombstones are kept, so that late saves cannot restore what was deleted. 0 hours: for ever."""
 
     retention_hours: int = Field(default=168, ge=0, le=876_000)
     interval_ms: int = Field(default=600_000, ge=10, le=86_400_000)
 
 
 class MembersSection(Section):
-    """The members of an etcd cluster, which is one Raft group, and the machine that each runs on."""
+    """The members of an etcd cluster, which is one Raft group, and the node that each runs on."""
 
     endpoints: Annotated[tuple[Address, ...], Strict(strict=False), AfterValidator(not_empty)]
     nodes: Annotated[tuple[_Name, ...], Strict(strict=False)] = ()
@@ -72,18 +72,18 @@ class MembersSection(Section):
         return self
 
     def node_of(self, endpoint: str) -> str:
-        """The machine of an endpoint; its host, when none is named."""
+        """The node of an endpoint; its host if no nodes are configured."""
         return self.nodes[self.endpoints.index(endpoint)] if self.nodes else split_address(endpoint)[0]
 
 
 class RaftGroupSection(MembersSection):
-    """One of the Raft groups that hold offsets."""
+    """One of the Raft groups that store offsets."""
 
     name: _Name
 
 
 class PlacementSection(Section):
-    """Whether this front keeps the leaders apart, how often it looks, and how long a moved leader stays."""
+    """Whether this process moves Raft leaders apart, how often it checks, and how long a moved leader stays."""
 
     balance: bool = False
     interval_ms: int = Field(default=2_000, ge=100, le=3_600_000)
@@ -91,7 +91,7 @@ class PlacementSection(Section):
 
 
 class EtcdSection(Section):
-    """The etcd clusters behind `engine = "etcd"`, and how they are called."""
+    """The etcd clusters of `engine = "etcd"`, and how they are called."""
 
     prefix: str = Field(default="offsets/", min_length=1, max_length=255)
     timeout_ms: int = Field(default=500, ge=10, le=60_000)
@@ -117,7 +117,7 @@ class EtcdSection(Section):
 
 
 class MetaConfig(Section):
-    """config/meta.toml."""
+    """The whole of config/meta.toml."""
 
     engine: Literal["rocksdb", "etcd"] = "rocksdb"
     serve: Annotated[tuple[Served, ...], Strict(strict=False), Field(min_length=1)] = ("offsets", "metadata")

@@ -1,4 +1,7 @@
-"""What a store has to do to stand behind the Meta Service. Every engine passes tests/contract/test_engine.py."""
+"""The Protocol of a store of offsets behind the Meta Service, and the rules that all stores apply.
+
+Every implementation passes tests/contract/test_engine.py.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -26,32 +29,32 @@ from adapter.model.records import (
 )
 from adapter.runtime.watermark import Loss
 
-GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # of a page of `whole_group`
+GROUP_PAGE, GROUP_PAGE_BYTES = 10_000, 16 * 2**20  # page size of `whole_group`
 
 
 class Page(NamedTuple):
-    """A page of a listing; `after` is the token of the next one, empty at the end."""
+    """A page of a listing; `after` is the token of the next page, empty at the end."""
 
     entries: list[tuple[OffsetKey, OffsetRecord]]
     after: bytes
 
 
 class GroupPage(NamedTuple):
-    """Records of a group in key order. With `more`, which needs an entry, there may be others behind the last one."""
+    """Records of a group in key order. `more`: there may be others after the last one; then `entries` is not empty."""
 
     entries: list[tuple[OffsetKey, OffsetRecord]]
     more: bool
 
 
 class Expiry(NamedTuple):
-    """What an expiry did: how many live records it took away, or (not 0) the newest commit, which forbade it (Unix ms)."""
+    """The result of an expiry: the number of tombstones put, or the newest commit, which prevented it (Unix ms)."""
 
     expired: int
     newest_ms: int = 0
 
 
 class RawPage(NamedTuple):
-    """A page of a listing as `codec` packs keys (without the cluster) and records; `after` as in `Page`."""
+    """A page of keys (without the cluster) and records in the form of `codec`; `after` as in `Page`."""
 
     keys: list[bytes]
     records: list[bytes]
@@ -59,14 +62,14 @@ class RawPage(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The page tokens that cut a listing in parts, and how many records are in all of it."""
+    """The page tokens that divide a listing into parts, and its total number of records."""
 
     tokens: list[bytes]
     records: int
 
 
 class MergeCounts(NamedTuple):
-    """What became of merged entries: how many stand now, above how many a larger value stands; which were refused, and why."""
+    """Totals of a merge: entries that are stored now, entries below a larger stored value, (index, reason) of refused ones."""
 
     applied: int
     superseded: int
@@ -74,9 +77,9 @@ class MergeCounts(NamedTuple):
 
 
 class Differing(NamedTuple):
-    """An entry, by its place, that does not stand as it was offered (in the first epoch, if it had none).
+    """An entry, by its index, whose stored record differs from the one offered (with epoch 0 read as the first epoch).
 
-    `record` is what stands, packed; empty when that is not known.
+    `record` is the stored record, packed; empty if it is unknown.
     """
 
     at: int
@@ -86,79 +89,83 @@ class Differing(NamedTuple):
 
 
 class Engine(Protocol):
-    """Offsets of clusters. What a method acknowledged survives a power cut; reads see every acknowledged save.
+    """A store of the offsets of clusters. What a method acknowledged survives a power cut; reads see every acknowledged save.
 
-    Every method raises StorageFailedError, or DiskFullError when nothing was written for lack of space.
+    Every method raises StorageFailedError, or DiskFullError when nothing was written for lack of space. Stores in etcd raise
+    MetaUnavailableError when etcd does not answer. Times are Unix ms.
     """
 
-    kind: str  # as `engine` in the configuration names it
+    kind: str  # the name of this engine in the configuration
 
     async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
-        """Merge entries by (epoch, offset), in their order; one outcome each.
+        """Merge entries by (epoch, offset), in order; one outcome each.
 
-        With them `reported`, as `report_store` does it: the local store that they come from.
+        `reported`: the local store that they come from; recorded as by `report_store`.
         """
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """The records of these keys, tombstones included, absent ones left out."""
+        """The records of these keys, tombstones included. Absent keys are left out."""
 
     async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
-        """Records of a group, tombstones included, from behind the shard `after` (empty: from the first one).
+        """Records of a group, tombstones included, after the shard `after` (empty: from the start).
 
-        At most `size`, and not many more than `room` bytes of them, but at least one.
+        At least one if there is any, at most `size`, and about `room` bytes.
         """
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
-        """Put tombstones with a raised epoch over these shards, or over all of the group when none is named."""
+        """Put tombstones of a new era over these shards, or over the whole group if none is named."""
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
-        """Put tombstones that raise no epoch over a group's live records, unless one was committed at or after `before_ms`."""
+        """Put tombstones with unchanged epochs over a group, unless it has a live commit at or after `before_ms`."""
 
     async def drop_tombstones(self, before_ms: int) -> int:
-        """Forget tombstones from before `before_ms`, in every cluster; returns how many."""
+        """Remove the tombstones from before `before_ms` in every cluster; returns how many."""
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
-        """A page of what is below `names` (none, a namespace, or a namespace and a group), in key order, tombstones included."""
+        """A page of the records below `names`, in key order, tombstones included.
+
+        `names` is (), (namespace,) or (namespace, group).
+        """
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
-        """As `list_page`, packed, and up to the token `until`, included, unless that is empty. May end before `size`."""
+        """As `list_page`, packed, up to and including the token `until` if it is not empty. May end before `size`."""
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
-        """Where to cut what is below `names` in so many parts of about the same number of records."""
+        """Divide the records below `names` into parts of about the same size."""
 
     async def merge(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> MergeCounts:
-        """As `save`, of checked entries in packed form, without the cluster. What it did before it failed stays."""
+        """As `save`, for checked entries in packed form without the cluster. If it fails, a part may have been merged."""
 
     async def save_packed(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
-        """As `merge`, of distinct keys; tells what does not stand as it was offered, in the order of their places."""
+        """As `merge`, for distinct keys. Returns the entries that are not stored as offered, by ascending index."""
 
     async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
-        """Remember a broker's local store, at its highest `flushed_seq`; returns what was remembered before.
+        """Record a broker's local store, with its highest `flushed_seq`. Returns what was recorded before.
 
-        Where another store is remembered for this broker and path nothing changes, unless `replaces` is its `store_id`.
+        If another store is recorded for this broker and path, nothing changes unless `replaces` is that store's `store_id`.
         """
 
     async def forget_stores(self, before_ms: int) -> int:
-        """Forget local stores that were last told of before `before_ms`, in every cluster; returns how many."""
+        """Remove local stores last reported before `before_ms`, in every cluster; returns how many."""
 
     def marks(self) -> list[StoreMark]:
-        """How far the stores are, durably; never less than at any answer before."""
+        """The durable state of the underlying stores. Never older than in any earlier reply."""
 
     def loss(self) -> Loss | None:
-        """What the store once had lost, or None."""
+        """The loss of acknowledged writes that a repair found, or None."""
 
 
 def row_bytes(key: bytes, value: bytes) -> int:
-    """At least what a row takes in a reply, by its packed key and record: names may be in it twice."""
+    """A lower bound of a row's size in a reply, from its packed key and record. Names may occur twice in a row."""
     return 2 * len(key) + len(value)
 
 
 async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
-    """All records of a group that fits into the memory, tombstones included, in key order."""
+    """All records of a group, tombstones included, in key order. Only for groups that fit into memory."""
     entries: list[tuple[OffsetKey, OffsetRecord]] = []
     after = ""
     while True:
@@ -169,8 +176,11 @@ async def whole_group(engine: Engine, cluster: str, namespace: str, group: str) 
         after = page.entries[-1][0].shard
 
 
-def buried(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> dict[OffsetKey, OffsetRecord]:
-    """The tombstones of a delete of what stands. Raises RefusedError, before anything is written, where no epoch is left."""
+def tombstones_for(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> dict[OffsetKey, OffsetRecord]:
+    """The tombstones that delete these records; records that are deleted already get none.
+
+    Raises RefusedError, before anything is written, if a record has no higher epoch left.
+    """
     found = {key: record for key, record in entries if not is_deleted(record)}
     last = next((key for key, record in found.items() if exhausted(record.epoch)), None)
     if last:
@@ -178,13 +188,13 @@ def buried(entries: Iterable[tuple[OffsetKey, OffsetRecord]], now_ms: int) -> di
     return {key: deleted(record, now_ms) for key, record in found.items()}
 
 
-def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
-    """What becomes of a valid entry: the rule that every engine applies. Pure.
+def decide_save(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
+    """Decide one valid entry of a save against the stored record. Every engine applies this rule. Pure.
 
-    The compare-and-set is checked on the live offset; a met expectation does not let a key go backwards (invariant 2).
+    The compare-and-set checks the live offset. An entry that passes it still cannot move a key back (invariant 2).
     """
     if entry.expected_offset is not None:
-        # As in RobustMQ, nothing reads as the offset 0: a first commit may expect it.
+        # As in RobustMQ, an absent key counts as offset 0: a first commit may expect 0.
         found = standing.offset if standing and standing.live else 0
         if found != entry.expected_offset:
             return SaveOutcome(Status.CONFLICT, standing)
@@ -197,18 +207,19 @@ def settle(entry: SaveEntry, standing: OffsetRecord | None) -> SaveOutcome:
     return SaveOutcome(Status.APPLIED if stands == offered else Status.SUPERSEDED, stands)
 
 
-def keep(told: StoreReport, known: KnownStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
-    """What is remembered of a broker's local store from now on; None: what was. The rule that every engine applies. Pure.
+def decide_report(reported: StoreReport, known: KnownStore | None, replaces: bytes, now_ms: int) -> KnownStore | None:
+    """Decide what is recorded of a broker's local store after a report; None: no change. Every engine applies this rule. Pure.
 
-    The first store that is told stays until it is replaced: what comes in its place without a word is what is to be found.
+    The first reported store stays recorded until a report names it in `replaces`: a different store without that is what must be
+    detected.
     """
-    if known and told.store_id == known.store.store_id:
-        return KnownStore(told._replace(flushed_seq=max(told.flushed_seq, known.store.flushed_seq)), now_ms)
-    return KnownStore(told, now_ms) if known is None or replaces == known.store.store_id else None
+    if known and reported.store_id == known.store.store_id:
+        return KnownStore(reported._replace(flushed_seq=max(reported.flushed_seq, known.store.flushed_seq)), now_ms)
+    return KnownStore(reported, now_ms) if known is None or replaces == known.store.store_id else None
 
 
 def differing(entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome], first: int = 0) -> list[Differing]:
-    """Those of saved entries, of which the first has the place `first`, that do not stand as they were offered."""
+    """The entries of a save that are not stored as offered. `first` is the index of the first entry."""
     return [
         Differing(at, status, encode_record(standing) if standing else b"", message)
         for at, (entry, (status, standing, message)) in enumerate(zip(entries, outcomes, strict=True), first)
@@ -216,8 +227,8 @@ def differing(entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome], fir
     ]
 
 
-def counted(entries: int, differing: Sequence[Differing]) -> MergeCounts:
-    """What became of so many merged entries, of which these do not stand as they were offered."""
+def count_results(entries: int, differing: Sequence[Differing]) -> MergeCounts:
+    """The totals of a merge of `entries` entries, of which `differing` are not stored as offered."""
     superseded = sum(found.status is Status.SUPERSEDED for found in differing)
     refused = [(found.at, found.message) for found in differing if found.status is Status.INVALID]
     unanswered = sum(found.status is Status.UNAVAILABLE for found in differing)

@@ -1,6 +1,6 @@
-"""Reads of groups for the gRPC front: pages of BatchGetOffsetData, and GetOffsetData, which has none. Bounded, whatever is asked.
+"""Reads of groups: pages for BatchGetOffsetData, and the single reply of GetOffsetData. Bounded for any request.
 
-A page ends by rows and by bytes. No loop here runs for longer than some milliseconds without a turn for others.
+A page ends by rows and by bytes. Every loop yields to the event loop after a few milliseconds.
 """
 
 import asyncio
@@ -17,35 +17,35 @@ from adapter.rpc import meta_pb
 from adapter.runtime.slices import SLICE, others
 
 MAX_ROWS = 10_000  # of a page
-MAX_NAMED = 50_000  # groups and shards of a request
-MAX_BYTES = 3 * 2**20  # of a page: with the row that goes over it, less than the 4 MiB that gRPC's clients take by default
-MAX_GROUP_BYTES = 16 * 2**20  # of a GetOffsetData: the serialization of a message holds up all others
-KEYS_AT_ONCE = 1_000  # named ones that the engine is asked for: a recovery may name one in each of thousands of groups
-GROUPS_AT_ONCE = 16  # whole ones, while they are small
-NAMES_AT_ONCE = 2_000  # that are checked without a turn for others
-SMALL_PART = 32  # of a page: groups that take less are read several at once
-ROW_OVERHEAD = 4  # bytes of a row in a reply beside itself
+MAX_NAMED = 50_000  # groups and shards in a request
+MAX_BYTES = 3 * 2**20  # of a page; with the last row still below 4 MiB, the default limit of gRPC clients
+MAX_GROUP_BYTES = 16 * 2**20  # of a GetOffsetData reply: serializing it blocks the event loop
+KEYS_AT_ONCE = 1_000  # named keys in one call of the engine; a recovery may name one in each of thousands of groups
+GROUPS_AT_ONCE = 16  # whole groups read concurrently, while they are small
+NAMES_AT_ONCE = 2_000  # names checked before the event loop runs other tasks
+SMALL_PART = 32  # groups below 1/32 of a page are read concurrently
+ROW_OVERHEAD = 4  # bytes that a row takes in a reply besides its own
 
 
-class _Wanted(NamedTuple):
-    """A group of a request; without shards the whole of it."""
+class _RequestedGroup(NamedTuple):
+    """A group of a request; without shards, the whole group."""
 
     group: GroupKey
     shards: list[str]
 
 
 async def batch(engine: Engine, cluster: str, request: meta_pb.BatchGetOffsetDataRequest) -> meta_pb.BatchGetOffsetDataReply:
-    """A page of the groups of a request. Raises InvalidInputError, and what the engine raises."""
+    """Build a page of the groups of a request. Raises InvalidInputError, and the engine's errors."""
     if request.page_size > MAX_ROWS:
         raise InvalidInputError(f"page_size: {request.page_size} is over {MAX_ROWS}")
-    wanted = await _parse(request)
-    page = _Page(engine, cluster, wanted, request.page_size or MAX_ROWS)
-    await page.fill(_behind(request.page_token, wanted))
+    requested = await _parse(request)
+    page = _Page(engine, cluster, requested, request.page_size or MAX_ROWS)
+    await page.fill(_resume_after(request.page_token, requested))
     return page.reply
 
 
 async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOffsetDataReply:
-    """The live offsets of a group in one reply. Raises TooLargeError with their number, and what the engine raises."""
+    """All live offsets of a group in one reply. Raises TooLargeError with their number, and the engine's errors."""
     reply = meta_pb.GetOffsetDataReply()
     after, count, room = "", 0, MAX_GROUP_BYTES
     while True:
@@ -69,14 +69,14 @@ async def whole(engine: Engine, cluster: str, group: GroupKey) -> meta_pb.GetOff
     return reply
 
 
-async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_Wanted]:
+async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_RequestedGroup]:
     count = len(request.groups)
     if count <= MAX_NAMED:
         count += sum(len(item.shard_names) for item in request.groups)
     if count > MAX_NAMED:
         raise InvalidInputError(f"groups: name {count:,} groups and shards, over {MAX_NAMED:,}; send several requests")
-    wanted = []
-    names = 0  # that were checked since others had their turns
+    requested = []
+    names = 0  # checked since the last yield to the event loop
     for at, item in enumerate(request.groups):
         if names >= NAMES_AT_ONCE:
             names = 0
@@ -95,43 +95,43 @@ async def _parse(request: meta_pb.BatchGetOffsetDataRequest) -> list[_Wanted]:
                 names = 0
                 await others()
         names += 1
-        wanted.append(_Wanted(group, list(shards)))
-    return wanted
+        requested.append(_RequestedGroup(group, list(shards)))
+    return requested
 
 
-def _behind(token: bytes, wanted: Sequence[_Wanted]) -> str:
-    """The shard of the first group behind which the page begins; empty: at its beginning."""
+def _resume_after(token: bytes, requested: Sequence[_RequestedGroup]) -> str:
+    """The shard of the first group after which the page starts; empty: from its start."""
     if not token:
         return ""
     try:
         shard = token.decode()
     except UnicodeDecodeError:
         shard = ""
-    first = wanted[0] if wanted else None
+    first = requested[0] if requested else None
     if first is None or name_problem(shard) or (first.shards and shard not in first.shards):
         raise InvalidInputError("page_token: is not the next_page_token of a page of which the first group was left")
     return shard
 
 
 class _Page:
-    """Fills a reply until it is full, or everything is in it."""
+    """Fills a reply until it is full or complete."""
 
-    def __init__(self, engine: Engine, cluster: str, wanted: Sequence[_Wanted], rows: int) -> None:
+    def __init__(self, engine: Engine, cluster: str, requested: Sequence[_RequestedGroup], rows: int) -> None:
         self._engine = engine
         self._cluster = cluster
-        self._wanted = wanted
-        self._rows = self._of_rows = rows  # that there is room for
+        self._requested = requested
+        self._rows = self._page_rows = rows  # rows that still fit, and rows of a full page
         self._room = MAX_BYTES
-        self._at_once = 1
+        self._concurrency = 1
         self._done_groups: set[GroupKey] = set()
         self._done_keys: set[OffsetKey] = set()
         self.reply = meta_pb.BatchGetOffsetDataReply()
 
     async def fill(self, after: str) -> None:
-        """Begin in the first group, behind the shard `after`."""
+        """Fill the page, starting in the first group after the shard `after`."""
         at = 0
-        while at < len(self._wanted) and not self._full:
-            add = self._add_named if self._wanted[at].shards else self._add_whole
+        while at < len(self._requested) and not self._full:
+            add = self._add_named if self._requested[at].shards else self._add_whole
             at, after = await add(at, after)
         self.reply.next_page_token = after.encode()
 
@@ -140,11 +140,11 @@ class _Page:
         return self._rows <= 0 or self._room <= 0
 
     async def _add_named(self, at: int, after: str) -> tuple[int, str]:
-        """Named shards, also of several groups; returns where to go on: the group, and behind which shard."""
+        """Add named shards of one or more groups. Returns where to continue: the index of the group, and after which shard."""
         parts: list[list[OffsetKey]] = []
         left = min(KEYS_AT_ONCE, self._rows)
         cut = False
-        for group, shards in islice(self._wanted, at, None):
+        for group, shards in islice(self._requested, at, None):
             if not shards or left <= 0:
                 break
             begin = shards.index(after) + 1 if after and not parts else 0
@@ -155,7 +155,7 @@ class _Page:
         asked = [key for keys in parts for key in keys if key not in self._done_keys]
         found = dict(await self._engine.get(self._cluster, asked))
         for place, keys in enumerate(parts, at):
-            into = self._open(place)
+            into = self._reply_group(place)
             for number, key in enumerate(keys):
                 self._rows -= 1
                 if key not in self._done_keys:
@@ -170,17 +170,21 @@ class _Page:
         return (at + len(parts) - 1, parts[-1][-1].shard) if cut else (at + len(parts), "")
 
     async def _add_whole(self, at: int, after: str) -> tuple[int, str]:
-        """Whole groups, several at once while they are small."""
+        """Add whole groups, several at once while they are small. Returns as `_add_named`."""
         places = [at]
-        while len(places) < self._at_once and places[-1] + 1 < len(self._wanted) and not self._wanted[places[-1] + 1].shards:
+        while (
+            len(places) < self._concurrency
+            and places[-1] + 1 < len(self._requested)
+            and not self._requested[places[-1] + 1].shards
+        ):
             places.append(places[-1] + 1)
         size, room = max(self._rows // len(places), 1), max(self._room // len(places), 1)
         pages = await asyncio.gather(
-            *(self._whole_page(self._wanted[place].group, size, room, after if place == at else "") for place in places)
+            *(self._whole_page(self._requested[place].group, size, room, after if place == at else "") for place in places)
         )
-        self._at_once = min(2 * self._at_once, GROUPS_AT_ONCE)
+        self._concurrency = min(2 * self._concurrency, GROUPS_AT_ONCE)
         for place, page in zip(places, pages, strict=True):
-            into, group = self._open(place), self._wanted[place].group
+            into, group = self._reply_group(place), self._requested[place].group
             entries = page.entries if group not in self._done_groups else []
             for begin in range(0, len(entries), SLICE):
                 for number, (key, record) in enumerate(entries[begin : begin + SLICE], begin):
@@ -190,12 +194,12 @@ class _Page:
                         return place, key.shard
                 await others()
             if page.more and entries:
-                self._at_once = 1
+                self._concurrency = 1
                 return place, entries[-1][0].shard
             self._rows -= not entries
             self._done_groups.add(group)
-            if len(entries) * SMALL_PART > self._of_rows:
-                self._at_once = 1
+            if len(entries) * SMALL_PART > self._page_rows:
+                self._concurrency = 1
             if self._full:
                 return place + 1, ""
         return places[-1] + 1, ""
@@ -205,7 +209,7 @@ class _Page:
             return GroupPage([], more=False)
         return await self._engine.group_page(self._cluster, *group, size, room, after)
 
-    def _open(self, place: int) -> meta_pb.BatchGetOffsetDataReply.Group:
+    def _reply_group(self, place: int) -> meta_pb.BatchGetOffsetDataReply.Group:
         groups = self.reply.groups
         return groups[place] if place < len(groups) else groups.add()
 

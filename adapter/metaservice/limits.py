@@ -1,7 +1,7 @@
-"""What may be under way at once in a Meta Service. More is refused at once, before anything is written, with a time to come back.
+"""Admission control: requests beyond a limit are refused at once, before anything is written, with a time to come back.
 
-A call that comes while there is any room is let in, whatever its size: else a large one would wait for ever among small ones. So
-what is under way is at most the limit and one call. Never delays or queues a call.
+A request is admitted while there is any room, whatever its size; otherwise a large one might never be admitted among small ones.
+So the work in progress is at most the limit plus one request. Nothing is delayed or queued.
 """
 
 import math
@@ -16,17 +16,17 @@ from adapter.metaservice.metrics import MetaMetrics
 from adapter.runtime.wording import counted
 
 MIN_DELAY_S, MAX_DELAY_S = 0.1, 5.0
-SPREAD = 0.5  # of a delay, upwards and downwards: who was refused together does not come back together
-GUESS_S = 0.1  # of busy time, that a guess weighs before anything is measured
-HALF_LIFE_S = 2.0  # of busy time, after which a measurement counts half
+SPREAD = 0.5  # jitter of a delay, as a part of it, so that refused callers do not return together
+GUESS_S = 0.1  # busy time that the initial guess of the rate counts for
+HALF_LIFE_S = 2.0  # busy time after which a measurement counts half
 
-TINY = 1e-9  # not nothing
+TINY = 1e-9  # avoids a division by zero
 
 jitter = Random()  # noqa: S311 - spreads attempts, keeps no secret; a test seeds it
 
 
 class Limit:
-    """One kind of work, and how fast it has been going lately. `most` units may be under way."""
+    """The limit of one kind of work, and its recent rate. At most `most` units may be in progress."""
 
     def __init__(self, what: str, most: int, on_refused: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._what = what
@@ -34,14 +34,14 @@ class Limit:
         self._on_refused = on_refused
         self._clock = clock
         self.under_way = 0
-        # Work done in busy seconds, the older the less it counts. Until it is measured: as if all that is allowed took a second.
+        # Work done and busy seconds, with exponential decay. The initial guess is a rate of `most` units a second.
         self._done = most * GUESS_S
         self._busy_s = GUESS_S
         self._measured_at = 0.0
 
     @contextmanager
     def admit(self, units: int) -> Iterator[None]:
-        """Meanwhile so many units are under way. Raises OverloadedError, and nothing is done, when there is no room."""
+        """Count `units` as in progress while the context is open. Raises OverloadedError if there is no room."""
         if self.under_way >= self._most:
             self._on_refused()
             delay_s = self._delay_s()
@@ -68,7 +68,7 @@ class Limit:
         self._measured_at = now
 
     def _delay_s(self) -> float:
-        """About as long as what is under way will take; longer when nothing has been done for a while."""
+        """About how long the work in progress will take, in seconds; longer if nothing was finished for a while."""
         stalled_s = self._clock() - self._measured_at
         weight = _weight(stalled_s)
         takes_s = self.under_way * (self._busy_s * weight + stalled_s) / max(self._done * weight, TINY)
@@ -76,7 +76,7 @@ class Limit:
 
 
 class Limits:
-    """The limits of a process: `offsets` counts those in saves and merges, `metadata` calls. Reads of offsets have none."""
+    """The limits of a process: `offsets` in saves and merges, `metadata` calls. Reads of offsets are not limited."""
 
     def __init__(self, section: LimitsSection, metrics: MetaMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self.offsets = Limit("offset", section.offsets, metrics.refused("offsets"), clock)
@@ -86,5 +86,5 @@ class Limits:
 
 
 def _weight(age_s: float) -> float:
-    """Of what was measured so long ago."""
+    """The weight of a measurement of this age."""
     return math.exp2(-age_s / HALF_LIFE_S)

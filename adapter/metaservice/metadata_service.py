@@ -1,6 +1,6 @@
-"""The gRPC front of metadata: wire <-> store, validation, limits, metrics. No rule of its own about what is kept.
+"""The gRPC service of metadata: conversion, validation, limits, metrics. It has no rule about what is stored.
 
-A conflict is ABORTED, with what stands in its text; a write whose outcome is unknown is UNAVAILABLE.
+A conflict is ABORTED, with the stored revision in its message; a write whose outcome is unknown is UNAVAILABLE.
 """
 
 import time
@@ -28,12 +28,12 @@ from adapter.runtime.statuses import Context, answering
 SERVICE = "offsets.meta.v1.MetadataStore"
 RPCS = ("Put", "Get", "Delete", "List")
 
-# Seconds. Close to each other where it shows whether offsets slow the metadata down: 7 ms alone, up to 150 ms beside them.
+# Seconds. Dense from 7 ms (metadata alone) to 150 ms (beside offsets), to show whether offsets slow the metadata down.
 _BUCKETS = (0.001, 0.002, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1, 2, 5)
 
 
 class MetadataMetrics:
-    """Calls, and how long those took that were answered. One per registry."""
+    """Counts calls, and measures the duration of those that succeed. One instance per registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         calls = Counter("offset_meta_metadata_calls", "Metadata calls by RPC.", ["rpc"], registry=registry)
@@ -49,7 +49,7 @@ class MetadataMetrics:
 
     @contextmanager
     def call(self, rpc: str) -> Iterator[None]:
-        """Count a call, and time it unless it fails."""
+        """Count a call, and observe its duration unless it fails."""
         self._calls[rpc].inc()
         started = time.perf_counter()
         yield
@@ -57,7 +57,7 @@ class MetadataMetrics:
 
 
 class MetadataService(metadata_grpc.MetadataStoreServicer):
-    """`offsets.meta.v1.MetadataStore`."""
+    """The gRPC service `offsets.meta.v1.MetadataStore`; proto/metadata.proto documents the calls."""
 
     def __init__(self, store: MetadataStore, limit: Limit, metrics: MetadataMetrics) -> None:
         self._store = store

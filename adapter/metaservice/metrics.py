@@ -1,4 +1,4 @@
-"""The Meta Service's metrics."""
+"""The Meta Service's Prometheus metrics."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from adapter.runtime.metrics import LATENCY_BUCKETS
 
 
 class MetaMetrics:
-    """The Meta Service's counters."""
+    """The metrics of one Meta Service process, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -35,9 +35,9 @@ class MetaMetrics:
         )
 
     def refused(self, limit: str) -> Callable[[], None]:
-        """What counts a call that this limit refused."""
+        """A function that counts a call refused by this limit."""
         return self._refused.labels(limit).inc
 
     def shows_under_way(self, limit: str, read: Callable[[], float]) -> None:
-        """Show what `read` gives, whenever Prometheus asks."""
+        """Export the value of `read` as the work in progress under this limit."""
         self._under_way.labels(limit).set_function(read)

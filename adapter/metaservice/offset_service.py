@@ -1,7 +1,7 @@
-"""The gRPC front of the Meta Service: wire <-> model, validation, errors -> statuses. No rule of its own about offsets.
+"""The gRPC service of offsets: conversion, validation, errors to status codes. It has no rule about what is stored.
 
-A bad entry of a save is answered with INVALID in its row and the others are saved: a save carries many brokers' consumers,
-and one of them must not disturb the others (invariant 10). A bad request as a whole gets INVALID_ARGUMENT.
+A bad entry of a save gets INVALID in its row and the others are saved: a save carries the consumers of many brokers, and one bad
+entry must not affect the others (invariant 10). A request that is bad as a whole gets INVALID_ARGUMENT.
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ from adapter.meta.wire import add_result, namespace_of, reply_offset, save_entri
 from adapter.metaservice import group_reads
 from adapter.metaservice.bulk import TIME
 from adapter.metaservice.bulk_checks import check
-from adapter.metaservice.clock_skew import SkewedClocks, are_ahead, moved_entries, moved_records
+from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted_entries, shifted_records
 from adapter.metaservice.config import DEFAULT_CLUSTER
-from adapter.metaservice.engine import Differing, Engine, counted
+from adapter.metaservice.engine import Differing, Engine, count_results
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.codec import pack_names
@@ -40,12 +40,12 @@ from adapter.runtime.statuses import Context, answering
 
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
 NO_ROOM = "the answer has no room for what stands there"
-ANSWER_BYTES = 32 * 2**20  # of the records in an answer to a merge: all that an adapter takes in one message is 64 MiB
-MAX_SAVED = 25_000  # entries of a save, which holds up all others: an adapter's have up to 20,000
+ANSWER_BYTES = 32 * 2**20  # records in the reply to a merge; an adapter accepts messages of up to 64 MiB
+MAX_SAVED = 25_000  # entries of a save, which blocks the others meanwhile; an adapter sends up to 20,000
 
 
 class MetaService(meta_grpc.MetaServiceServiceServicer):
-    """`meta.service.common.MetaServiceService`."""
+    """The gRPC service `meta.service.common.MetaServiceService`; proto/meta_service.proto documents the calls."""
 
     def __init__(self, engine: Engine, limits: Limits, metrics: MetaMetrics) -> None:
         self._engine = engine
@@ -77,8 +77,8 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             newest_ms = max(newest_ms, *(entry.record.committed_at_ms for entry in some))
             await others()
         shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
-        if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
-            entries = moved_entries(entries, shift_ms, now_ms)
+        if shift_ms or has_future_time(newest_ms, request.now_ms, now_ms):
+            entries = shifted_entries(entries, shift_ms, now_ms)
         with self._metrics.save_seconds.time():
             outcomes = await self._save(cluster, entries, reported)
         committed = all(outcome.status.acknowledged for outcome in outcomes)
@@ -181,12 +181,12 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
             shift_ms = self._clocks.shift_ms(request.now_ms, now_ms, request.store.broker)
             records = checked.records
             newest_ms = int.from_bytes(max((data[TIME] for data in records), default=b""), "big")
-            if shift_ms or are_ahead(newest_ms, request.now_ms, now_ms):
-                records = await moved_records(records, shift_ms, now_ms)
+            if shift_ms or has_future_time(newest_ms, request.now_ms, now_ms):
+                records = await shifted_records(records, shift_ms, now_ms)
             with self._metrics.save_seconds.time():
                 if request.tell_standing:
                     differing = await self._engine.save_packed(cluster, checked.keys, records, reported)
-                    counts = counted(len(checked.keys), differing)
+                    counts = count_results(len(checked.keys), differing)
                 else:
                     counts = await self._engine.merge(cluster, checked.keys, records, reported)
         refused = checked.all_rejected(counts.rejected)
@@ -214,7 +214,7 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
         reply = meta_pb.ReportStoreReply(marks=self._marks(), now_ms=wall_ms())
         if known:
             reply.known.CopyFrom(meta_pb.LocalStore(**known.store._asdict()))
-            reply.known_at_ms = known.told_at_ms
+            reply.known_at_ms = known.reported_at_ms
         return reply
 
     @answering
@@ -248,7 +248,10 @@ class MetaService(meta_grpc.MetaServiceServiceServicer):
 
 
 async def _add_standing(reply: meta_pb.MergeOffsetDataReply, differing: Sequence[Differing], places: Sequence[int]) -> None:
-    """Tell what does not stand as it was sent. What an answer has no room for is to be sent again: then it is the first."""
+    """Add the entries that are not stored as sent to a reply.
+
+    Those that do not fit become UNAVAILABLE: the caller sends them again, and then they come first.
+    """
     room = ANSWER_BYTES
     async for some in in_slices(differing):
         for at, status, record, message in some:
@@ -266,7 +269,10 @@ def _status(status: Status) -> meta_pb.SaveOffsetResult.Status.ValueType:
 
 
 def _problems(entries: Sequence[SaveEntry], first: int) -> list[str]:
-    """Why each cannot be saved; empty when it can. What most entries are is seen at once. `first` is the place of the first."""
+    """Why each entry cannot be saved; empty if it can. `first` is the index of the first entry.
+
+    Most entries are valid and plain and are accepted after a few checks.
+    """
     group: tuple[str, str] | None = None
     found = []
     for at, entry in enumerate(entries, first):
@@ -280,7 +286,7 @@ def _problems(entries: Sequence[SaveEntry], first: int) -> list[str]:
 
 
 def _problem(at: int, entry: SaveEntry) -> str:
-    """Why an entry cannot be saved; empty when it can."""
+    """Why an entry cannot be saved; empty if it can."""
     where = f"entry {at}: "
     try:
         check_name(entry.key.namespace, f"{where}namespace")
@@ -296,12 +302,12 @@ def _problem(at: int, entry: SaveEntry) -> str:
 
 
 def _cluster(name: str) -> str:
-    """The cluster; newer RobustMQ does not name one."""
+    """The checked name of the cluster; `default` if it is empty, as newer RobustMQ sends it."""
     return check_name(name or DEFAULT_CLUSTER, "cluster_name")
 
 
 def _reported(request: meta_pb.SaveOffsetDataRequest | meta_pb.MergeOffsetDataRequest) -> StoreReport | None:
-    """The local store that the entries come from, where the request names it."""
+    """The local store that the entries come from; None if the request does not name it."""
     return _local_store(request.store) if request.HasField("store") else None
 
 

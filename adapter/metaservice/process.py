@@ -1,4 +1,4 @@
-"""The Meta Service process: open the stores, serve, forget old tombstones, stop."""
+"""The Meta Service process: open the stores, serve, remove old tombstones, stop."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,23 +27,24 @@ log = structlog.get_logger(__name__)
 
 SERVICE = "meta.service.common.MetaServiceService"
 HOUR_MS = 3_600_000
-STORES_KEPT_MS = 90 * 24 * HOUR_MS  # since an adapter told of its local store
-MAX_REQUEST_BYTES = 64 * 2**20  # whatever `flush.max_batch_bytes` an adapter is configured with
+STORES_KEPT_MS = 90 * 24 * HOUR_MS  # since the last report of a local store
+MAX_REQUEST_BYTES = 64 * 2**20  # above any `flush.max_batch_bytes` of an adapter
 OPTIONS = (("grpc.max_receive_message_length", MAX_REQUEST_BYTES), ("grpc.max_send_message_length", MAX_REQUEST_BYTES))
 
 
 @dataclass
 class Readiness:
-    """What `/readyz` says."""
+    """The state that `/readyz` reports."""
 
     ready: bool = False
     text: str = "starting: the stores are not open yet"
 
 
 async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], None] = lambda _: None) -> int:
-    """Serve until asked to stop; `ready` gets the addresses. Returns the exit code.
+    """Serve until asked to stop; calls `ready` with the addresses. Returns the exit code.
 
-    Raises what opening and listening raise, and StorageFailedError after a failed sync: only a new process may go on then.
+    Raises the errors of opening the stores and listening, and StorageFailedError after a failed sync: only a new process may
+    continue then.
     """
     stopped = anyio.Event()
     metrics = MetaMetrics()
@@ -69,7 +70,7 @@ async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], Non
 def _services(
     config: MetaConfig, stores: Stores, metrics: MetaMetrics
 ) -> tuple[Sequence[str], Callable[[grpc.aio.Server], None]]:
-    """The names of what is served, and how to add it to a server."""
+    """The names of the services, and a function that adds them to a server."""
     limits = Limits(config.limits, metrics)
     offsets = MetaService(stores.offsets, limits, metrics) if stores.offsets else None
     metadata = None
@@ -93,7 +94,7 @@ async def _begin(
     ready: Callable[[list[str]], None],
     state: Readiness,
 ) -> None:
-    """Serve once the stores can; then look for old tombstones for as long as this process lives."""
+    """Report readiness once the stores are open; then remove old tombstones until cancelled."""
     await stores.open()
     await server.set_serving(serving=True)
     state.ready, state.text = True, "serving"
@@ -105,9 +106,9 @@ async def _begin(
 async def drop_tombstones(
     engine: Engine, section: TombstoneSection, metrics: MetaMetrics, now_ms: Callable[[], int] = wall_ms
 ) -> None:
-    """Forget tombstones older than the retention, once per interval; without a retention never. Raises StorageFailedError.
+    """Remove tombstones older than the retention, once per interval; never without a retention.
 
-    With them go local stores of adapters that nobody told of for long.
+    Also removes local stores that no adapter has reported for 90 days. Raises StorageFailedError.
     """
     while section.retention_hours:
         await anyio.sleep(section.interval_ms / 1000)

@@ -1,4 +1,4 @@
-"""The stores behind the Meta Service, as its settings choose them: one embedded RocksDB, or Raft groups in etcd."""
+"""Opens the stores that the settings choose: one embedded RocksDB, or Raft groups in etcd."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,12 +22,12 @@ from adapter.metaservice.rocksdb.metadata import RocksDbMetadata
 from adapter.runtime.metrics import GaugesCollector
 from adapter.runtime.retry import retrying
 
-PREFIX = "offset_meta"  # of the metrics
-FIRST_TRY_S, MAX_PAUSE_S = 0.1, 2.0  # of a start that waits for etcd
+PREFIX = "offset_meta"  # of the names of metrics
+FIRST_TRY_S, MAX_PAUSE_S = 0.1, 2.0  # backoff while a start waits for etcd
 
 
 class Stores(NamedTuple):
-    """What is served; None is not. `run` has to be running; calls are refused until `open` has returned."""
+    """The stores to serve; None if not served. `run` must be running. Calls fail until `open` has returned."""
 
     offsets: Engine | None
     metadata: MetadataStore | None
@@ -37,7 +37,7 @@ class Stores(NamedTuple):
 
 @asynccontextmanager
 async def opened(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterator[Stores]:
-    """The stores, closed at the end. Raises what opening them raises."""
+    """Open the stores; closes them at the end. Raises the errors of opening them."""
     async with _etcd(config, registry) if config.engine == "etcd" else _rocksdb(config, registry) as stores:
         yield stores
 

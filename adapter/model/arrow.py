@@ -1,7 +1,7 @@
-"""Keys and records of `codec` as Arrow columns, and back. Works on whole columns: it makes no Python object for each value.
+"""Keys and records of `codec` to and from Arrow columns, whole columns at a time: no Python object is made for each value.
 
-What it reads or writes is byte for byte what `codec` reads or writes. A damaged key or record raises StoreDamagedError. A value
-that Spark's signed integers or Python's times cannot hold is null, and `problem` says what it was.
+The bytes are exactly those of `codec`. A damaged key or record raises StoreDamagedError. A value that does not fit into Spark's
+signed integers or Python's datetime becomes null, and the column `problem` says what it was.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.model.schemas import LONG_MAX, RECORDS
 
-# As `codec._HEAD`.
+# The same layout as `codec._HEAD`.
 _HEAD = np.dtype(
     [
         ("seq", ">u8"),
@@ -28,7 +28,7 @@ _HEAD = np.dtype(
         ("metadata_size", ">u2"),
     ]
 )
-# The end of the year 9999: behind it a Python datetime cannot be made, so that one bad row would make a whole table unreadable.
+# The end of the year 9999. A later time cannot become a Python datetime; one such row would make the whole table unreadable.
 TIME_MAX_MS = 253_402_300_799_999
 _BUFFER_MAX = 2**31 - 1  # Arrow's strings have signed 32-bit offsets
 
@@ -37,16 +37,17 @@ _U64 = npt.NDArray[np.uint64]
 
 
 def decode_records(keys: Sequence[bytes], records: Sequence[bytes]) -> pa.RecordBatch:
-    """The rows of tables.RECORDS, in the order given. Keys together and records together are under 2 GiB each.
+    """Decode keys and records to rows of `schemas.RECORDS`, in the given order.
 
-    Raises StoreDamagedError for what is no key or no record, InvalidInputError unless there are as many of both.
+    The keys together and the records together must be under 2 GiB each. Raises StoreDamagedError for a damaged key or record,
+    InvalidInputError if the numbers of keys and records differ.
     """
     if len(keys) != len(records):
         raise InvalidInputError(f"{len(keys)} keys but {len(records)} records")
     namespace, group, shard = _names(keys)
     heads, topic, metadata = _parts(records)
     epoch, offset, at_ms = (heads[name].astype(np.uint64) for name in ("epoch", "offset", "committed_at_ms"))
-    # 0 is no time: the record's writer did not know it.
+    # 0 means that the writer did not know the time.
     at_us = pa.array(np.minimum(at_ms, TIME_MAX_MS).astype(np.int64) * 1000, mask=(at_ms == 0) | (at_ms > TIME_MAX_MS))
     columns = [
         namespace,
@@ -65,23 +66,23 @@ def decode_records(keys: Sequence[bytes], records: Sequence[bytes]) -> pa.Record
 
 
 def decode_seqs(records: Sequence[bytes]) -> _U64:
-    """The write counters in records. Raises StoreDamagedError."""
+    """Decode the write counters of records. Raises StoreDamagedError."""
     heads, _, _ = _parts(records)
     return heads["seq"].astype(np.uint64)
 
 
 def encode_records(batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
-    """The keys and records of rows of tables.RECORDS, in their order; the write counter is 0, and `problem` is not looked at.
+    """Encode rows of `schemas.RECORDS` to keys and records, in order, with write counter 0. `problem` is ignored.
 
-    Names, topics and metadata have to be as `model` allows them; null is no value of a column except `committed_at` (0 then).
-    Raises InvalidInputError, naming the column, for what the form cannot hold.
+    Names, topics and metadata must be valid as `model.names` defines. Only `committed_at` may be null (encoded as 0). Raises
+    InvalidInputError that names the column.
     """
     keys, records = encode_columns(batch)
     return as_bytes(keys), as_bytes(records)
 
 
 def encode_columns(batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """As `encode_records`, as Arrow columns."""
+    """As `encode_records`, but returns Arrow columns."""
     if not batch.num_rows:
         return pa.array([], pa.binary()), pa.array([], pa.binary())
     pieces: list[pa.Array] = []
@@ -105,7 +106,7 @@ def encode_columns(batch: pa.RecordBatch) -> tuple[pa.BinaryArray, pa.BinaryArra
 
 
 def as_bytes(column: pa.BinaryArray) -> list[bytes]:
-    """The values of a column without nulls."""
+    """The values of a column without nulls, as Python bytes."""
     ends = _ends(column)
     data = column.buffers()[2]
     whole = data.to_pybytes() if data is not None else b""
@@ -113,7 +114,10 @@ def as_bytes(column: pa.BinaryArray) -> list[bytes]:
 
 
 def _names(keys: Sequence[bytes]) -> list[pa.Array]:
-    """The three names of each key. The joined keys, cut before and behind each length byte, are one Arrow array to take from."""
+    """Split each key into its three names. Raises StoreDamagedError.
+
+    The joined keys become one Arrow array by cutting before and after each length byte; the names are then taken from it.
+    """
     data, ends = _join(keys)
     bytes_ = np.frombuffer(data, np.uint8)
     cuts = np.empty((len(keys), 6), np.int64)
@@ -132,12 +136,12 @@ def _names(keys: Sequence[bytes]) -> list[pa.Array]:
 
 
 def _parts(records: Sequence[bytes]) -> tuple[npt.NDArray[np.void], pa.Array, pa.Array]:
-    """The fixed heads, topics and metadata."""
+    """Split records into fixed heads, topics and metadata. Raises StoreDamagedError."""
     data, ends = _join(records)
     good = np.diff(ends) >= _HEAD.itemsize
     if not good.all():
         _damaged("record", records, good)
-    if len(data) == _HEAD.itemsize * len(records):  # only heads
+    if len(data) == _HEAD.itemsize * len(records):  # no record has topic or metadata
         empty = pa.repeat(pa.scalar(""), len(records))
         return np.frombuffer(data, _HEAD), empty, empty
     cuts = np.empty((len(records), 3), np.int64)
@@ -154,7 +158,7 @@ def _parts(records: Sequence[bytes]) -> tuple[npt.NDArray[np.void], pa.Array, pa
 
 
 def _join(values: Sequence[bytes]) -> tuple[bytes, _Ints]:
-    """All values as one, and where each begins and the last one ends."""
+    """Join all values. Returns the bytes, and where each value starts plus where the last one ends."""
     ends = np.zeros(len(values) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=ends[1:])
     if ends[-1] > _BUFFER_MAX:
@@ -163,7 +167,7 @@ def _join(values: Sequence[bytes]) -> tuple[bytes, _Ints]:
 
 
 def _taken(data: bytes, cuts: _Ints, end: int, wanted: Sequence[int], values: Sequence[bytes], what: str) -> list[pa.Array]:
-    """Columns of the pieces between cuts; those in `wanted` are text."""
+    """Cut `data` at `cuts` and return the pieces at the indexes `wanted` of each value, as text columns."""
     offsets = np.append(cuts.reshape(-1), end).astype(np.int32)
     pieces = pa.Array.from_buffers(pa.binary(), cuts.size, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
     columns = []
@@ -195,7 +199,7 @@ def _signed(values: _U64) -> pa.Array:
 
 
 def _problems(columns: dict[str, tuple[_U64, int]]) -> pa.Array:
-    """What is wrong with each row; null for nearly all of them."""
+    """For each row a description of the values that are out of range; null for nearly all rows."""
     size = len(next(iter(columns.values()))[0])
     found: dict[int, list[str]] = {}
     for name, (values, highest) in columns.items():

@@ -1,22 +1,22 @@
-"""Where shards begin and end, as brokers told with their commits. In memory and bounded: a hint that ages, not a record."""
+"""The first and end offset of a shard's log, as brokers report them with commits. Values only."""
 
 from typing import NamedTuple
 
 
 class ShardKey(NamedTuple):
-    """A shard in its namespace, whoever reads it."""
+    """A shard in its namespace, independent of any consumer group."""
 
     namespace: str
     shard: str
 
 
 class Bounds(NamedTuple):
-    """`low` is the first offset that can be read, `high` the one that the next message will get. `seen_at_ms` is Unix time."""
+    """`low`: first readable offset. `high`: offset of the next message. `seen_at_ms`: Unix time of the report."""
 
     low: int
     high: int
     seen_at_ms: int
 
     def lag(self, offset: int) -> int:
-        """Messages between the next offset to read and the end."""
+        """The number of messages between `offset` (the next to read) and the end of the log; never negative."""
         return max(self.high - offset, 0)

@@ -1,7 +1,9 @@
-"""The binary form of keys and records, the same in the store and in the Meta Service's RocksDB.
+"""The binary form of keys and records. Both stores and the Meta Service's bulk calls use it.
 
-A key is its fields, each behind its length in one byte: no separator that a name could contain, and the prefix of a group
-matches that group alone. No key starts with a zero byte, so a store may keep its own entries there.
+A key is its names in order, each preceded by its length in one byte. There is no separator that a name could contain, and the
+prefix of a group matches only that group. No key starts with a zero byte: stores may use such keys for their own entries.
+
+A record is a fixed head of 40 bytes (big endian), then topic and metadata in UTF-8.
 """
 
 import struct
@@ -20,12 +22,12 @@ _LENGTHS = [bytes((length,)) for length in range(256)]
 
 
 def pack_names(*names: str) -> bytes:
-    """Length-prefixed fields: the key of all of them, or the prefix of everything below them."""
+    """Encode names, each after its length: a whole key, or the common prefix of all keys below these names."""
     return b"".join([_LENGTHS[len(name)] + name for name in map(str.encode, names)])
 
 
 def unpack_names(data: bytes) -> list[str]:
-    """The inverse of `pack_names`."""
+    """Decode names; the inverse of `pack_names`. Raises StoreDamagedError if the last name is cut off."""
     names = []
     at = 0
     while at < len(data):
@@ -39,23 +41,23 @@ def unpack_names(data: bytes) -> list[str]:
 
 @lru_cache(maxsize=65536)
 def encode_key(key: OffsetKey) -> bytes:
-    """Namespace, group, shard."""
+    """Encode namespace, group and shard. Cached."""
     return pack_names(*key)
 
 
 def encode_shards(group: GroupKey, shards: Sequence[str]) -> list[bytes]:
-    """The keys of many shards of a group."""
+    """Encode the keys of many shards of one group; faster than `encode_key` for each."""
     prefix = pack_names(*group)
     return [prefix + _LENGTHS[len(name)] + name for name in map(str.encode, shards)]
 
 
 def decode_key(data: bytes) -> OffsetKey:
-    """The inverse of `encode_key`."""
+    """Decode a key; the inverse of `encode_key`. Raises StoreDamagedError."""
     return OffsetKey(*unpack_names(data))
 
 
 def decode_stored(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord, int]:
-    """A key, its record and the write counter: what `decode_key`, `decode_record` and `decode_seq` say, in fewer steps."""
+    """Decode a stored key and value: the key, the record and the write counter. Faster than the three single calls."""
     try:
         end = key[0] + 1
         end += key[end] + 1
@@ -72,23 +74,23 @@ def decode_stored(key: bytes, value: bytes) -> tuple[OffsetKey, OffsetRecord, in
 
 @lru_cache(maxsize=16)
 def _names_of_group(prefix: bytes) -> list[str]:
-    """Of a scan the next key mostly has the same ones."""
+    """Decode the names of a group. Cached, since neighbouring keys of a scan mostly share the group."""
     return unpack_names(prefix)
 
 
 def group_prefix(group: GroupKey) -> bytes:
-    """The prefix that all keys of a group have, and no other key."""
+    """The prefix that exactly the keys of this group have."""
     return pack_names(*group)
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first byte string above everything that starts with `prefix`; empty means that there is none."""
+    """The first byte string after all that start with `prefix`; empty if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else b""
 
 
 def encode_record(record: OffsetRecord, seq: int = 0) -> bytes:
-    """The value of a key. `seq` is the store's write counter; the Meta Service leaves it 0."""
+    """Encode a record. `seq` is the local store's write counter; the Meta Service writes 0 here."""
     topic = record.topic.encode()
     metadata = record.metadata.encode()
     head = _HEAD.pack(
@@ -98,12 +100,12 @@ def encode_record(record: OffsetRecord, seq: int = 0) -> bytes:
 
 
 def encode_plain(seq: int, epoch: int, offset: int, committed_at_ms: int) -> bytes:
-    """The value of a live record that has neither topic, partition nor metadata."""
+    """Encode a live record without topic, partition and metadata."""
     return _PLAIN(seq, epoch, offset, committed_at_ms, _PLAIN_TAIL)
 
 
 def encode_fields(fields: tuple[int, int, bool, int, str, str, int]) -> bytes:
-    """The value of a record, whose fields these are, with the write counter 0."""
+    """Encode a record given as a tuple of its fields, with write counter 0."""
     epoch, offset, live, committed_at_ms, metadata, topic, partition = fields
     if metadata or topic or partition or not live:
         return encode_record(OffsetRecord(*fields))
@@ -111,7 +113,7 @@ def encode_fields(fields: tuple[int, int, bool, int, str, str, int]) -> bytes:
 
 
 def decode_record(data: bytes) -> OffsetRecord:
-    """The record in a value."""
+    """Decode the record in a value. Raises struct.error or UnicodeDecodeError for damaged bytes."""
     _, epoch, offset, committed_at_ms, live, partition, topic_size, metadata_size = _HEAD.unpack_from(data)
     if not topic_size and not metadata_size:
         return OffsetRecord(epoch, offset, live, committed_at_ms, "", "", partition)
@@ -121,6 +123,6 @@ def decode_record(data: bytes) -> OffsetRecord:
 
 
 def decode_seq(data: bytes) -> int:
-    """The write counter in a value."""
+    """Decode only the write counter of a value."""
     seq: int = _SEQ.unpack_from(data)[0]
     return seq

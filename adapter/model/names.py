@@ -1,4 +1,8 @@
-"""Names of groups, shards, topics, and metadata: what is allowed, and the error that names the field."""
+"""Which names of namespaces, groups, shards and topics, and which metadata, are allowed.
+
+Names are 1 to 255 bytes of UTF-8 without control characters. The `check_*` functions return their value or raise
+InvalidInputError that names the field.
+"""
 
 import re
 from functools import lru_cache
@@ -7,7 +11,7 @@ from adapter.errors import InvalidInputError
 
 
 def name_of_part(value: str) -> str:
-    """A name as those of groups. Raises ValueError."""
+    """Validate a name in a configuration file, under the same rules. Raises ValueError, as pydantic expects."""
     try:
         return check_name(value, "the name")
     except InvalidInputError as error:
@@ -23,7 +27,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 @lru_cache(maxsize=65536)
 def name_problem(name: str, max_bytes: int = NAME_MAX_BYTES) -> str | None:
-    """Why `name` cannot be a namespace, group or shard; None when it can."""
+    """Why `name` is not allowed as a name; None if it is."""
     if not name:
         return "is empty"
     if len(name.encode()) > max_bytes:
@@ -35,7 +39,7 @@ def name_problem(name: str, max_bytes: int = NAME_MAX_BYTES) -> str | None:
 
 
 def check_name(name: str, field: str) -> str:
-    """Return `name`, or raise InvalidInputError that says which `field` is bad and why."""
+    """Return `name`. Raises InvalidInputError that names `field` and the problem."""
     problem = name_problem(name)
     if problem:
         raise InvalidInputError(f"{field} {problem}")
@@ -43,12 +47,12 @@ def check_name(name: str, field: str) -> str:
 
 
 def check_metadata(metadata: str, field: str) -> str:
-    """Return `metadata`, or raise InvalidInputError when it is over 4,096 bytes."""
+    """Return `metadata`. Raises InvalidInputError if it is over 4,096 bytes."""
     if len(metadata) * 4 > METADATA_MAX_BYTES and len(metadata.encode()) > METADATA_MAX_BYTES:
         raise InvalidInputError(f"{field} is {len(metadata.encode())} bytes long; at most {METADATA_MAX_BYTES} are allowed")
     return metadata
 
 
 def check_topic(topic: str, field: str) -> str:
-    """Return `topic`, a label that may be empty, or raise InvalidInputError."""
+    """Return `topic`, a label that may be empty. Raises InvalidInputError."""
     return check_name(topic, field) if topic else topic

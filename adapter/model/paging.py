@@ -1,4 +1,4 @@
-"""Pages of a list: their sizes, and the tokens that say where the next one begins."""
+"""Checks of list requests: page sizes and page tokens. A token is the packed key after which the next page starts."""
 
 from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.model.codec import unpack_names
@@ -12,25 +12,25 @@ MAX_SCAN_PAGE = 20_000
 
 DEFAULT_SCAN_PAGE = 10_000
 
-MAX_PARTS = 1_000  # of a split
+MAX_PARTS = 1_000  # parts of one split
 
 
 def parse_page(namespace: str, group: str, page_size: int, max_page: int = MAX_PAGE) -> tuple[str, ...]:
-    """The names to list below: none, a namespace, or a namespace and a group. Raises InvalidInputError."""
+    """Check a page request and return the names to list below, as `parse_listed`. Raises InvalidInputError."""
     if page_size > max_page:
         raise InvalidInputError(f"page_size: {page_size} is over {max_page}")
     return parse_listed(namespace, group)
 
 
 def parse_parts(parts: int) -> int:
-    """The number of parts of a split. Raises InvalidInputError."""
+    """Return the number of parts of a split, 1 to 1,000. Raises InvalidInputError."""
     if not 0 < parts <= MAX_PARTS:
         raise InvalidInputError(f"parts: {parts} is not between 1 and {MAX_PARTS}")
     return parts
 
 
 def parse_listed(namespace: str, group: str) -> tuple[str, ...]:
-    """The names to list below: none, a namespace, or a namespace and a group. Raises InvalidInputError."""
+    """The names to list below: (), (namespace,) or (namespace, group). Raises InvalidInputError."""
     if group and not namespace:
         raise InvalidInputError("namespace: is empty, but a group is named; name both")
     names = (("namespace", namespace), ("group", group))
@@ -38,7 +38,7 @@ def parse_listed(namespace: str, group: str) -> tuple[str, ...]:
 
 
 def parse_page_token(token: bytes, prefix: bytes, fields: int, field: str = "page_token") -> bytes:
-    """The token of a former page of the list below `prefix`: a key of so many fields. Raises InvalidInputError."""
+    """Return the page token: empty, or a packed key of `fields` names below `prefix`. Raises InvalidInputError."""
     try:
         names = unpack_names(token)
     except (StoreDamagedError, UnicodeDecodeError):

@@ -1,9 +1,10 @@
-"""RocketMQ's and Kafka's queues, and the shards under which their offsets are kept. The one place where names are mapped.
+"""How RocketMQ's queues and Kafka's partitions map to shards. No other module maps them.
 
 RocketMQ's (namespace, group, MessageQueue) is `OffsetKey(namespace, group, shard)`. The shard of queue 3 of topic `orders` is
-`orders/3`. A queue's number is unique only on its broker, so where several brokers share a Meta Service the broker stands
-before it: `broker-a/orders/3`. Kafka's partition 3 is `orders/3`. A namespace of RocketMQ 5 that stands in the names
-(`ns%orders`, `ns%group`) stays there, as in RocketMQ's own brokers and files; the key's namespace is `default` unless chosen.
+`orders/3`. A queue number is unique only on its broker; where several brokers share a Meta Service, the shard starts with the
+broker's name: `broker-a/orders/3`. Kafka's partition 3 is `orders/3`. A RocketMQ 5 namespace that is part of the names
+(`ns%orders`, `ns%group`) stays part of them, as in RocketMQ's own brokers and files; the key's namespace is `default` unless
+another is chosen.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,7 @@ SEPARATOR = "/"
 
 
 class MessageQueue(NamedTuple):
-    """A queue as RocketMQ's clients name it. Without a broker: its topic is on one broker, or it is Kafka's."""
+    """A queue as RocketMQ's clients name it. `broker_name` is empty if the topic is on one broker, or for Kafka."""
 
     topic: str
     queue_id: int
@@ -38,7 +39,7 @@ def shard_of(queue: MessageQueue) -> str:
 
 
 def queue_of(shard: str) -> MessageQueue | None:
-    """The queue of a shard: the inverse of `shard_of`. None when it is not the shard of a queue."""
+    """The queue of a shard; the inverse of `shard_of`. None if no queue has this shard."""
     rest, _, number = shard.rpartition(SEPARATOR)
     broker, _, topic = rest.rpartition(SEPARATOR)
     if not (number.isascii() and number.isdecimal()) or len(number) > len(str(QUEUE_MAX)):
@@ -51,11 +52,11 @@ def queue_of(shard: str) -> MessageQueue | None:
 
 
 def topics_of(shard: str, label: str) -> set[str]:
-    """The topics that a shard is of: the label of its record, and the one as whose queue it is named."""
+    """The topics of a shard: its record's label, and the topic in its name if it is named like a queue."""
     queue = queue_of(shard)
     return {label, queue.topic if queue else ""} - {""}
 
 
 def key_of(group: str, queue: MessageQueue, namespace: str = DEFAULT_NAMESPACE) -> OffsetKey:
-    """Under which key a group's offset of a queue is kept. Raises InvalidInputError that names the field."""
+    """The key under which a group's offset of a queue is stored. Raises InvalidInputError that names the field."""
     return OffsetKey(check_name(namespace or DEFAULT_NAMESPACE, "namespace"), check_name(group, "group"), shard_of(queue))

@@ -1,6 +1,8 @@
-"""Keys, records and the merge: pure values, no I/O.
+"""Keys, records, and the rules by which records merge. Pure values, no I/O.
 
-An offset is a max-register ordered by (epoch, offset). Whatever is written anywhere is decided by `merge`, `resolve` or `decide`.
+An offset is a max-register ordered by (epoch, offset): writes may be repeated and reordered, and the largest record wins.
+`decide` applies a commit to the local record, `resolve` fills in an unknown epoch, `merge` picks the winner of two records. Every
+store uses these functions and no other rule.
 """
 
 from collections.abc import Sequence
@@ -10,13 +12,13 @@ from typing import NamedTuple
 DEFAULT_NAMESPACE = "default"
 STORE_ID_BYTES = 16
 U64_MAX = 2**64 - 1
-FIRST_EPOCH = 1  # of a key that was never there; 0 means unknown
-# A reset or delete begins the next era: the upper half of the epoch. A rewind raises only the lower half. So a reset is above
-# every rewind of its time, also above those that an adapter acknowledged while it could not reach the Meta Service.
+FIRST_EPOCH = 1  # the epoch of a new key; 0 means unknown
+# An epoch has two halves of 32 bits. A reset or delete raises the upper half (the era), a rewind the lower half. So a reset wins
+# over every rewind before it, also over those that an adapter acknowledged while it could not reach the Meta Service.
 ERA_BITS = 32
-EPOCH_MAX = 2**63 - 1  # the largest that the Meta Service keeps
-# What comes from outside is at most this: 2**30 eras of room stay for resets. What stands above it, from before there was this
-# bound or by a step from it, still goes on step by step.
+EPOCH_MAX = 2**63 - 1  # the largest that the Meta Service stores
+# The largest epoch accepted from outside; it leaves room for 2**30 resets. A record stored above it (from before this limit, or
+# by a reset from just below it) can still be raised, one era at a time.
 EPOCH_LIMIT = 2**62 - 1
 
 
@@ -28,14 +30,14 @@ class GroupKey(NamedTuple):
 
 
 class Member(NamedTuple):
-    """Who commits for a group: its generation, which grows with each rebalance, and a name to show."""
+    """A committing group member: its generation, which grows with each rebalance, and a name for error messages."""
 
     generation: int
     member_id: str = ""
 
 
 class OffsetKey(NamedTuple):
-    """One consumer group's position in one shard (a queue, a partition)."""
+    """Identifies one consumer group's position in one shard (a queue or a partition)."""
 
     namespace: str
     group: str
@@ -48,11 +50,12 @@ class OffsetKey(NamedTuple):
 
 
 class OffsetRecord(NamedTuple):
-    """What stands under a key. The order of the fields is the order of the register: `merge` is `max`.
+    """The value under a key. The order of the fields is the order of the register: `merge` is `max`.
 
-    `offset` is the next offset to read. `live` is False for a tombstone: of a delete (a new era, offset 0), or of an expiry
-    (the position that expired; a late commit of it passes). `committed_at_ms` is Unix time.
-    `topic` and `partition` are labels for the Meta Service; they are compared last, only to keep `merge` deterministic.
+    `epoch` is 0 when the writer does not know it. `offset` is the next offset to read. `live` is False for a tombstone: that of a
+    delete starts a new era at offset 0; that of an expiry keeps the position, so that a late commit still wins over it.
+    `committed_at_ms` is Unix time; 0 is unknown. `topic` and `partition` are labels; they are compared last, only to keep `merge`
+    deterministic.
     """
 
     epoch: int
@@ -65,12 +68,16 @@ class OffsetRecord(NamedTuple):
 
     @property
     def position(self) -> tuple[int, int]:
-        """(epoch, offset): what may never go backwards."""
+        """(epoch, offset): the part that must never decrease."""
         return self.epoch, self.offset
 
 
 class StoreReport(NamedTuple):
-    """An adapter's local store, as the Meta Service knows it: where it is, which one, and its newest write that got there."""
+    """What an adapter reports about its local store to the Meta Service.
+
+    `store_id` is random and made with the store. `flushed_seq` is the sequence number of the newest local write that the Meta
+    Service has.
+    """
 
     broker: str
     path: str
@@ -79,24 +86,25 @@ class StoreReport(NamedTuple):
 
 
 class KnownStore(NamedTuple):
-    """What the Meta Service remembers of a broker's local store, and when it was told (Unix ms, by the Meta Service's clock)."""
+    """The last report of a broker's local store, and when it came (Unix ms, by the Meta Service's clock)."""
 
     store: StoreReport
-    told_at_ms: int
+    reported_at_ms: int
 
 
 class StoreStart(NamedTuple):
-    """A start of the Meta Service's process on its store: a random number, and the revision at which the store was opened."""
+    """One start of the Meta Service on its store: a random number, and the store's revision when it was opened."""
 
     id: int
     revision: int
 
 
 class StoreMark(NamedTuple):
-    """How far a store behind the Meta Service is.
+    """How far a store behind the Meta Service is, as sent with its replies.
 
-    Another `store_id`, another `incarnation` or a lower `revision` than before: it holds less than was acknowledged. `name` is
-    the Raft group, empty for the embedded store. `starts`: the last ones, oldest first; none if they are not known (etcd).
+    If a later reply has another `store_id`, another `incarnation` or a lower `revision`, the store lost acknowledged writes.
+    `name` is the Raft group, empty for the embedded store. `starts` are the last starts, oldest first; empty where they are not
+    recorded (etcd).
     """
 
     name: str
@@ -107,14 +115,14 @@ class StoreMark(NamedTuple):
 
 
 class CommitMode(Enum):
-    """What a commit of a lower offset means. `INCREASE_ONLY` is RocketMQ's `increaseOnly = true`."""
+    """How a commit of a lower offset is handled. `INCREASE_ONLY` is RocketMQ's `increaseOnly = true`."""
 
     INCREASE_ONLY = 0
     OVERWRITE = 1
 
 
 class Status(Enum):
-    """What became of one saved entry; the values are the wire's."""
+    """The result of one saved entry. The numbers are those of the protocol."""
 
     APPLIED = 1
     SUPERSEDED = 2
@@ -129,7 +137,7 @@ class Status(Enum):
 
 
 class SaveEntry(NamedTuple):
-    """One entry of a save. `expected_offset` makes it a compare-and-set on the offset that stands."""
+    """One entry of a save. `expected_offset` makes it a compare-and-set against the stored live offset."""
 
     key: OffsetKey
     record: OffsetRecord
@@ -137,7 +145,7 @@ class SaveEntry(NamedTuple):
 
 
 class SaveOutcome(NamedTuple):
-    """The answer to one `SaveEntry`. `standing` is None when the key is absent."""
+    """The result for one `SaveEntry`. `standing` is the stored record after the save; None when the key is absent."""
 
     status: Status
     standing: OffsetRecord | None
@@ -145,24 +153,25 @@ class SaveOutcome(NamedTuple):
 
 
 def merge(a: OffsetRecord, b: OffsetRecord) -> OffsetRecord:
-    """The larger of two records: idempotent, commutative, associative."""
+    """Return the larger of two records. Idempotent, commutative, associative."""
     return max(a, b)
 
 
 def as_first(record: OffsetRecord) -> OffsetRecord:
-    """How a record stands where nothing stood: one of unknown epoch is in the first."""
+    """Return the record as it is stored under an absent key: an unknown epoch becomes the first epoch."""
     return record if record.epoch else record._replace(epoch=FIRST_EPOCH)
 
 
 def next_era(epoch: int) -> int:
-    """The epoch of a reset or delete of what stands in `epoch`: above every rewind of it."""
+    """The epoch of a reset or delete of a record of this epoch. It is higher than any rewind can reach."""
     return ((epoch >> ERA_BITS) + 1) << ERA_BITS
 
 
 def epoch_problem(offered: int, standing: int) -> str:
-    """Why a record of the epoch `offered` may not meet what stands in `standing` (0: nothing); empty when it may.
+    """Why a record of epoch `offered` may not be saved over one of epoch `standing` (0: absent key); empty if it may.
 
-    Up to EPOCH_LIMIT every epoch may. Above it only what is not beyond the next era: the rewinds of an era, and a reset.
+    Epochs up to EPOCH_LIMIT are always allowed. Above it, only epochs up to the next era are: the rewinds of the current era, and
+    one reset.
     """
     if offered <= max(EPOCH_LIMIT, standing):
         return ""
@@ -177,12 +186,12 @@ def epoch_problem(offered: int, standing: int) -> str:
 
 
 def exhausted(epoch: int) -> bool:
-    """True for an epoch that no reset can raise any more."""
+    """True for an epoch that no further reset can raise."""
     return next_era(epoch) > EPOCH_MAX
 
 
 def epoch_warning(epoch: int) -> str:
-    """What a person should know of an epoch that came in before there was EPOCH_LIMIT; empty for any other."""
+    """A warning for a person about an epoch stored before EPOCH_LIMIT was introduced; empty for any other epoch."""
     if exhausted(epoch):
         return f"stands in epoch {epoch}: {EXHAUSTED}"
     left = (EPOCH_MAX >> ERA_BITS) - (epoch >> ERA_BITS)
@@ -193,10 +202,14 @@ EXHAUSTED = "no reset can raise it: clone the group to a new one, and let its co
 
 
 def resolve(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
-    """Give a record of unknown epoch (0) the epoch of the record that it meets.
+    """Give a record of unknown epoch (0) the epoch of the stored record.
 
-    Where that epoch was raised, or would be, only to a record that was committed later (or does not say when): otherwise what
-    raised it, a rewind, reset or delete, would be undone by a commit from before (invariant 7). Such a record keeps 0, and loses.
+    If the stored epoch was raised, or would be, only a record committed later than the stored one, or without a commit time, gets
+    it. Otherwise an older commit would undo the rewind, reset or delete that raised the epoch (invariant 7); such a record keeps
+    epoch 0 and loses.
+
+    A known epoch stays, with one exception: a live record committed after an expiry, of a lower offset in the expired epoch, gets
+    the next one.
     """
     if standing is None or not standing.epoch:
         return offered
@@ -209,28 +222,28 @@ def resolve(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecor
 
 
 def _begins_anew(offered: OffsetRecord, standing: OffsetRecord) -> bool:
-    """True for a commit after an expiry, of a lower offset, from an adapter that knew neither the expiry nor what had expired."""
+    """True for a commit of a lower offset after an expiry, from an adapter that did not know of the expired record."""
     lower = offered.epoch == standing.epoch and offered.offset < standing.offset
     return lower and offered.live and not standing.live and offered.committed_at_ms > standing.committed_at_ms
 
 
 def _epoch_over(standing: OffsetRecord, offset: int) -> int:
-    """The epoch of a commit that knows none. Over a tombstone every offset may follow, also a lower one."""
+    """The epoch for a commit that carries none. A lower offset over a tombstone starts the next epoch."""
     return standing.epoch + (not standing.live and offset < standing.offset)
 
 
 def meet(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
-    """What stands after both met: epochs resolved in either direction, then merged."""
+    """Merge two records after resolving the epoch of each against the other."""
     if standing is None:
         return offered
     return merge(resolve(offered, standing), resolve(standing, offered))
 
 
 def as_seen(remote: OffsetRecord, local: OffsetRecord | None) -> OffsetRecord:
-    """A remote record as this side compares it. One of epoch 0 comes from a server that knows no epochs, only offsets.
+    """A remote record in the form in which it is compared with the local one.
 
-    It counts as being in the local epoch, which is the first one where none is known, and at the same offset as the same record:
-    such a server keeps nothing but the offset.
+    Epoch 0 comes from a server that stores only offsets. Such a record counts as being in the local epoch (the first epoch if
+    none is known). With the same offset as a live local record it counts as equal to it, since the server keeps nothing else.
     """
     if remote.epoch:
         return remote
@@ -241,10 +254,10 @@ def as_seen(remote: OffsetRecord, local: OffsetRecord | None) -> OffsetRecord:
 
 
 def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode) -> OffsetRecord:
-    """What stands after a commit. Either the offered value in the epoch that stands, or a larger one that stood before.
+    """Return the record that is stored after a commit: the offered value, or a larger record that was there before.
 
-    The offered epoch is what the consumer knows, 0 for nothing: a commit of an older epoch than the one that stands changes
-    nothing. A rewind (OVERWRITE of a lower offset) is stored under the next epoch.
+    The offered epoch is the one the consumer knows, 0 if none: a commit of an older epoch changes nothing. A rewind (OVERWRITE of
+    a lower offset) is stored under the next epoch.
     """
     if standing is None:
         return offered
@@ -257,40 +270,40 @@ def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMod
 
 
 def deleted(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
-    """The tombstone of a delete: the next era, so that no save from before can pass it."""
+    """The tombstone of a delete. It starts the next era, so that no earlier save can win over it."""
     return OffsetRecord(next_era(standing.epoch), 0, live=False, committed_at_ms=now_ms)
 
 
 def is_deleted(record: OffsetRecord) -> bool:
-    """True for the tombstone of a delete, not for that of an expiry."""
+    """True for the tombstone of a delete, False for that of an expiry."""
     return not record.live and record.offset == 0 and record.epoch > 0 and record.epoch % (1 << ERA_BITS) == 0
 
 
 def expired(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
-    """The tombstone of an expiry: where it stood, so that a commit acknowledged before it still passes."""
+    """The tombstone of an expiry. It keeps the position, so that a commit acknowledged before the expiry still wins."""
     return standing._replace(live=False, committed_at_ms=now_ms, metadata="")
 
 
 class ReadMode(Enum):
-    """Where a read looks, as RocketMQ's ReadOffsetType; the values are the wire's."""
+    """Where a read looks. Corresponds to RocketMQ's ReadOffsetType; the numbers are those of the protocol."""
 
     MEMORY_FIRST_THEN_STORE = 0
     MEMORY = 1
     STORE = 2
 
 
-# An `OffsetRecord`'s fields. A bare tuple is made in a fraction of the time: there is one for each commit.
+# The fields of an `OffsetRecord`. A plain tuple is much faster to make, and one is made for each commit.
 Fields = tuple[int, int, bool, int, str, str, int]
 
-# A record, its write counter, and its key as the store has it.
+# A record, its write counter, and its encoded key.
 Held = tuple[Fields, int, bytes]
 
-# The same of a key that is not stored.
+# The same for a key that is not stored.
 Absent = tuple[None, int, bytes]
 
 
 class Run(NamedTuple):
-    """Some shards of a group, each with its record in the same place."""
+    """Some shards of one group and, at the same indexes, their records."""
 
     group: GroupKey
     shards: Sequence[str]

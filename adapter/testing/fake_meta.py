@@ -7,8 +7,8 @@ from typing import Any
 
 from adapter.errors import AdapterError
 from adapter.meta.client import GroupsPage, Page
-from adapter.meta.store_marks import Told
-from adapter.metaservice.engine import keep, settle
+from adapter.meta.store_marks import ServerReports
+from adapter.metaservice.engine import decide_report, decide_save
 from adapter.model.codec import encode_key
 from adapter.model.records import (
     GroupKey,
@@ -40,7 +40,7 @@ class FakeMeta:
         self.knows_epochs = True
         self.endpoint = "memory"
         self.page_rows = 10_000  # of groups
-        self.told = Told()
+        self.server_reports = ServerReports()
         self.stores: dict[tuple[str, str], KnownStore] = {}
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
@@ -48,7 +48,7 @@ class FakeMeta:
         self._check()
         at = store.broker, store.path
         known = self.stores.get(at)
-        if kept := keep(store, known, replaces, 0):
+        if kept := decide_report(store, known, replaces, 0):
             self.stores[at] = kept
         return known
 
@@ -68,7 +68,7 @@ class FakeMeta:
         """Merge entries as the real service does."""
         outcomes = []
         for entry in entries:
-            outcome = settle(entry, self.records.get(entry.key))
+            outcome = decide_save(entry, self.records.get(entry.key))
             if outcome.status.acknowledged and outcome.standing:
                 self.records[entry.key] = outcome.standing
             outcomes.append(outcome)

@@ -72,7 +72,7 @@ def test_lines_tell_each_change_of_turns_once(capsys: pytest.CaptureFixture[str]
     """And each move, with what came of it."""
     lines = _Lines()
     for error in (None, None, LeaseTakenError("node2:7"), LeaseTakenError("node2:7"), MetaUnavailableError("no answer")):
-        lines.turn(error)
+        lines.lease_changed(error)
     move = Move("offsets-1", member("offsets-1", "n0", "n0"), member("offsets-1", "n1", "n0"))
     lines.moved(move, "")
     lines.moved(move, "no answer")
@@ -90,7 +90,7 @@ def test_a_live_table_has_what_is_wrong_and_what_happened_below() -> None:
     console = Console(file=StringIO(), width=200, force_terminal=True)
     with Live(console=console, auto_refresh=False) as live:
         shown = _LiveTable(live)
-        shown.turn(None)
+        shown.lease_changed(None)
         shown.looked(situation("n0", "n0"), {"offsets-1": 12_345})
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue()

@@ -100,7 +100,7 @@ def test_mistakes_are_named(command: Command, tmp_path: Path) -> None:
         command("--without", A, "--without", B)
     command.config = tmp_path / "embedded.toml"
     command.config.write_text("")
-    with pytest.raises(ConfigError, match="is it the configuration of a front"):
+    with pytest.raises(ConfigError, match="is it the configuration of a Meta Service on etcd"):
         command()
 
 

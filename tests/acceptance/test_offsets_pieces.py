@@ -269,7 +269,8 @@ def test_what_the_adapter_could_not_ask_is_told(small: Tool) -> None:
     ran = small("groups", "describe", "g")
     assert (ran.code, ran.err) == (
         OK,
-        "group g in namespace default: write_back\nwarning: the broker did not tell the bounds of its shards: the broker is away\n",
+        "group g in namespace default: write_back\n"
+        "warning: the broker did not tell the bounds of its shards: the broker is away\n",
     )
 
 

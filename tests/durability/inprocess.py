@@ -19,7 +19,7 @@ from adapter.errors import MetaUnavailableError
 from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.meta.config import MetaSection
 from adapter.meta.wire import reply_offset
-from adapter.metaservice.engine import counted, differing
+from adapter.metaservice.engine import count_results, differing
 from adapter.model.codec import decode_key, decode_record
 from adapter.model.names import METADATA_MAX_BYTES
 from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, ReadMode, SaveEntry, SaveOutcome, Status
@@ -105,7 +105,7 @@ def _handler(meta: FakeMeta, distortions: list[Distortion]) -> grpc.GenericRpcHa
     async def merge(request: meta_pb.MergeOffsetDataRequest, _: Context) -> Reply:
         entries = list(map(SaveEntry, map(decode_key, request.keys), map(decode_record, request.records)))
         found = differing(entries, await meta.save(entries))
-        counts = counted(len(entries), found)
+        counts = count_results(len(entries), found)
         rows = [
             Reply.Standing(index=at, status=meta_pb.SaveOffsetResult.Status.ValueType(status.value), record=record)
             for at, status, record, _ in found

@@ -17,7 +17,7 @@ from adapter.metaservice.etcd.client import Call, EtcdCluster, R
 from adapter.metaservice.etcd.engine import EtcdEngine
 from adapter.metaservice.etcd.fences import Fences
 from adapter.metaservice.etcd.keys import Keys
-from adapter.metaservice.etcd.migration import Moves
+from adapter.metaservice.etcd.migration import Migration
 from adapter.metaservice.etcd.rebalancing import Rebalancer, Watcher
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import TxnBatcher
@@ -130,7 +130,7 @@ async def rebalance(
             fences = Fences(metadata, {cluster.name: cluster for cluster in offsets}, keys)
             async with _running(*(batcher.run() for batcher in batchers.values())):
                 await fences.open()
-                rebalancer = Rebalancer(metadata, batchers, fences, Moves(batchers, fences, keys), section)
+                rebalancer = Rebalancer(metadata, batchers, fences, Migration(batchers, fences, keys), section)
                 await rebalancer.plan(groups)
                 await rebalancer.run(groups, watcher)
 

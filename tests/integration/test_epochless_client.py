@@ -120,7 +120,7 @@ async def test_a_tombstone_that_gets_there_by_mistake_is_refused_there(robust: R
     """It has no topic, which RobustMQ requires. The next save that is answered tells who is there."""
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
         await client.get([])
-        client._endpoints.learn(epochs=True)
+        client._endpoints.set_kind(epochs=True)
         with pytest.raises(RefusedError, match="topic: is empty"):
             await client.save([SaveEntry(A, TOMBSTONE)])
         assert robust.offsets == {}
@@ -154,7 +154,7 @@ async def test_a_server_that_learns_epochs_is_noticed_by_its_answer(directory: P
             await _answered(lambda: client.save([SaveEntry(A, record(5, 3)), SaveEntry(B, record(4))]))
             assert (before, client.knows_epochs) == (False, True)
             await client.save([SaveEntry(B, TOMBSTONE)])
-            client._endpoints.learn(epochs=False)
+            client._endpoints.set_kind(epochs=False)
             [found] = await whole_groups(client, A.group_key)
             assert {name: held.position for name, held in found.items()} == {A: (3, 5), B: TOMBSTONE.position}
             assert client.knows_epochs
@@ -164,7 +164,7 @@ async def test_results_in_an_answer_show_that_epochs_are_known(meta: ServiceProc
     """Behind one address (a load balancer) both kinds may answer: each answer is taken for what it is."""
     async with GrpcMetaClient.open(meta_section(meta.address)) as client:
         await client.get([])
-        client._endpoints.learn(epochs=False)
+        client._endpoints.set_kind(epochs=False)
         assert (await client.save([SaveEntry(A, record(5, 3))]))[0] == SaveOutcome(Status.APPLIED, record(5, 3))
         assert client.knows_epochs
 

@@ -41,7 +41,7 @@ class Front:
     async def save(self, name: str, layout: Layout, offset: int) -> Item:
         """Save in a Raft group as under a layout; the outcome is None when it was refused."""
         item = Item(SaveEntry(KEY, record(offset)), self.where)
-        await self.batchers[name].settle(self.fences.guard(layout, name), [item])
+        await self.batchers[name].merge(self.fences.guard(layout, name), [item])
         return item
 
     async def read(self, name: str, layout: Layout) -> int:

@@ -18,7 +18,7 @@ async def test_after_a_call_without_an_answer_saves_do_not_tell_of_the_store(tmp
     with ended(meta):
         meta.start()
         async with GrpcMetaClient.open(meta_section(meta.address)) as client:
-            client.told.store = lambda: told[-1]
+            client.server_reports.store = lambda: told[-1]
             await client.save([SaveEntry(key(), record(1))])
             assert await client.report_store(STORE) is None
             told.append(STORE._replace(flushed_seq=5))
@@ -26,10 +26,10 @@ async def test_after_a_call_without_an_answer_saves_do_not_tell_of_the_store(tmp
             known = await client.report_store(STORE)
             assert known
             assert known.store.flushed_seq == 5
-            assert abs(client.told.skew.ms) < 30_000
-            assert client.told.marks.newest("")
+            assert abs(client.server_reports.skew.ms) < 30_000
+            assert client.server_reports.marks.newest("")
         async with GrpcMetaClient.open(meta_section(dead, meta.address)) as client:
-            client.told.store = lambda: told[-1]
+            client.server_reports.store = lambda: told[-1]
             await client.report_store(STORE)
             told.append(STORE._replace(flushed_seq=6))
             await client.save([SaveEntry(key(), record(3))])

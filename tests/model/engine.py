@@ -13,11 +13,11 @@ from adapter.metaservice.engine import (
     Page,
     Parts,
     RawPage,
-    buried,
+    decide_report,
+    decide_save,
     differing,
-    keep,
     row_bytes,
-    settle,
+    tombstones_for,
 )
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names, prefix_end, unpack_names
 from adapter.model.records import (
@@ -65,7 +65,7 @@ class MemoryEngine:
         outcomes = []
         for entry in entries:
             key = pack_names(cluster, *entry.key)
-            outcome = settle(entry, self._written.get(key))
+            outcome = decide_save(entry, self._written.get(key))
             if outcome.standing is not None and outcome.standing != self._written.get(key):
                 self._write({key: outcome.standing})
             outcomes.append(outcome)
@@ -95,7 +95,7 @@ class MemoryEngine:
         """See `Engine`."""
         found = self._below(pack_names(cluster, namespace, group))
         now_ms = self._now_ms()
-        chosen = buried([entry for entry in found if not shards or entry[0].shard in shards], now_ms)
+        chosen = tombstones_for([entry for entry in found if not shards or entry[0].shard in shards], now_ms)
         self._write({pack_names(cluster, *key): record for key, record in chosen.items()})
         await self._sync()
 
@@ -164,7 +164,7 @@ class MemoryEngine:
 
     async def forget_stores(self, before_ms: int) -> int:
         """See `Engine`."""
-        old = [at for at, known in self._stores.items() if known.told_at_ms < before_ms]
+        old = [at for at, known in self._stores.items() if known.reported_at_ms < before_ms]
         for at in old:
             del self._stores[at]
         return len(old)
@@ -182,7 +182,7 @@ class MemoryEngine:
             return None
         at = cluster, store.broker, store.path
         known = self._stores.get(at)
-        kept = keep(store, known, replaces, now_ms)
+        kept = decide_report(store, known, replaces, now_ms)
         if kept:
             self._stores[at] = kept
             self._writes += 1

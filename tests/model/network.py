@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta.client import GroupsPage, Page
-from adapter.meta.store_marks import Told
+from adapter.meta.store_marks import ServerReports
 from adapter.model.records import GroupKey, KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreReport
 from tests.model.engine import MemoryEngine
 
@@ -108,7 +108,7 @@ class SimMeta:
         self._on_save = on_save
         self.available = True
         self.dead = False
-        self.told = Told()
+        self.server_reports = ServerReports()
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
         """See `MetaClient`."""

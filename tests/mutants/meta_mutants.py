@@ -54,7 +54,7 @@ META_MUTANTS = (
     Mutant(
         "scan-shows-what-is-not-synced",
         "metaservice/rocksdb/engine.py",
-        "        await self.settle()\n        full =",
+        "        await self.wait_synced()\n        full =",
         "        full =",
         "a reconcile finds in the Meta Service what a power cut takes away",
         ("unit/metaservice/rocksdb/test_sync.py::test_a_read_waits_for_the_sync_of_what_it_shows",),
@@ -190,8 +190,10 @@ META_MUTANTS = (
     Mutant(
         "meta-opens-before-the-check",
         "metaservice/rocksdb/store.py",
-        "            if is_there(path):\n                checked",
-        "            if is_there(path):\n                rocks.open_store(database, FAMILIES, ).close()\n                checked",
+        "            if has_files(path):\n                checked",
+        "            if has_files(path):\n"
+        "                rocks.open_store(database, FAMILIES, ).close()\n"
+        "                checked",
         "RocksDB stores what it could read of a damaged log and takes the log away: nothing is left to repair",
         ("unit/metaservice/rocksdb/test_store.py::test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired",),
     ),
@@ -248,8 +250,8 @@ META_MUTANTS = (
     Mutant(
         "raised-epoch-without-a-row",
         "metaservice/bulk.py",
-        "        if self._tells and (found.status is not Status.APPLIED or found.record != record):\n",
-        "        if self._tells and found.status is not Status.APPLIED:\n",
+        "        if self._collect_differing and (found.status is not Status.APPLIED or found.record != record):\n",
+        "        if self._collect_differing and found.status is not Status.APPLIED:\n",
         "a key that was committed during an outage is taken for one of the first epoch, though it stands in a raised one",
         ("unit/meta/test_packed.py::test_a_packed_save_ends_as_a_save_of_its_entries",),
     ),

@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "acknowledged-together-with-what-was-refused",
         "sidecar/engine/flusher.py",
-        "        for runs in chunk.without(results.others, AT_ONCE):\n",
+        "        for runs in chunk.without(results.differing, AT_ONCE):\n",
         "        for runs in chunk.without((), AT_ONCE):\n",
         "what the Meta Service refused or did not answer counts as clean, because its neighbours do",
         ("unit/sidecar/engine/test_flush_faults.py::test_of_a_partly_refused_flush_only_the_refused_keys_stay_dirty",),

@@ -143,8 +143,8 @@ PAGE_MUTANTS = (
     Mutant(
         "etcd-puts-a-high-epoch-before-it-looks",
         "metaservice/etcd/txn_batcher.py",
-        "        self._looks_first = self.once or epoch > EPOCH_LIMIT\n",
-        "        self._looks_first = self.once\n",
+        "        self._reads_first = self.once or epoch > EPOCH_LIMIT\n",
+        "        self._reads_first = self.once\n",
         "the same on etcd",
         ("contract/test_save_rules.py::test_a_save_ends_as_the_table_says",),
     ),

@@ -37,7 +37,7 @@ STORE_MUTANTS = (
     Mutant(
         "a-late-reply-is-a-loss",
         "meta/store_marks.py",
-        "        before = noted.get(mark.name)\n",
+        "        before = known_before.get(mark.name)\n",
         "        before = seen\n",
         "concurrent calls whose answers overtake each other start comparisons of everything",
         (_TOLD + "test_a_late_reply_is_no_loss",),
@@ -45,7 +45,7 @@ STORE_MUTANTS = (
     Mutant(
         "marks-of-replies-are-not-read",
         "meta/endpoints.py",
-        "        self.told.take(noted, marks, name)\n",
+        "        self.server_reports.take(known_before, marks, name)\n",
         "",
         "nobody notices that the Meta Service lost what adapters take for clean",
         ("durability/test_etcd_restored.py::test_adapters_push_again_what_an_old_snapshot_does_not_have",),
@@ -53,8 +53,8 @@ STORE_MUTANTS = (
     Mutant(
         "a-restored-meta-service-hears-before-it-is-asked",
         "meta/client.py",
-        "        if self.told.store and self._reported_at == self._endpoints.unanswered:\n",
-        "        if self.told.store:\n",
+        "        if self.server_reports.store and self._reported_unanswered == self._endpoints.unanswered:\n",
+        "        if self.server_reports.store:\n",
         "a save hides from the report after it what the Meta Service has forgotten of this store",
         ("integration/test_meta_marks.py::test_after_a_call_without_an_answer_saves_do_not_tell_of_the_store",),
     ),
@@ -69,8 +69,8 @@ STORE_MUTANTS = (
     Mutant(
         "a-second-loss-is-forgotten",
         "sidecar/engine/meta_watch.py",
-        "                self._handled = told.less\n                await self._compare_again()\n",
-        "                await self._compare_again()\n                self._handled = told.less\n",
+        "                self._handled = server_reports.losses\n                await self._compare_again()\n",
+        "                await self._compare_again()\n                self._handled = server_reports.losses\n",
         "what was compared before the second loss is gone for good",
         (_WATCH + "test_a_loss_during_the_comparison_leads_to_another_one",),
     ),

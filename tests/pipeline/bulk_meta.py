@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import psutil
 
-from adapter.metaservice.engine import settle
+from adapter.metaservice.engine import decide_save
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, Status
 from adapter.rpc import meta_pb
@@ -72,7 +72,7 @@ class BulkMeta:
             if key.shard in self.refuses:
                 reply.rejected.add(index=at, message="refused by the test")
                 continue
-            outcome = settle(SaveEntry(key, decode_record(raw)), self.records.get(key))
+            outcome = decide_save(SaveEntry(key, decode_record(raw)), self.records.get(key))
             assert outcome.standing is not None
             self.records[key] = outcome.standing
             if outcome.status is Status.APPLIED:

@@ -210,7 +210,7 @@ class Seen:
         self.moves.append(f"{move.group} {move.source.node}-{move.target.node}{f': {problem}' if problem else ''}")
         self._change()
 
-    def turn(self, error: AdapterError | None) -> None:
+    def lease_changed(self, error: AdapterError | None) -> None:
         """See `Watcher`."""
         self.turns.append(error)
         self._change()

@@ -1,7 +1,7 @@
-"""The local stores of brokers as fronts remember them in etcd, and how far each Raft group is.
+"""The reported local stores of brokers, in etcd, and how far each Raft group is.
 
-Each Raft group that answers is asked, so that an adapter without commits hears of one that came back with less; what is
-remembered is put in one of them. Not under a fence: after a move an old place only knows something older.
+A report reads from every Raft group, so that also an adapter without commits learns of one that lost data; the report itself is
+written to one of them. It is not fenced: after a layout change, an old place only holds an older report.
 """
 
 import asyncio
@@ -10,56 +10,57 @@ import struct
 from collections.abc import Mapping
 
 from adapter.errors import AdapterError, MetaUnavailableError
-from adapter.metaservice.engine import keep
+from adapter.metaservice.engine import decide_report
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.keys import Keys
 from adapter.model.codec import prefix_end
 from adapter.model.records import STORE_ID_BYTES, KnownStore, StoreReport
 from adapter.rpc import etcd_pb
 
-ROUNDS = 5  # of two adapters that tell the same broker and path at once
+ROUNDS = 5  # attempts while another adapter reports the same broker and path
 PAGE = 1_000
-REFRESH_MS = 3_600_000  # after which what has not changed is put again, with the time
+REFRESH_MS = 3_600_000  # an unchanged report is written again after this, for its time
 _VALUE = struct.Struct(f">Q{STORE_ID_BYTES}sQ")  # told_at_ms, store_id, flushed_seq
 
 _EQUAL, _TARGET_VALUE, _VERSION = etcd_pb.Compare.EQUAL, etcd_pb.Compare.VALUE, etcd_pb.Compare.VERSION
 
 
 class EtcdStores:
-    """What is remembered of local stores."""
+    """Records which local store each broker and path has."""
 
     def __init__(self, groups: Mapping[str, EtcdCluster], keys: Keys) -> None:
         self._groups = groups
         self._keys = keys
 
     async def report(
-        self, home: str, cluster: str, told: StoreReport, replaces: bytes, now_ms: int, answered: set[str]
+        self, home: str, cluster: str, reported: StoreReport, replaces: bytes, now_ms: int, answered: set[str]
     ) -> KnownStore | None:
-        """See `Engine.report_store`; `home`: the Raft group where it is put. Adds the names of those that answered.
+        """Implements `Engine.report_store`. The report is stored in the Raft group `home`.
 
-        Raises what a cluster's call raises, when the home does not take it.
+        Adds the names of the Raft groups that answered to `answered`. Raises the client's errors if `home` does not take the
+        report.
         """
-        where = self._keys.store(cluster, told.broker, told.path)
+        where = self._keys.store(cluster, reported.broker, reported.path)
         for _ in range(ROUNDS):
-            found = await asyncio.gather(*(self._read(name, where, answered, must=name == home) for name in self._groups))
+            found = await asyncio.gather(*(self._read(name, where, answered, required=name == home) for name in self._groups))
             values = dict(zip(self._groups, found, strict=True))
-            known = max((_decode(told, value) for value in found if value), key=lambda one: one.told_at_ms, default=None)
-            kept = keep(told, known, replaces, now_ms)
+            known = max((_decode(reported, value) for value in found if value), key=lambda one: one.reported_at_ms, default=None)
+            kept = decide_report(reported, known, replaces, now_ms)
             if kept is None or _is_known(kept, known) or await self._put(home, where, values[home], kept):
                 return known
-        raise MetaUnavailableError(f"{home}: the store of {told.broker} is told by several adapters at once")
+        raise MetaUnavailableError(f"{home}: the store of {reported.broker} is reported by several adapters at once")
 
     async def forget(self, before_ms: int) -> int:
-        """Forget what was told before `before_ms`. A Raft group that does not answer is left to the next time."""
+        """Remove reports from before `before_ms`. Raft groups that do not answer are skipped until the next call."""
         return sum(await asyncio.gather(*(self._forget(group, before_ms) for group in self._groups.values())))
 
-    async def _read(self, name: str, where: bytes, answered: set[str], *, must: bool) -> bytes:
+    async def _read(self, name: str, where: bytes, answered: set[str], *, required: bool) -> bytes:
         request = etcd_pb.TxnRequest()
         request.success.add().request_range.key = where
         try:
             reply = await self._groups[name].txn(request)
         except AdapterError:
-            if must:
+            if required:
                 raise
             return b""
         answered.add(name)
@@ -73,7 +74,7 @@ class EtcdStores:
         else:
             request.compare.add(result=_EQUAL, target=_VERSION, key=where, version=0)
         put = request.success.add().request_put
-        put.key, put.value = where, _VALUE.pack(kept.told_at_ms, kept.store.store_id, kept.store.flushed_seq)
+        put.key, put.value = where, _VALUE.pack(kept.reported_at_ms, kept.store.store_id, kept.store.flushed_seq)
         return (await self._groups[name].txn(request, resend=False)).succeeded
 
     async def _forget(self, group: EtcdCluster, before_ms: int) -> int:
@@ -95,10 +96,10 @@ class EtcdStores:
 
 
 def _is_known(kept: KnownStore, known: KnownStore | None) -> bool:
-    """Whether only the time is new, and not by much: an adapter without commits asks all the time."""
-    return known is not None and kept.store == known.store and kept.told_at_ms < known.told_at_ms + REFRESH_MS
+    """Whether nothing but the time would change, and not by much: an adapter without commits reports all the time."""
+    return known is not None and kept.store == known.store and kept.reported_at_ms < known.reported_at_ms + REFRESH_MS
 
 
-def _decode(told: StoreReport, value: bytes) -> KnownStore:
-    told_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
-    return KnownStore(told._replace(store_id=store_id, flushed_seq=flushed_seq), told_at_ms)
+def _decode(reported: StoreReport, value: bytes) -> KnownStore:
+    reported_at_ms, store_id, flushed_seq = _VALUE.unpack(value)
+    return KnownStore(reported._replace(store_id=store_id, flushed_seq=flushed_seq), reported_at_ms)

@@ -1,7 +1,7 @@
-"""The client of one etcd cluster, which is one Raft group: its members, failover, deadlines, and etcd's own authentication.
+"""The client of one etcd cluster, which is one Raft group: members, failover, deadlines, etcd's own authentication.
 
-A call goes to one member until that fails, then to the next. What is sent again must be harmless when it was done already; the
-caller says when it is not.
+A call goes to the current member until that fails, then to the next. A call may therefore be sent twice; callers for which that
+is not safe pass `resend=False`.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ R = TypeVar("R")
 
 Metadata = tuple[tuple[str, str], ...]
 
-LIMIT_S = 2.0  # for all attempts of a call: well below the 3 s for which an adapter waits
-SILENCE_S = 0.1  # of a call, after which it may be that its leader is gone
-STATUS_S = 0.2  # for a member to say which leader it knows
-PAUSE_S = 0.05  # after all members have failed: an election takes a second or two
-# A member that sees no leader says so at once, instead of keeping the call until there is one.
+LIMIT_S = 2.0  # for all attempts of a call; well below the 3 s deadline of an adapter
+SILENCE_S = 0.1  # after this without a reply, check whether a new leader was elected
+STATUS_S = 0.2  # deadline of a status call
+PAUSE_S = 0.05  # pause after all members have failed; an election takes a second or two
+# With this a member that sees no leader fails the call at once, instead of holding it until there is one.
 _NEEDS_LEADER = (("hasleader", "true"),)
 
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A member that is back is found by the next call, not after a pause that has grown meanwhile.
+    # Keep the backoff short, so that a member is used again soon after it is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # The time for connecting, in fact. With less, a member whose handshake takes half a second could never be connected to.
+    # gRPC uses this as the connect timeout. With less, a member whose handshake takes half a second would never connect.
     ("grpc.min_reconnect_backoff_ms", 2_000),
 )
 
@@ -61,7 +61,7 @@ class User(NamedTuple):
 
 
 class Stubs:
-    """The services of one member."""
+    """The gRPC stubs of one member."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.kv: KVAsyncStub = etcd_grpc.KVStub(channel)
@@ -71,31 +71,31 @@ class Stubs:
         self.auth: AuthAsyncStub = etcd_grpc.AuthStub(channel)
 
 
-# What to call: with the member's stubs, the deadline in seconds, and the metadata to send.
+# A call: takes the member's stubs, the deadline in seconds, and the gRPC metadata.
 Call = Callable[[Stubs, float, Metadata], Awaitable[R]]
 
 
 class EtcdCluster:
-    """One member is current until it fails, then the next that answers."""
+    """Calls the current member; if it fails, the next one that answers becomes current."""
 
     def __init__(self, name: str, channels: Mapping[str, grpc.aio.Channel], timeout_s: float, user: User | None = None) -> None:
         self.name = name
         self.endpoints: Sequence[str] = tuple(channels)
         self.current = self.endpoints[0]
         self.available = True
-        self.losses = 0  # times that it came back with less than it had acknowledged
+        self.losses = 0  # times that the cluster was found to hold less than it had acknowledged
         self._marks = SeenMarks()
         self._full = False
         self._stubs = {endpoint: Stubs(channel) for endpoint, channel in channels.items()}
         self._timeout_s = timeout_s
         self._user = user
         self._token: Metadata = ()
-        self._elections = Elections(self._look)
+        self._elections = Elections(self._poll_members)
 
     @classmethod
     @asynccontextmanager
     async def open(cls, name: str, members: MembersSection, section: EtcdSection) -> "AsyncIterator[EtcdCluster]":
-        """A client over new channels. Connects on first use. Raises ConfigError for files that cannot be read."""
+        """Open a client over new channels. Connects on first use. Raises ConfigError for files that cannot be read."""
         user = User(section.user, read_secret(section.password_file, "etcd.password_file")) if section.password_file else None
         channels = {endpoint: open_channel(endpoint, section.tls, OPTIONS, name="etcd.tls") for endpoint in members.endpoints}
         try:
@@ -104,79 +104,79 @@ class EtcdCluster:
             await close_channels(channels.values())
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
-        """A transaction. See `call` for errors."""
-        noted = self._marks.noted()
+        """Run a transaction. Raises as `call`."""
+        known_before = self._marks.snapshot()
         answer = await self.call(
             lambda stubs, timeout, metadata: stubs.kv.Txn(request, timeout=timeout, metadata=metadata), resend=resend
         )
-        self._take_mark(noted, answer.header)
+        self._observe_mark(known_before, answer.header)
         if self._full and any(not done.HasField("response_range") for done in answer.responses):
             self._full = False
-            self._tell(available=True)
+            self._set_available(available=True)
         return answer
 
     @property
     def mark(self) -> StoreMark | None:
-        """How far it is, by the newest transaction; None before the first."""
+        """The revision of the newest transaction; None before the first."""
         return self._marks.newest(self.name)
 
-    def _take_mark(self, noted: Mapping[str, StoreMark], header: etcd_pb.ResponseHeader) -> None:
-        """Transactions are linearizable: each is at the revision of every answer before it, or the cluster holds less now."""
+    def _observe_mark(self, known_before: Mapping[str, StoreMark], header: etcd_pb.ResponseHeader) -> None:
+        """Check a reply's revision. Transactions are linearizable: a lower revision than before means lost data."""
         mark = StoreMark(self.name, header.cluster_id.to_bytes(8, "big"), 0, header.revision)
-        why = self._marks.take(noted, mark)
+        why = self._marks.take(known_before, mark)
         if why:
             self.losses += 1
             log.error("etcd.holds_less", raft_group=self.name, why=why, help="adapters compare and push what they hold")
 
     async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
-        """A read, linearizable unless the request says otherwise. See `call` for errors."""
+        """Read a range, linearizable unless the request says otherwise. Raises as `call`."""
         return await self.call(lambda stubs, timeout, metadata: stubs.kv.Range(request, timeout=timeout, metadata=metadata))
 
     async def call(self, call: Call[R], *, resend: bool = True) -> R:
-        """Call the current member; when it fails, the next ones, for 2 s in all; without `resend` no other one.
+        """Call the current member; if it fails, the next ones, for 2 s in total. With `resend=False` only one member, once.
 
-        Raises MetaUnavailableError: whether it was done is unknown then. DiskFullError, RefusedError: it was not.
+        Raises MetaUnavailableError if the outcome is unknown; DiskFullError or RefusedError if nothing was done.
         """
-        # Of a Raft group that is known not to answer, each call would hold up for so long whatever else comes with it.
+        # Give up early on a Raft group that is known not to answer: calls to others wait for this one.
         give_up_at = anyio.current_time() + (LIMIT_S if self.available else self._timeout_s)
         problems: dict[str, str] = {}
         while True:
             endpoint = self.current
             try:
-                answer = await (self._ask_this_leader(endpoint, call) if resend else self.ask(endpoint, call))
+                answer = await (self._ask_current_leader(endpoint, call) if resend else self.ask(endpoint, call))
             except MetaUnavailableError as error:
                 problems[endpoint] = str(error)
-                self._leave(endpoint)
+                self._fail_over(endpoint)
                 if not resend or anyio.current_time() >= give_up_at:
-                    self._tell(available=False, problem=str(error))
+                    self._set_available(available=False, problem=str(error))
                     raise MetaUnavailableError(f"{self.name}: {'; '.join(problems.values())}") from error
                 if endpoint == self.endpoints[-1]:
                     await anyio.sleep(PAUSE_S)
             else:
-                if not self._full:  # reads go on meanwhile
-                    self._tell(available=True)
+                if not self._full:  # while the quota is used up, only reads succeed
+                    self._set_available(available=True)
                 return answer
 
     async def ask(self, endpoint: str, call: Call[R]) -> R:
-        """Call one member, once. Errors as of `call`."""
+        """Call one member, once. Raises as `call`."""
         try:
             return await self._authenticated(self._stubs[endpoint], call)
         except grpc.aio.AioRpcError as error:
             raise self._translated(endpoint, error) from error
         except asyncio.CancelledError:
-            # grpc.aio loses the mark by which a cancel scope knows its own cancellation, which would go on beyond it.
+            # grpc.aio drops the marker by which a cancel scope recognizes its own cancellation; restore it.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
 
-    async def _ask_this_leader(self, endpoint: str, call: Call[R]) -> R:
-        """As `ask`. Given up when another leader is elected meanwhile, since it is sent again anyway."""
+    async def _ask_current_leader(self, endpoint: str, call: Call[R]) -> R:
+        """As `ask`, but gives up when another leader is elected meanwhile, since the call is sent again anyway."""
         term = self._elections.term
         asked = asyncio.create_task(self.ask(endpoint, call), name=f"etcd.{self.name}.call")
         elected = None
         try:
             await asyncio.wait([asked], timeout=SILENCE_S)
             if term and not asked.done():
-                elected = asyncio.create_task(self._elections.since(term), name=f"etcd.{self.name}.elected")
+                elected = asyncio.create_task(self._elections.wait_newer(term), name=f"etcd.{self.name}.elected")
                 await asyncio.wait([asked, elected], return_when=asyncio.FIRST_COMPLETED)
                 if not asked.done():
                     raise MetaUnavailableError(f"{endpoint}: another leader was elected meanwhile")
@@ -185,23 +185,23 @@ class EtcdCluster:
             asked.cancel()
             if elected:
                 elected.cancel()
-        header: etcd_pb.ResponseHeader | None = getattr(answer, "header", None)  # unless the caller made something else of it
+        header: etcd_pb.ResponseHeader | None = getattr(answer, "header", None)  # None if the caller converts the reply
         if header:
-            self._elections.saw(header.raft_term)
+            self._elections.observe(header.raft_term)
         return answer
 
-    async def _look(self) -> None:
+    async def _poll_members(self) -> None:
         """Ask all members which leader they know."""
-        await asyncio.gather(*map(self._look_at, self.endpoints))
+        await asyncio.gather(*map(self._poll_member, self.endpoints))
 
-    async def _look_at(self, endpoint: str) -> None:
+    async def _poll_member(self, endpoint: str) -> None:
         with contextlib.suppress(AdapterError):
             status = await self.ask(
                 endpoint,
                 lambda stubs, _, metadata: stubs.maintenance.Status(etcd_pb.StatusRequest(), timeout=STATUS_S, metadata=metadata),
             )
             if status.leader:
-                self._elections.saw(status.raftTerm)
+                self._elections.observe(status.raftTerm)
 
     async def _authenticated(self, stubs: Stubs, call: Call[R]) -> R:
         if self._user and not self._token:
@@ -219,8 +219,8 @@ class EtcdCluster:
         reply = await stubs.auth.Authenticate(request, timeout=self._timeout_s)
         self._token = (("token", reply.token),)
 
-    def _leave(self, endpoint: str) -> None:
-        """Go on to the next member, unless another call did so meanwhile."""
+    def _fail_over(self, endpoint: str) -> None:
+        """Make the next member current, unless another call has done so."""
         if self.current == endpoint:
             self.current = self.endpoints[(self.endpoints.index(endpoint) + 1) % len(self.endpoints)]
 
@@ -228,11 +228,11 @@ class EtcdCluster:
         found = translate(endpoint, error, self._timeout_s)
         if isinstance(found, DiskFullError):
             self._full = True
-            self._tell(available=False, problem=str(found))
+            self._set_available(available=False, problem=str(found))
         return found
 
-    def _tell(self, *, available: bool, problem: str = "") -> None:
-        """One event for each change."""
+    def _set_available(self, *, available: bool, problem: str = "") -> None:
+        """Set `available`; log each change."""
         if available and not self.available:
             log.info("etcd.available", raft_group=self.name, endpoint=self.current)
         elif self.available and not available:

@@ -1,7 +1,7 @@
-"""The engine over etcd: offsets in any number of Raft groups, the layout in the metadata's. It keeps nothing of its own.
+"""The engine over etcd: offsets in any number of Raft groups, the layout in the metadata Raft group. It has no state of its own.
 
-Any number of processes work side by side with it. What is acknowledged is in etcd's quorum; reads are linearizable; a front with
-an old layout is refused by the fences.
+Any number of processes may run next to each other. What is acknowledged is in etcd's quorum; reads are linearizable. A process
+with an outdated layout is refused by the fences, reloads the layout and repeats the call.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from adapter.metaservice.engine import (
     Page,
     Parts,
     RawPage,
-    buried,
     differing,
     row_bytes,
+    tombstones_for,
     whole_group,
 )
 from adapter.metaservice.etcd.broker_stores import EtcdStores
@@ -38,8 +38,8 @@ from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.expiry import Expirer
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys, decode_value
-from adapter.metaservice.etcd.migration import Moves
-from adapter.metaservice.etcd.reads import Row, Widths, lanes_of, read, walk
+from adapter.metaservice.etcd.migration import Migration
+from adapter.metaservice.etcd.reads import Row, Widths, batchers_of, read, walk
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import decode_key, decode_record, encode_record, pack_names, prefix_end, unpack_names
@@ -53,21 +53,21 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
-SLICE = 500  # entries prepared before the event loop gets a turn
-GROUP_ROWS = 2_000  # of a group that one range asks for: with the longest metadata 8 MB
-LAYOUT_CHANGES = 5  # that a call goes along with
-REPORT_S = 1.0  # between two reports of a local store that saves bring
-MAX_TOLD = 10_000  # stores whose last report is known
-PAGE_BYTES = 16 * 2**20  # of the records of a page: it fits in a reply
-CHANGES_ALL_THE_TIME = "the layout of the offsets changes all the time"
+SLICE = 500  # entries prepared before the event loop runs other tasks
+GROUP_ROWS = 2_000  # rows of a group in one range read; 8 MB with the longest metadata
+LAYOUT_CHANGES = 5  # a call fails after so many changes of the layout
+REPORT_S = 1.0  # minimum interval of reports from the saves of one store
+MAX_REPORT_TIMES = 10_000  # stores whose last report time is kept
+PAGE_BYTES = 16 * 2**20  # records of a page; it fits into a reply
+LAYOUT_KEEPS_CHANGING = "the layout of the offsets changes all the time"
 
 
-# The marks of the Raft groups that have answered, in the task of each call.
-_touched: ContextVar[dict[str, StoreMark] | None] = ContextVar("_touched", default=None)
+# The marks of the Raft groups that have answered the call of the current task.
+_call_marks: ContextVar[dict[str, StoreMark] | None] = ContextVar("_touched", default=None)
 
 
 class EtcdEngine:
-    """Offsets of clusters in etcd. `run` must be running, and `open` comes first."""
+    """The offsets of clusters in etcd. `run` must be running; call `open` first."""
 
     kind = "etcd"
 
@@ -77,27 +77,27 @@ class EtcdEngine:
             group.name: TxnBatcher(group, self._keys, socket.gethostname(), section.max_txn_ops) for group in offsets
         }
         self.fences = Fences(metadata, {group.name: group for group in offsets}, self._keys)
-        self._moves = Moves(self._batchers, self.fences, self._keys)
+        self._migration = Migration(self._batchers, self.fences, self._keys)
         self._expirer = Expirer(self.fences, self._keys, section.max_txn_ops)
         self._max_reads = section.max_txn_ops
         self._widths = Widths()
         self._stores = EtcdStores({group.name: group for group in offsets}, self._keys)
-        self._told_at: dict[bytes, float] = {}  # when saves told of a store last, in the event loop's time
+        self._reported_at: dict[bytes, float] = {}  # last report of each store by a save, in the event loop's time
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def open(self) -> None:
-        """Read the layout, or make it. Raises MetaUnavailableError: try again. ConfigError: see the configuration."""
+        """Read the layout, or create it. Raises MetaUnavailableError (try again) or ConfigError."""
         layout = await self.fences.open()
         unused = {*self._batchers} - {*layout.groups}
         if unused:
             log.warning("layout.unused", raft_groups=sorted(unused), help="offset-adapter meta rebalance takes them into use")
 
     async def run(self) -> None:
-        """Send what callers bring."""
+        """Send the transactions and copies that calls submit."""
         async with anyio.create_task_group() as tasks:
             for name, batcher in self._batchers.items():
                 tasks.start_soon(batcher.run, name=f"etcd.{name}")
-            tasks.start_soon(self._moves.run, name="etcd.moves")
+            tasks.start_soon(self._migration.run, name="etcd.moves")
             self._tasks = tasks
 
     async def save(
@@ -106,7 +106,10 @@ class EtcdEngine:
         entries: Sequence[SaveEntry],
         reported: StoreReport | None = None,
     ) -> list[SaveOutcome]:
-        """Merges in each Raft group at once. Entries of one that fails are UNAVAILABLE; raises when all are."""
+        """Merge in all Raft groups concurrently.
+
+        Entries of a Raft group that fails get UNAVAILABLE. Raises only if all entries failed.
+        """
         items: list[Item] = []
         for at in range(0, len(entries), SLICE):
             some = entries[at : at + SLICE]
@@ -114,7 +117,7 @@ class EtcdEngine:
             if len(entries) > SLICE:
                 await others()
         for wave in _waves(items):
-            await self._settle(wave)
+            await self._save_items(wave)
         if reported:
             self._report_later(cluster, reported)
         errors = [item.error for item in items if item.error]
@@ -123,17 +126,17 @@ class EtcdEngine:
         return [item.outcome for item in items if item.outcome]
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """Point reads, many in a transaction."""
+        """Read records by key, many in one transaction."""
         return await self._with_layout(lambda layout: self._get(layout, cluster, keys))
 
     async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
-        """Ranges of one Raft group."""
+        """Read a page of a group from its Raft group."""
         packed = pack_names(cluster, namespace, group)
         prefix = self._keys.offsets + packed
         start = self._keys.offsets + pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
 
         async def page(layout: Layout) -> GroupPage:
-            await self._moves.bring_home([packed], layout)
+            await self._migration.ensure_copied([packed], layout)
             entries: list[tuple[OffsetKey, OffsetRecord]] = []
             left = room
             batchers, limit = [self._batchers[layout.home(packed)]], min(size, GROUP_ROWS)
@@ -150,44 +153,44 @@ class EtcdEngine:
         return await self._with_layout(page)
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
-        """Tombstones are merged like saves: what is raised meanwhile came after the delete, and stays."""
+        """Merge tombstones like saves: an epoch raised meanwhile is later than the delete, and stays."""
         wanted = [OffsetKey(namespace, group, shard) for shard in shards]
         standing = await (self.get(cluster, wanted) if shards else whole_group(self, cluster, namespace, group))
         now_ms = wall_ms()
-        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in buried(standing, now_ms).items()])
+        outcomes = await self.save(cluster, [SaveEntry(key, record) for key, record in tombstones_for(standing, now_ms).items()])
         failed = next((outcome for outcome in outcomes if outcome.status is Status.UNAVAILABLE), None)
         if failed:
             raise MetaUnavailableError(failed.message)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
-        """Each write is done only where the whole group is as it was when it was read. Not while offsets are moved."""
+        """Each write applies only if the whole group is unchanged since it was read. Does nothing while offsets are moved."""
         packed = pack_names(cluster, namespace, group)
 
         async def expire(layout: Layout) -> Expiry:
-            if not await self._settled(layout):
-                # A copy would merge the live record over its tombstone. As if it were too young: the next sweep asks again.
+            if not await self._check_settled(layout):
+                # A copy would merge the live record over its tombstone. Answer "too young": the next sweep asks again.
                 return Expiry(0, before_ms)
             return await self._expirer.expire(self._batchers[layout.home(packed)], layout, packed, before_ms, now_ms)
 
         return await self._with_layout(expire)
 
     async def drop_tombstones(self, before_ms: int) -> int:
-        """By their index, so that only tombstones are looked at. Not while offsets are moved: an old copy could come back."""
+        """Remove old tombstones by their index. Does nothing while offsets are moved: an old copy could come back."""
 
         async def drop(layout: Layout) -> int:
-            if not await self._settled(layout):
+            if not await self._check_settled(layout):
                 return 0
-            return sum([await self._expirer.drop(batcher, layout, before_ms) for batcher in lanes_of(self._batchers, layout)])
+            return sum([await self._expirer.drop(batcher, layout, before_ms) for batcher in batchers_of(self._batchers, layout)])
 
         return await self._with_layout(drop)
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
-        """A range of each Raft group, put in order."""
+        """Read a range of each Raft group, and merge them in key order."""
         rows, token = await self._page(cluster, names, size, after, b"", PAGE_BYTES)
         return Page([self._entry(row) for row in rows], token)
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
-        """As `list_page`. Ends before `size` when its records are large."""
+        """As `list_page`, packed. Ends before `size` if its records reach 16 MiB."""
         rows, token = await self._page(cluster, names, size, after, until, PAGE_BYTES)
         keys: list[bytes] = []
         records: list[bytes] = []
@@ -200,12 +203,12 @@ class EtcdEngine:
         return RawPage(keys, records, token)
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
-        """A walk over all keys."""
+        """Divide a listing by reading all its keys."""
         prefix = self._keys.offsets + pack_names(cluster, *names)
 
         async def split(layout: Layout) -> Parts:
             cuts = Cuts(parts)
-            batchers = lanes_of(self._batchers, layout)
+            batchers = batchers_of(self._batchers, layout)
             async for rows in walk(batchers, layout, self.fences, prefix, prefix_end(prefix), self._widths, keys_only=True):
                 cuts.add([row.where[len(self._keys.offsets) :] for row in rows])
             return cuts.parts()
@@ -213,41 +216,44 @@ class EtcdEngine:
         return await self._with_layout(split)
 
     async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
-        """Kept in one of the Raft groups; all of them are looked at, for their marks."""
+        """Store the report in one Raft group; read from all of them, for their marks."""
         home = self.fences.layout.home(pack_names(cluster, store.broker))
         answered: set[str] = set()
         known = await self._stores.report(home, cluster, store, replaces, now_ms, answered)
-        self._touch(answered)
+        self._note_marks(answered)
         return known
 
     async def forget_stores(self, before_ms: int) -> int:
-        """A walk over all that are remembered."""
+        """Remove old reports by reading all of them."""
         return await self._stores.forget(before_ms)
 
     def marks(self) -> list[StoreMark]:
-        """Of the Raft groups that answered the call under way in this task; outside of one, of all."""
-        touched = _touched.get()
-        if touched is not None:
-            return list(touched.values())
+        """The marks of the Raft groups that answered the current task's call; outside of a call, of all."""
+        marks = _call_marks.get()
+        if marks is not None:
+            return list(marks.values())
         return [mark for batcher in self._batchers.values() if (mark := batcher.cluster.mark)]
 
-    def _touch(self, names: Iterable[str]) -> None:
-        """Note how far these Raft groups are, which have just answered. Another front may have seen others further on."""
-        touched = _touched.get()
-        if touched is None:
-            touched = {}
-            _touched.set(touched)
-        touched.update((name, mark) for name in names if (mark := self._batchers[name].cluster.mark))
+    def _note_marks(self, names: Iterable[str]) -> None:
+        """Record the marks of Raft groups that have just answered, for the reply to the current call.
+
+        Only those: another process may have seen later revisions of the others.
+        """
+        marks = _call_marks.get()
+        if marks is None:
+            marks = {}
+            _call_marks.set(marks)
+        marks.update((name, mark) for name in names if (mark := self._batchers[name].cluster.mark))
 
     def _report_later(self, cluster: str, store: StoreReport) -> None:
-        """What a save tells of its adapter's store, at most once a second: it is worth no transaction with each."""
+        """Record the report in a save in the background, at most once a second: it is not worth a transaction per save."""
         now = anyio.current_time()
         where = self._keys.store(cluster, store.broker, store.path)
-        if now < self._told_at.get(where, 0.0) + REPORT_S or self._tasks is None:
+        if now < self._reported_at.get(where, 0.0) + REPORT_S or self._tasks is None:
             return
-        if len(self._told_at) >= MAX_TOLD:
-            self._told_at.clear()
-        self._told_at[where] = now
+        if len(self._reported_at) >= MAX_REPORT_TIMES:
+            self._reported_at.clear()
+        self._reported_at[where] = now
         self._tasks.start_soon(self._report, cluster, store, name="etcd.report")
 
     async def _report(self, cluster: str, store: StoreReport) -> None:
@@ -255,7 +261,7 @@ class EtcdEngine:
             await self.report_store(cluster, store, b"", wall_ms())
 
     def loss(self) -> Loss | None:
-        """What an etcd cluster loses is not found here."""
+        """Always None: a loss in an etcd cluster is not recorded here."""
         return None
 
     async def merge(
@@ -265,7 +271,7 @@ class EtcdEngine:
         records: Sequence[bytes],
         reported: StoreReport | None = None,
     ) -> MergeCounts:
-        """As saves, in slices, so that saves have their turns between them."""
+        """Merge as saves, in slices, so that other saves can run in between."""
         applied = superseded = 0
         rejected: list[tuple[int, str]] = []
         for at in range(0, len(keys), SLICE):
@@ -285,7 +291,7 @@ class EtcdEngine:
     async def save_packed(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
-        """As `save`: what one Raft group does not answer holds up no other."""
+        """As `save`: a Raft group that does not answer fails only its own entries."""
         entries: list[SaveEntry] = []
         for at in range(0, len(keys), SLICE):
             pairs = zip(keys[at : at + SLICE], records[at : at + SLICE], strict=True)
@@ -299,7 +305,7 @@ class EtcdEngine:
         return found
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """Numbers for the metrics. Thread-safe."""
+        """Values for the metrics. Thread-safe."""
         layout = self.fences.known
         return {
             "etcd_waiting_entries": (
@@ -319,13 +325,13 @@ class EtcdEngine:
             "etcd_moving": ("1 while offsets are moved between Raft groups.", bool(layout and not layout.settled)),
         }
 
-    async def _settle(self, items: Sequence[Item]) -> None:
-        """Bring items with different keys to their outcomes, along with changes of the layout."""
+    async def _save_items(self, items: Sequence[Item]) -> None:
+        """Merge items with different keys until each has an outcome, following changes of the layout."""
         left = items
         for _ in range(LAYOUT_CHANGES):
             layout = self.fences.layout
             try:
-                await self._settle_once(layout, left)
+                await self._save_once(layout, left)
                 left = [item for item in left if item.outcome is None]
                 if not left:
                     return
@@ -338,14 +344,14 @@ class EtcdEngine:
                     item.fail(error)
                 return
         for item in left:
-            item.fail(MetaUnavailableError(CHANGES_ALL_THE_TIME))
+            item.fail(MetaUnavailableError(LAYOUT_KEEPS_CHANGING))
 
-    async def _settle_once(self, layout: Layout, items: Sequence[Item]) -> None:
+    async def _save_once(self, layout: Layout, items: Sequence[Item]) -> None:
         by_home: dict[str, list[Item]] = {}
         groups: dict[bytes, list[Item]] = {}
         for group, members in groupby(items, lambda item: self._keys.group_of(item.where)):
             groups.setdefault(group, []).extend(members)
-        away = await self._moves.kept_away(groups, layout)
+        away = await self._migration.failed_copies(groups, layout)
         for group, found in groups.items():
             if group in away:
                 for item in found:
@@ -353,11 +359,11 @@ class EtcdEngine:
             else:
                 by_home.setdefault(layout.home(group), []).extend(found)
         guards = {name: self.fences.guard(layout, name) for name in by_home}
-        await asyncio.gather(*(self._batchers[name].settle(guards[name], found) for name, found in by_home.items()))
-        self._touch(name for name, found in by_home.items() if any(item.outcome and not item.error for item in found))
+        await asyncio.gather(*(self._batchers[name].merge(guards[name], found) for name, found in by_home.items()))
+        self._note_marks(name for name, found in by_home.items() if any(item.outcome and not item.error for item in found))
 
-    async def _settled(self, layout: Layout) -> bool:
-        """Whether nothing is being moved. A front without other calls hears by this that a move has ended."""
+    async def _check_settled(self, layout: Layout) -> bool:
+        """Whether no offsets are being moved. Reloads the layout, so that a process without other calls learns of the end."""
         if not layout.settled and (await self.fences.reload(layout)).settled:
             raise LayoutChangedError("the layout of the offsets has changed")
         return layout.settled
@@ -365,7 +371,7 @@ class EtcdEngine:
     async def _get(self, layout: Layout, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
         by_home: dict[str, list[OffsetKey]] = {}
         groups = {key[:2]: pack_names(cluster, key.namespace, key.group) for key in keys}
-        await self._moves.bring_home(groups.values(), layout)
+        await self._migration.ensure_copied(groups.values(), layout)
         for key in keys:
             by_home.setdefault(layout.home(groups[key[:2]]), []).append(key)
         found = await asyncio.gather(*(self._get_in(layout, name, cluster, wanted) for name, wanted in by_home.items()))
@@ -386,7 +392,7 @@ class EtcdEngine:
     async def _page(
         self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes, room: int
     ) -> tuple[list[Row], bytes]:
-        """Rows behind the token `after`, up to and with `until` unless that is empty; and the token of the next page."""
+        """Rows after the token `after`, up to and including `until` if it is not empty; and the next page's token."""
         base = self._keys.offsets
         prefix = base + pack_names(cluster, *names)
         start = base + after + b"\0" if after else prefix
@@ -395,7 +401,7 @@ class EtcdEngine:
         async def page(layout: Layout) -> tuple[list[Row], bytes]:
             rows: list[Row] = []
             left = room
-            batchers = lanes_of(self._batchers, layout)
+            batchers = batchers_of(self._batchers, layout)
             async for found in walk(batchers, layout, self.fences, start, end, self._widths, limit=size):
                 for row in found:
                     rows.append(row)
@@ -408,14 +414,14 @@ class EtcdEngine:
         return await self._with_layout(page)
 
     async def _with_layout(self, work: Callable[[Layout], Awaitable[R]]) -> R:
-        """Do it under the current layout, and again when that has changed."""
+        """Run `work` with the current layout; again if the layout has changed."""
         for _ in range(LAYOUT_CHANGES):
             layout = self.fences.layout
             try:
                 return await work(layout)
             except LayoutChangedError:
                 await self.fences.reload(layout)
-        raise MetaUnavailableError(CHANGES_ALL_THE_TIME)
+        raise MetaUnavailableError(LAYOUT_KEEPS_CHANGING)
 
     def _entry(self, row: Row) -> tuple[OffsetKey, OffsetRecord]:
         _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])
@@ -423,7 +429,7 @@ class EtcdEngine:
 
 
 def _waves(items: list[Item]) -> list[list[Item]]:
-    """Items such that those of one wave have different keys: entries of the same key count one after the other."""
+    """Split items into lists without duplicate keys: entries of the same key are applied one after the other."""
     if len({item.where for item in items}) == len(items):
         return [items]
     waves: list[dict[bytes, Item]] = [{}]

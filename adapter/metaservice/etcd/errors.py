@@ -1,11 +1,11 @@
-"""etcd's errors in our terms, by one table; and which of them another member may not have."""
+"""Translates etcd's errors by one table, and says after which of them another member is worth a try."""
 
 import grpc
 import grpc.aio
 
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, RefusedError
 
-NO_SPACE = "mvcc: database space exceeded"  # how etcd tells a full quota from too many requests: both are RESOURCE_EXHAUSTED
+NO_SPACE = "mvcc: database space exceeded"  # tells a used-up quota from too many requests: both are RESOURCE_EXHAUSTED
 DRILL = "compact, defragment and disarm the alarm: see docs/etcd.md"
 
 _ELSEWHERE = {
@@ -18,14 +18,15 @@ _ELSEWHERE = {
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.DATA_LOSS,
 }
-# What a token that has expired, or is from before a change of users, is answered with.
+# etcd's errors for a token that has expired, or was issued before a change of users.
 _OLD_TOKEN = ("auth: revision in header is old", "user name is empty", "invalid auth token")
 
 
 def translate(where: str, error: grpc.aio.AioRpcError, timeout_s: float) -> AdapterError:
-    """The error of a call to the member `where`.
+    """Translate the error of a call to the member `where`.
 
-    MetaUnavailableError: another member may answer. DiskFullError: the quota is used up at every member. RefusedError: none will.
+    MetaUnavailableError: another member may answer. DiskFullError: the quota is used up in the whole cluster. RefusedError: no
+    member will.
     """
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and NO_SPACE in details:
@@ -39,5 +40,5 @@ def translate(where: str, error: grpc.aio.AioRpcError, timeout_s: float) -> Adap
 
 
 def wants_token(error: grpc.aio.AioRpcError) -> bool:
-    """True when the same call may pass with a new token."""
+    """True if the same call may succeed with a new authentication token."""
     return error.code() is grpc.StatusCode.UNAUTHENTICATED or any(text in (error.details() or "") for text in _OLD_TOKEN)

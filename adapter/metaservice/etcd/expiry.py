@@ -1,7 +1,7 @@
-"""What goes from etcd: consumer groups that expire, and old tombstones.
+"""Removal from etcd: expiry of consumer groups, and old tombstones.
 
-An expiry is done only while the whole group is as it was read, which etcd compares in each transaction. One of many transactions
-that meets a commit is taken back by a merge: a live record is above the tombstone of its expiry.
+An expiry is applied only while the whole group is as it was read, which etcd compares in each transaction. If a later one of its
+transactions meets a commit, the earlier ones are undone by a merge: a live record wins over the tombstone of its expiry.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,21 @@ from adapter.model.codec import prefix_end
 from adapter.model.records import OffsetKey, SaveEntry, expired
 from adapter.rpc import etcd_pb
 
-PAGE = 1_000  # tombstones that are looked at together
-CHANGES = 5  # of a group while it is looked at
+PAGE = 1_000  # tombstones read at once
+CHANGES = 5  # attempts while the group keeps changing
 
 
 class Expirer:
-    """Takes groups and tombstones away."""
+    """Expires groups and removes old tombstones."""
 
     def __init__(self, fences: Fences, keys: Keys, max_txn_ops: int) -> None:
         self._fences = fences
         self._keys = keys
         self._max_reads = max_txn_ops
-        self._max_puts = (max_txn_ops - 1) // 2  # two operations each
+        self._max_puts = (max_txn_ops - 1) // 2  # two operations for each tombstone
 
     async def expire(self, batcher: TxnBatcher, layout: Layout, packed: bytes, before_ms: int, now_ms: int) -> Expiry:
-        """See `Engine.expire`; `packed` is the cluster, the namespace and the group."""
+        """Implements `Engine.expire`; `packed` is the packed cluster, namespace and group."""
         for _ in range(CHANGES):
             found = await read_all(batcher, layout, self._fences, self._keys.offsets + packed)
             live = [row for row in found.rows if decode_value(row.value).live]
@@ -43,7 +43,7 @@ class Expirer:
         raise MetaUnavailableError("the group changes all the time; it is looked at again by the next sweep")
 
     async def drop(self, batcher: TxnBatcher, layout: Layout, before_ms: int) -> int:
-        """Forget tombstones of a Raft group from before `before_ms`; returns how many."""
+        """Remove the tombstones from before `before_ms` in one Raft group; returns how many."""
         dropped = 0
         end = self._keys.tombstones_before(before_ms)
         while True:
@@ -58,7 +58,7 @@ class Expirer:
     async def _bury(
         self, batcher: TxnBatcher, layout: Layout, prefix: bytes, live: Sequence[Row], revision: int, now_ms: int
     ) -> bool:
-        """Put tombstones over a group as it was at a revision. False when it has changed; then it is live as before."""
+        """Put tombstones over a group as it was at `revision`. Returns False if it has changed; then it is live as before."""
         done = revision
         for at in range(0, len(live), self._max_puts):
             part = live[at : at + self._max_puts]
@@ -85,9 +85,9 @@ class Expirer:
         request.success.add().request_put.key = self._keys.tombstone(row.where, tombstone)
 
     async def _take_back(self, batcher: TxnBatcher, layout: Layout, rows: Sequence[Row]) -> None:
-        """Merge what stood. Also of a transaction that was sent again, and met what it had done itself."""
+        """Undo the tombstones by merging the live records. Also after a resent transaction that met its own writes."""
         items = [Item(SaveEntry(_ANY, decode_value(row.value)), row.where) for row in rows]
-        await batcher.settle(self._fences.guard(layout, batcher.cluster.name), items)
+        await batcher.merge(self._fences.guard(layout, batcher.cluster.name), items)
         if any(item.outcome is None for item in items):
             raise LayoutChangedError("the layout of the offsets has changed")
         error = next((item.error for item in items if item.error), None)
@@ -95,7 +95,7 @@ class Expirer:
             raise error
 
     async def _drop(self, batcher: TxnBatcher, layout: Layout, entries: Sequence[bytes], before_ms: int) -> int:
-        """Delete tombstones with their entries; entries alone, over which something else stands now."""
+        """Delete tombstones together with their index entries; only the entry if the record is live or newer."""
         asked = [etcd_pb.RangeRequest(key=self._keys.buried(entry)) for entry in entries]
         standing = await read(batcher, layout, self._fences, asked)
         request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, batcher.cluster.name)])
@@ -116,7 +116,7 @@ class Expirer:
         return sum(found.response_txn.succeeded for found in reply.responses if found.HasField("response_txn"))
 
 
-_ANY = OffsetKey("", "", "")  # no rule looks at the key
+_ANY = OffsetKey("", "", "")  # the rules do not use the key
 
 
 def _is_old(value: bytes, before_ms: int) -> bool:

@@ -1,7 +1,8 @@
-"""The layout as all fronts agree on it: kept in the metadata Raft group, and as a fence in each Raft group of offsets.
+"""The layout that all Meta Service processes share: stored in the metadata Raft group, and as a fence in each other one.
 
-Every transaction on offsets, also a read, compares the fence. A front that has not heard of a change is refused by etcd: it can
-neither write where offsets have left nor read there what is old. No clock and no lease is needed for it.
+Every transaction on offsets, reads included, compares the fence (a fencing token with the layout's version). So etcd refuses a
+process that has missed a layout change: it can neither write where offsets have been moved away, nor read outdated ones. This
+needs no clock or lease.
 """
 
 from collections.abc import Mapping
@@ -19,8 +20,8 @@ from adapter.rpc import etcd_pb
 
 log = structlog.get_logger(__name__)
 
-VERSION_DIGITS = 20  # so that the order of fences is the order of their versions
-_CHANGES = 5  # of the layout while it is read
+VERSION_DIGITS = 20  # fixed width, so that fences sort by version
+_CHANGES = 5  # attempts while the layout keeps changing
 
 
 class LayoutChangedError(AdapterError):
@@ -28,7 +29,7 @@ class LayoutChangedError(AdapterError):
 
 
 class _Fence(NamedTuple):
-    """What stands in a Raft group."""
+    """The decoded fence of a Raft group."""
 
     owner: bytes
     version: int
@@ -36,33 +37,33 @@ class _Fence(NamedTuple):
 
 
 class Fences:
-    """Reads and changes the layout, and raises the fences behind a change."""
+    """Reads and changes the layout, and raises the fences after a change."""
 
     def __init__(self, metadata: EtcdCluster, offsets: Mapping[str, EtcdCluster], keys: Keys) -> None:
         self._metadata = metadata
         self._offsets = offsets
         self._keys = keys
         self._reading = anyio.Lock()
-        self._readings = 0  # that have begun
+        self._reads = 0  # number of reads begun
         self._layout: Layout | None = None
         self._guards: dict[str, etcd_pb.Compare] = {}
 
     @property
     def layout(self) -> Layout:
-        """What was read last. Raises MetaUnavailableError before that."""
+        """The layout as read last. Raises MetaUnavailableError before the first read."""
         if self._layout is None:
             raise MetaUnavailableError("the layout of the offsets is not known yet: etcd has not answered")
         return self._layout
 
     @property
     def known(self) -> Layout | None:
-        """What was read last, or nothing yet."""
+        """The layout as read last; None before the first read."""
         return self._layout
 
     def guard(self, layout: Layout, name: str) -> etcd_pb.Compare:
-        """What a transaction in a Raft group has to compare, so that it is done only under this layout.
+        """The comparison that makes a transaction in a Raft group apply only under this layout.
 
-        Raises LayoutChangedError when it is known not to be the current one any more.
+        Raises LayoutChangedError if `layout` is known to be outdated.
         """
         if layout is not self._layout:
             raise LayoutChangedError("the layout of the offsets has changed")
@@ -72,13 +73,13 @@ class Fences:
         return found
 
     def stands(self, layout: Layout) -> etcd_pb.Compare:
-        """What a transaction in the metadata Raft group has to compare, so that it is done only under this layout."""
+        """The comparison that makes a transaction in the metadata Raft group apply only under this layout."""
         return _compare(self._keys.layout, layout.encode())
 
     async def open(self) -> Layout:
-        """Read the layout; the first front of a fleet makes it.
+        """Read the layout; the first process of a new installation creates it.
 
-        Raises MetaUnavailableError, or ConfigError when the layout names a Raft group that is not configured, or the endpoints of
+        Raises MetaUnavailableError, or ConfigError if the layout names a Raft group that is not configured, or the endpoints of
         one lead to another.
         """
         async with self._reading:
@@ -86,14 +87,14 @@ class Fences:
             return self.layout
 
     async def reload(self, refused: Layout) -> Layout:
-        """Read the layout again, because one was refused; and raise fences that are behind. Raises MetaUnavailableError.
+        """Read the layout again after `refused` was refused, and raise outdated fences. Raises MetaUnavailableError.
 
-        Also where `open` would raise a ConfigError: other fronts may have the new configuration already.
+        Where `open` would raise a ConfigError, too: other processes may have the new configuration already.
         """
-        readings = self._readings
+        reads = self._reads
         async with self._reading:
-            # Of many that were refused together, one reads.
-            if self._layout == refused and self._readings == readings:
+            # If many calls were refused together, only the first reads.
+            if self._layout == refused and self._reads == reads:
                 try:
                     await self._reload()
                 except ConfigError as error:
@@ -102,34 +103,34 @@ class Fences:
             return self.layout
 
     async def change(self, before: Layout, after: Layout) -> None:
-        """Replace the layout and raise every fence.
+        """Replace the layout `before` by `after` and raise every fence.
 
-        Raises ContendedError when another layout stands; MetaUnavailableError when a Raft group does not answer; ConfigError.
+        Raises ContendedError if another layout is stored, MetaUnavailableError if a Raft group does not answer, ConfigError.
         """
         async with self._reading:
             self._check_configured(after)
             for name in after.fenced:
-                await self._standing(name)
+                await self._read_fence(name)
             request = etcd_pb.TxnRequest(compare=[self.stands(before)])
             _put(request, self._keys.layout, after.encode())
-            _forget_moving(request, self._keys)
-            # Sent again after an unknown outcome it finds itself: compared below.
-            if not (await self._metadata.txn(request)).succeeded and await self._kept() != after:
+            _delete_positions(request, self._keys)
+            # A resent transaction may meet its own write; so compare what is stored.
+            if not (await self._metadata.txn(request)).succeeded and await self._read_layout_key() != after:
                 raise ContendedError("the layout of the offsets was changed by somebody else; look at it and try again")
             log.info("layout.changed", version=after.version, groups=after.groups, moving_from=after.moving_from)
-            self._take(after)
+            self._adopt(after)
             for name in after.fenced:
-                await self._raise(name, after)
+                await self._raise_fence(name, after)
 
     async def _reload(self) -> None:
-        self._readings += 1
+        self._reads += 1
         layout = await self._read()
-        # The same one stays the same object: what is under way for it goes on.
+        # Keep the same object for an unchanged layout, so that calls in progress go on.
         if layout != self._layout:
             self._check_configured(layout)
-            self._take(layout)
+            self._adopt(layout)
 
-    def _take(self, layout: Layout) -> None:
+    def _adopt(self, layout: Layout) -> None:
         self._layout = layout
         self._guards = {}
 
@@ -142,56 +143,56 @@ class Fences:
             )
 
     async def _read(self) -> Layout:
-        """The layout, once no Raft group that answers has a newer or an older fence."""
+        """Read the layout, and repeat until no answering Raft group has a newer or an older fence."""
         for _ in range(_CHANGES):
-            layout = await self._kept() or await self._begin()
+            layout = await self._read_layout_key() or await self._create()
             newer = None
-            # In this order: where offsets leave, the old layout has ended before the new one begins where they arrive.
+            # In this order: fence the groups that lose offsets before those that receive them.
             for name in layout.fenced:
                 if name in self._offsets:
-                    newer = newer or await self._raise(name, layout)
+                    newer = newer or await self._raise_fence(name, layout)
             if newer is None:
                 return layout
             await self._restore(layout, newer)
         raise MetaUnavailableError("the layout of the offsets changes all the time")
 
-    async def _kept(self) -> Layout | None:
+    async def _read_layout_key(self) -> Layout | None:
         reply = await self._metadata.range(etcd_pb.RangeRequest(key=self._keys.layout))
         return Layout.decode(reply.kvs[0].value) if reply.kvs else None
 
-    async def _begin(self) -> Layout:
-        """The first layout of a fleet, or what another front has made it meanwhile; or what the fences still know of it.
+    async def _create(self) -> Layout:
+        """Create the first layout; the newest one in the fences if there is any (metadata was lost). Returns the stored one.
 
-        Every Raft group has to answer: one that does not may know it.
+        Every Raft group has to answer, since the one that does not may have the newest fence.
         """
-        standing = [await self._standing(name) for name in sorted(self._offsets)]
+        standing = [await self._read_fence(name) for name in sorted(self._offsets)]
         newest = max((found for found in standing if found), key=lambda found: found.version, default=None)
         first = Layout.decode(newest.layout) if newest else first_layout(self._offsets)
         request = etcd_pb.TxnRequest(compare=[_absent(self._keys.layout)])
         _put(request, self._keys.layout, first.encode())
         if (await self._metadata.txn(request)).succeeded:
             log.info("layout.created", version=first.version, groups=first.groups)
-        return await self._kept() or first
+        return await self._read_layout_key() or first
 
     async def _restore(self, kept: Layout, newer: Layout) -> None:
-        """The metadata Raft group has lost a change (an old snapshot was restored): what the fences know is newer."""
+        """Write the newer layout from the fences to the metadata Raft group, which was restored from an old snapshot."""
         request = etcd_pb.TxnRequest(compare=[self.stands(kept)])
         _put(request, self._keys.layout, newer.encode())
         if (await self._metadata.txn(request)).succeeded:
             log.warning("layout.restored", kept=kept.version, version=newer.version, help="was an old snapshot restored?")
 
-    async def _standing(self, name: str) -> _Fence | None:
-        """The fence of a Raft group. Raises ConfigError when it is another one's; MetaUnavailableError."""
+    async def _read_fence(self, name: str) -> _Fence | None:
+        """Read the fence of a Raft group. Raises ConfigError if it belongs to another one; MetaUnavailableError."""
         reply = await self._offsets[name].range(etcd_pb.RangeRequest(key=self._keys.fence))
-        return _owned(name, reply.kvs[0].value) if reply.kvs else None
+        return _decode_fence(name, reply.kvs[0].value) if reply.kvs else None
 
-    async def _raise(self, name: str, layout: Layout) -> Layout | None:
-        """Raise the fence of a Raft group to this layout; a newer one is returned instead.
+    async def _raise_fence(self, name: str, layout: Layout) -> Layout | None:
+        """Raise a Raft group's fence to this layout; returns the layout of a newer fence instead, if there is one.
 
-        One that does not answer is left: whoever is refused there raises it.
+        A Raft group that does not answer is skipped: the first process refused there raises its fence.
         """
         wanted = fence(layout, name)
-        raising = etcd_pb.TxnRequest(compare=[_older(self._keys.fence, layout, name), _of(self._keys.fence, name)])
+        raising = etcd_pb.TxnRequest(compare=[_older(self._keys.fence, layout, name), _owned_by(self._keys.fence, name)])
         _put(raising, self._keys.fence, wanted)
         making = etcd_pb.TxnRequest(compare=[_absent(self._keys.fence)])
         _put(making, self._keys.fence, wanted)
@@ -207,7 +208,7 @@ class Fences:
         found = reply.responses[1].response_range.kvs[0].value
         if found == wanted:
             return None
-        standing = _owned(name, found)
+        standing = _decode_fence(name, found)
         if standing.version == layout.version:
             raise StoreDamagedError(
                 f"{name}: two layouts have the version {layout.version}: are two fleets using the same etcd.prefix?"
@@ -216,7 +217,7 @@ class Fences:
 
 
 def fence(layout: Layout, name: str) -> bytes:
-    """The fence of a layout in a Raft group: whose fence it is, its version, and the layout itself."""
+    """The fence of a layout in a Raft group: the group's name, the version, and the layout itself."""
     return _up_to_version(layout, name) + b" " + layout.encode()
 
 
@@ -224,8 +225,8 @@ def _up_to_version(layout: Layout, name: str) -> bytes:
     return b"%s%0*d" % (pack_names(name), VERSION_DIGITS, layout.version)
 
 
-def _owned(name: str, found: bytes) -> _Fence:
-    """A fence, taken apart. Raises ConfigError when it is another Raft group's."""
+def _decode_fence(name: str, found: bytes) -> _Fence:
+    """Decode a fence. Raises ConfigError if it belongs to another Raft group."""
     size = found[0]
     version, _, layout = found[1 + size :].partition(b" ")
     standing = _Fence(found[1 : 1 + size], int(version), layout)
@@ -240,8 +241,8 @@ def _compare(key: bytes, value: bytes) -> etcd_pb.Compare:
     return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VALUE, key=key, value=value)
 
 
-def _of(key: bytes, name: str) -> etcd_pb.Compare:
-    """Behind `_older`: the fence is this Raft group's. The fences of a Raft group follow its name, and no other one's do."""
+def _owned_by(key: bytes, name: str) -> etcd_pb.Compare:
+    """With `_older`: the fence belongs to this Raft group. Exactly its fences sort directly after its packed name."""
     return etcd_pb.Compare(result=etcd_pb.Compare.GREATER, target=etcd_pb.Compare.VALUE, key=key, value=pack_names(name))
 
 
@@ -254,8 +255,8 @@ def _absent(key: bytes) -> etcd_pb.Compare:
     return etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.VERSION, key=key, version=0)
 
 
-def _forget_moving(request: etcd_pb.TxnRequest, keys: Keys) -> None:
-    """How far the step was that ends with the layout."""
+def _delete_positions(request: etcd_pb.TxnRequest, keys: Keys) -> None:
+    """Delete the positions of the rebalance step that ends with this layout."""
     deletion = request.success.add().request_delete_range
     deletion.key, deletion.range_end = keys.moving, prefix_end(keys.moving)
 

@@ -1,6 +1,7 @@
-"""Keys and values of offsets in etcd. The order of the values, byte by byte, is the order of the register.
+"""Keys and values of offsets in etcd. Values sort, byte by byte, in the order of the register.
 
-So etcd itself can merge: it writes a value unless a greater one stands. `codec` has another form, with a write counter before.
+So etcd itself can merge: it writes a value unless a greater one is stored. This is not the form of `codec`, which starts with a
+write counter.
 """
 
 import struct
@@ -11,16 +12,16 @@ from adapter.model.records import OffsetKey, OffsetRecord
 
 _HEAD = struct.Struct(">QQ?Q")  # epoch, offset, live, committed_at_ms
 _PARTITION = struct.Struct(">I")
-# A zero byte ends metadata and topic; one within them is followed by 0xff, which no UTF-8 begins with, so that the order stays.
+# A zero byte ends metadata and topic. A zero byte within them is followed by 0xff, which never starts UTF-8, to keep the order.
 _END, _ESCAPED = b"\0", b"\0\xff"
 _PLAIN_TAIL = _END + _END + _PARTITION.pack(0)
 _TIME = struct.Struct(">Q")
 _LENGTHS = [bytes((length,)) for length in range(256)]
-_GROUP_FIELDS = 3  # of a packed key: cluster, namespace, group
+_GROUP_FIELDS = 3  # cluster, namespace, group
 
 
 def encode_value(record: OffsetRecord) -> bytes:
-    """The value of a key."""
+    """Encode a record."""
     epoch, offset, live, committed_at_ms, metadata, topic, partition = record
     head = _HEAD.pack(epoch, offset, live, committed_at_ms)
     if not metadata and not topic and not partition:
@@ -29,7 +30,7 @@ def encode_value(record: OffsetRecord) -> bytes:
 
 
 def decode_value(value: bytes) -> OffsetRecord:
-    """The record in a value."""
+    """Decode a record; the inverse of `encode_value`."""
     epoch, offset, live, committed_at_ms = _HEAD.unpack_from(value)
     if value[_HEAD.size :] == _PLAIN_TAIL:
         return OffsetRecord(epoch, offset, live, committed_at_ms)
@@ -39,7 +40,7 @@ def decode_value(value: bytes) -> OffsetRecord:
     return OffsetRecord(epoch, offset, live, committed_at_ms, _unescape(metadata), _unescape(topic), partition)
 
 
-# Stands for an escaped zero byte while a value is cut at its ends: nothing that UTF-8 has.
+# Replaces an escaped zero byte while a value is split at its zero bytes; never part of UTF-8.
 _MARK = b"\xff"
 
 
@@ -52,25 +53,25 @@ def _unescape(data: bytes) -> str:
 
 
 class Keys:
-    """Where things are in an etcd cluster, behind the configured prefix."""
+    """The keys in an etcd cluster, under the configured prefix."""
 
     def __init__(self, prefix: str) -> None:
         base = prefix.encode()
         self.offsets = base + b"o/"
-        self.tombstones = base + b"t/"  # by time: what the look for old tombstones reads
+        self.tombstones = base + b"t/"  # index of tombstones by time
         self.metadata = base + b"m/"
         self.layout = base + b"layout"
         self.fence = base + b"fence"
-        self.moving = base + b"moving/"  # how far a rebalance is, of each Raft group
+        self.moving = base + b"moving/"  # position of a rebalance in each Raft group
         self.writers = base + b"seq/"
-        self.stores = base + b"s/"  # of brokers: which local store each has
+        self.stores = base + b"s/"  # reported local stores of brokers
 
     def offset(self, cluster: str, key: OffsetKey) -> bytes:
         """The key of an offset."""
         return self.offsets + pack_names(cluster, *key)
 
     def offsets_of(self, cluster: str, keys: Sequence[OffsetKey]) -> list[bytes]:
-        """The keys of many offsets. Those of one group in a row share the work."""
+        """The keys of many offsets. Faster if those of one group follow each other."""
         found: list[bytes] = []
         group: tuple[str, str] | None = None
         prefix = b""
@@ -83,24 +84,24 @@ class Keys:
         return found
 
     def store(self, cluster: str, broker: str, path: str) -> bytes:
-        """The key of a broker's local store."""
+        """The key of the report of a broker's local store."""
         return self.stores + pack_names(cluster, broker) + path.encode()
 
     def group_of(self, where: bytes) -> bytes:
-        """The cluster, namespace and group of an offset's key, packed."""
+        """The packed cluster, namespace and group in an offset's key."""
         start = at = len(self.offsets)
         for _ in range(_GROUP_FIELDS):
             at += 1 + where[at]
         return where[start:at]
 
     def tombstone(self, where: bytes, record: OffsetRecord) -> bytes:
-        """The entry of the tombstone that is put at `where`."""
+        """The index entry of the tombstone at the key `where`."""
         return self.tombstones + _TIME.pack(record.committed_at_ms) + where[len(self.offsets) :]
 
     def tombstones_before(self, time_ms: int) -> bytes:
-        """The end of the entries of tombstones from before `time_ms` (Unix ms)."""
+        """The end of the index entries of tombstones from before `time_ms` (Unix ms)."""
         return self.tombstones + _TIME.pack(max(time_ms, 0))
 
     def buried(self, entry: bytes) -> bytes:
-        """The offset's key of a tombstone's entry."""
+        """The offset's key in a tombstone's index entry."""
         return self.offsets + entry[len(self.tombstones) + _TIME.size :]

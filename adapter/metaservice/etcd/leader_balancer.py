@@ -1,7 +1,7 @@
-"""The leaders of the Raft groups in etcd: looks at all members, moves leaders, and keeps them where `placement` wants them.
+"""Moves the leaders of the Raft groups in etcd to where `leader_placement` wants them.
 
-Of several balancers one works at a time. Moves one leader at a time, and counts only what the members say afterwards. Never ends
-because members do not answer.
+Of several balancers, the one with the lease works. It moves one leader at a time, and trusts only the members' own status
+afterwards. It does not end because members do not answer.
 """
 
 import json
@@ -25,17 +25,17 @@ from adapter.model.codec import prefix_end
 from adapter.rpc import etcd_pb
 from adapter.runtime.clocks import wall_ms
 
-MOVE_S = 3.0  # Raft gives a transfer up after one election timeout: 1 s by default
-LOOK_AGAIN_S = 0.05  # while a move is awaited
-STAND_BY_S = 1.0  # at most, between two tries to have the turn: who had it may have died with a node
+MOVE_S = 3.0  # Raft aborts a transfer after one election timeout, 1 s by default
+LOOK_AGAIN_S = 0.05  # poll interval while a move is awaited
+STAND_BY_S = 1.0  # at most, between two attempts to get the lease: its holder may have died
 
 
 class NotMovedError(TransientError):
-    """A leader did not go where it was sent. The members say so: it is not merely unknown."""
+    """A leader did not move to its target, according to the members."""
 
 
 class Watched(NamedTuple):
-    """A Raft group as it is reached: its client, and which member runs on which node."""
+    """A Raft group to watch: its client, and the node of each member."""
 
     name: str
     cluster: Cluster
@@ -43,7 +43,7 @@ class Watched(NamedTuple):
 
 
 class Leaders:
-    """Looks at Raft groups and moves their leaders."""
+    """Reads the state of Raft groups and moves their leaders."""
 
     def __init__(self, metadata: Watched, offsets: Sequence[Watched]) -> None:
         self._metadata = metadata
@@ -55,17 +55,17 @@ class Leaders:
         return self._metadata.cluster
 
     async def look(self) -> ClusterState:
-        """Ask every member of every Raft group at once. Takes no longer than the deadline of a call; never raises."""
-        metadata, *offsets = await _gathered([self._metadata, *self._offsets.values()])
+        """Ask every member of every Raft group concurrently. Takes at most the deadline of a call; never raises."""
+        metadata, *offsets = await _poll([self._metadata, *self._offsets.values()])
         return ClusterState(metadata, tuple(offsets))
 
     async def move(self, move: Move) -> None:
-        """Send a leader to another member. Returns when that one leads; raises NotMovedError when it does not."""
+        """Transfer a leadership. Returns once the target leads; raises NotMovedError if it does not within 3 s."""
         watched = self._offsets[move.group]
         give_up_at = anyio.current_time() + MOVE_S
         problem = await self._ask_to_move(watched, move)
         while True:
-            [group] = await _gathered([watched])
+            [group] = await _poll([watched])
             if group.leader and group.leader.endpoint == move.target.endpoint:
                 return
             if isinstance(problem, RefusedError) or anyio.current_time() >= give_up_at:
@@ -76,7 +76,7 @@ class Leaders:
         request = etcd_pb.MoveLeaderRequest(targetID=move.target.id)
         try:
             await watched.cluster.ask(
-                move.source.endpoint,  # only the leader takes it
+                move.source.endpoint,  # only the leader accepts the call
                 lambda stubs, _, metadata: stubs.maintenance.MoveLeader(request, timeout=MOVE_S, metadata=metadata),
             )
         except AdapterError as error:
@@ -84,7 +84,7 @@ class Leaders:
         return None
 
 
-async def _gathered(groups: Sequence[Watched]) -> list[RaftGroup]:
+async def _poll(groups: Sequence[Watched]) -> list[RaftGroup]:
     found: dict[str, RaftMember] = {}
 
     async def look(group: Watched, endpoint: str) -> None:
@@ -119,13 +119,13 @@ async def _member(cluster: Cluster, endpoint: str, node: str) -> RaftMember:
 
 
 async def _status(stubs: Stubs, within_s: float, metadata: Metadata) -> etcd_pb.StatusResponse:
-    # Also of a member that sees no leader: that is what is asked.
+    # Without "hasleader", so that a member that sees no leader answers too.
     asked = tuple(pair for pair in metadata if pair[0] != "hasleader")
     return await stubs.maintenance.Status(etcd_pb.StatusRequest(), timeout=within_s, metadata=asked)
 
 
 class Balancer:
-    """Keeps leaders apart, in turns with the other balancers of the same prefix."""
+    """Keeps leaders apart while it holds the lease that all balancers of a prefix share."""
 
     def __init__(
         self,
@@ -143,82 +143,82 @@ class Balancer:
         self._cooldown_ms = section.placement.cooldown_ms
         self._watchers = watchers
         self._now_ms = now_ms
-        self._turns = LeaseLock(self._metadata, f"{section.prefix}balancer".encode(), name or _name())
-        self._refused: dict[Refused, float] = {}  # until when it is not asked again
+        self._lease_lock = LeaseLock(self._metadata, f"{section.prefix}balancer".encode(), name or _name())
+        self._refused: dict[Refused, float] = {}  # until when this target is not tried again
 
     async def run(self) -> None:
-        """Balance once per interval while it is this process's turn, and else look. What fails is told, and tried again."""
+        """Balance once per interval while holding the lease, otherwise only watch. Errors are reported and retried."""
         while True:
             try:
-                self._tell_look(await self._leaders.look(), {})
-                await self._turns.use(self._go_on)
+                self._notify_state(await self._leaders.look(), {})
+                await self._lease_lock.use(self._balance_repeatedly)
             except AdapterError as error:
-                self._tell_turn(error)
+                self._notify_lease(error)
             await anyio.sleep(min(self._interval_s, STAND_BY_S))
 
     async def once(self) -> ClusterState:
-        """Balance once; what is then. Raises what `Turns.use` raises: OthersTurnError, TurnOverError, MetaUnavailableError..."""
-        await self._turns.use(self._balance)
+        """Balance once; returns the state after it. Raises as `LeaseLock.use`."""
+        await self._lease_lock.use(self._balance)
         return await self._leaders.look()
 
-    async def _go_on(self, turn: HeldLease) -> None:
-        self._tell_turn(None)
+    async def _balance_repeatedly(self, lease: HeldLease) -> None:
+        self._notify_lease(None)
         while True:
-            await self._balance(turn)
+            await self._balance(lease)
             await anyio.sleep(self._interval_s)
 
-    async def _balance(self, turn: HeldLease) -> None:
-        """Do what is to be done now. The next time, or the next balancer, plans anew from what is then."""
-        situation = await self._leaders.look()
+    async def _balance(self, lease: HeldLease) -> None:
+        """Make the moves that are needed now. The next call, or the next balancer, plans anew."""
+        state = await self._leaders.look()
         now = anyio.current_time()
         self._refused = {refused: until for refused, until in self._refused.items() if until > now}
-        wanted = {move.group for move in leader_placement.plan(situation, refused=self._refused)}
-        held = await self._held(situation) if wanted else {}
-        self._tell_look(situation, {name: left_ms for name, left_ms in held.items() if name in wanted})
-        moves = leader_placement.plan(situation, held, self._refused)
+        wanted = {move.group for move in leader_placement.plan(state, refused=self._refused)}
+        held = await self._held(state) if wanted else {}
+        self._notify_state(state, {name: left_ms for name, left_ms in held.items() if name in wanted})
+        moves = leader_placement.plan(state, held, self._refused)
         for move in moves:
-            if not await self._move(turn, move, situation):
-                return  # what was planned with it may be wrong without it
+            if not await self._move(lease, move, state):
+                return  # the other planned moves assumed that this one succeeds
         if moves:
-            self._tell_look(await self._leaders.look(), {})
+            self._notify_state(await self._leaders.look(), {})
 
-    async def _held(self, situation: ClusterState) -> dict[str, int]:
+    async def _held(self, state: ClusterState) -> dict[str, int]:
         request = etcd_pb.RangeRequest(key=self._moved, range_end=prefix_end(self._moved))
         rows = (await self._metadata.range(request)).kvs
         moved = {row.key[len(self._moved) :].decode(errors="replace"): _decoded(row.value) for row in rows}
-        return leader_placement.held(situation, moved, self._cooldown_ms, self._now_ms())
+        return leader_placement.held(state, moved, self._cooldown_ms, self._now_ms())
 
-    async def _move(self, turn: HeldLease, move: Move, situation: ClusterState) -> bool:
-        """True when it is done. Its time is written first: whatever happens then, no other balancer moves this leader at once."""
+    async def _move(self, lease: HeldLease, move: Move, state: ClusterState) -> bool:
+        """Make one move; True if it succeeded. Its time is written first, so that no other balancer moves this leader soon."""
         key = self._moved + move.group.encode()
-        metadata_node = situation.metadata.leader.node if situation.metadata.leader else ""
+        metadata_node = state.metadata.leader.node if state.metadata.leader else ""
         moved = Moved(self._now_ms(), move.target.endpoint, metadata_node)
-        await turn.put(key, json.dumps(moved._asdict()).encode())
+        await lease.put(key, json.dumps(moved._asdict()).encode())
         try:
             await self._leaders.move(move)
         except NotMovedError as error:
             self._refused[move.group, move.target.endpoint] = anyio.current_time() + self._cooldown_ms / 1000
-            self._tell_move(move, str(error))
-            await turn.delete(key)  # it stayed: another member may be tried with the next look
+            self._notify_move(move, str(error))
+            await lease.delete(key)  # the leader stayed: the next round may try another member
             return False
-        self._tell_move(move, "")
+        self._notify_move(move, "")
         return True
 
-    def _tell_look(self, situation: ClusterState, held: Mapping[str, int]) -> None:
+    def _notify_state(self, state: ClusterState, held: Mapping[str, int]) -> None:
         for watcher in self._watchers:
-            watcher.looked(situation, held)
+            watcher.looked(state, held)
 
-    def _tell_move(self, move: Move, problem: str) -> None:
+    def _notify_move(self, move: Move, problem: str) -> None:
         for watcher in self._watchers:
             watcher.moved(move, problem)
 
-    def _tell_turn(self, error: AdapterError | None) -> None:
+    def _notify_lease(self, error: AdapterError | None) -> None:
         for watcher in self._watchers:
-            watcher.turn(error)
+            watcher.lease_changed(error)
 
 
 async def run(section: EtcdSection, registry: CollectorRegistry) -> None:
-    """Balance for as long as this process lives, over channels of its own. Raises ConfigError for files that cannot be read."""
+    """Balance until cancelled, over channels of its own. Raises ConfigError for files that cannot be read."""
     async with opened(section) as leaders:
         watchers = (LeaderMetrics(registry), LoggedLeaders())
         await Balancer(leaders, section, watchers).run()
@@ -226,7 +226,7 @@ async def run(section: EtcdSection, registry: CollectorRegistry) -> None:
 
 @asynccontextmanager
 async def opened(section: EtcdSection) -> AsyncIterator[Leaders]:
-    """The leaders of all Raft groups that are configured. Raises ConfigError."""
+    """Open the clients of all configured Raft groups. Raises ConfigError."""
     if section.metadata is None:
         raise ConfigError("etcd.metadata: no endpoints are configured; leaders are those of Raft groups in etcd")
     async with AsyncExitStack() as stack:
@@ -243,7 +243,7 @@ def _decoded(value: bytes) -> Moved:
         found = json.loads(value)
         return Moved(int(found["at_ms"]), str(found["target"]), str(found["metadata_node"]))
     except (ValueError, KeyError, TypeError):
-        return Moved(0, "", "")  # somebody else's: as if it had been long ago
+        return Moved(0, "", "")  # not in our form: treat it as long ago
 
 
 def _name() -> str:

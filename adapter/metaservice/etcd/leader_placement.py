@@ -1,18 +1,18 @@
-"""Where the leaders of the Raft groups should be, and the fewest moves that get them there: pure.
+"""Where the leaders of the Raft groups should run, and the fewest moves to get them there. Pure: no clock, no network.
 
-Promises: only to a member that has caught up, never to the metadata leader's node, never the metadata leader itself; what a plan
-makes needs no further plan. Never looks at a clock or a network.
+A plan moves leaders only to members that have caught up, never to the metadata leader's node, and never moves the metadata leader
+itself. After the planned moves, the next plan is empty.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# A leader takes no writes while it sends the next one what that lacks: so many entries are well under an election timeout. The
-# members are not looked at in one instant, so a good one under load may seem a few hundred behind.
+# A leader accepts no writes while it brings its successor up to date; so many entries take well under an election timeout. The
+# members are not read at one instant, so a healthy one under load may seem a few hundred entries behind.
 BEHIND_ENTRIES = 1_000
-# A leader beside the metadata leader stays at least so long after its last move, whatever happened since. With an election (2 s)
-# and a look (2 s) after a node's death this is under 10 s.
+# The minimum cool-down, also for a leader next to the metadata leader. With an election (2 s) and one interval (2 s) the leaders
+# are apart again within 10 s after a node died.
 FLOOR_MS = 5_000
 
 METADATA = "metadata"  # the name of the metadata Raft group
@@ -20,7 +20,7 @@ METADATA = "metadata"  # the name of the metadata Raft group
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftMember:
-    """A member of a Raft group as it was last seen. Of one that did not answer only endpoint, node and problem are known."""
+    """A member of a Raft group as it was last seen. If it did not answer, only endpoint, node and problem are set."""
 
     endpoint: str
     node: str
@@ -45,7 +45,7 @@ class RaftGroup:
 
     @property
     def leader(self) -> RaftMember | None:
-        """The leader: by the highest term in which a member knows one, and only when it answers and says so itself."""
+        """The leader in the highest term known to a member, if it answers and itself reports to lead; otherwise None."""
         following = [member for member in self.members if member.reachable and member.leader_id]
         newest = max(following, key=lambda member: member.term, default=None)
         if newest is None:
@@ -54,11 +54,11 @@ class RaftGroup:
         return leads[0] if leads else None
 
     def behind(self, member: RaftMember) -> int:
-        """How many committed entries it has not applied yet. The leader has to be known."""
+        """How many committed entries a member has not applied. 0 if the leader is unknown."""
         return max(0, self.leader.committed - member.applied) if self.leader else 0
 
     def caught_up(self, member: RaftMember) -> bool:
-        """True when it can take over at once: it votes, follows the leader and has nearly all that was committed."""
+        """True if the member can lead at once: it votes, follows the leader, and has nearly all committed entries."""
         leader = self.leader
         return (
             leader is not None
@@ -77,7 +77,7 @@ class ClusterState(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The leader of a Raft group is to go from one member to another."""
+    """The transfer of a Raft group's leadership from one member to another."""
 
     group: str
     source: RaftMember
@@ -85,30 +85,30 @@ class Move(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """The last move of a Raft group's leader: when, where to, and the node of the metadata leader then."""
+    """The last move of a Raft group's leader: its time (Unix ms), its target, and the metadata leader's node at that time."""
 
     at_ms: int
     target: str
     metadata_node: str
 
 
-# A Raft group and the endpoint of a member that did not take its leader.
+# A Raft group, and the endpoint of a member that did not become its leader.
 Refused = tuple[str, str]
 
 
-def plan(situation: ClusterState, held: Collection[str] = (), refused: Collection[Refused] = ()) -> list[Move]:
-    """The fewest moves after which no offsets leader is beside the metadata leader, and the nodes lead as evenly as they can.
+def plan(state: ClusterState, held: Collection[str] = (), refused: Collection[Refused] = ()) -> list[Move]:
+    """The fewest moves after which no offsets leader is on the metadata leader's node, and leaders are spread most evenly.
 
-    Groups that are `held` stay, members that are `refused` are not asked. First come the moves away from the metadata leader.
-    Without a metadata leader there are none: nobody knows which node to keep free. While a group has no leader the others are not
-    made even: it may be about to have one where they would go.
+    Groups in `held` stay; targets in `refused` are not used. The moves away from the metadata leader come first. Without a
+    metadata leader there are no moves, since the node to keep free is unknown. While a group has no leader, the others are not
+    spread: its next leader may come up where they would go.
     """
-    if situation.metadata.leader is None:
+    if state.metadata.leader is None:
         return []
-    taken = situation.metadata.leader.node
-    groups = {group.name: group for group in situation.offsets if group.leader}
+    taken = state.metadata.leader.node
+    groups = {group.name: group for group in state.offsets if group.leader}
     homes = {name: group.leader.node for name, group in groups.items() if group.leader}
-    all_led = len(groups) == len(situation.offsets)
+    all_led = len(groups) == len(state.offsets)
     stays = {name for name, home in homes.items() if name in held or not (all_led or home == taken)}
     targets = {name: {} if name in stays else _targets(group, refused) for name, group in groups.items()}
     choices = {name: _choices(homes[name], targets[name], taken) for name in groups}
@@ -121,26 +121,26 @@ def plan(situation: ClusterState, held: Collection[str] = (), refused: Collectio
     return sorted(moves, key=lambda move: (move.source.node != taken, move.group))
 
 
-def held(situation: ClusterState, moved: Mapping[str, Moved], cooldown_ms: int, now_ms: int) -> dict[str, int]:
-    """For each group whose leader was moved lately: how many milliseconds longer it stays. See `_stays_ms`.
+def held(state: ClusterState, moved: Mapping[str, Moved], cooldown_ms: int, now_ms: int) -> dict[str, int]:
+    """For each group whose leader was moved recently: the milliseconds that it has to stay; see `_stays_ms`.
 
-    The times are of other machines' clocks too: one that lies ahead counts as one that is as long ago.
+    The times may come from other machines' clocks: a time in the future counts as equally long ago.
     """
     stays = {
-        group.name: _stays_ms(situation, group, moved[group.name], cooldown_ms) - abs(now_ms - moved[group.name].at_ms)
-        for group in situation.offsets
+        group.name: _stays_ms(state, group, moved[group.name], cooldown_ms) - abs(now_ms - moved[group.name].at_ms)
+        for group in state.offsets
         if group.name in moved
     }
     return {name: left_ms for name, left_ms in stays.items() if left_ms > 0}
 
 
-def _stays_ms(situation: ClusterState, group: RaftGroup, moved: Moved, cooldown_ms: int) -> int:
-    """The whole cool-down, but less for a leader beside the metadata leader when that is not for the old reason.
+def _stays_ms(state: ClusterState, group: RaftGroup, moved: Moved, cooldown_ms: int) -> int:
+    """The length of the cool-down: shorter for a leader next to the metadata leader if that has a new cause.
 
-    It came there since its move because a node died: the metadata leader's of then, or the one that it was moved to. When neither
-    is so, it went back by itself, and would again: then the cool-down holds.
+    The cause is new if a node died since the move: the metadata leader's node of that time, or the target's. Otherwise the leader
+    went back by itself and would do so again; then the whole cool-down applies.
     """
-    metadata, leader = situation.metadata.leader, group.leader
+    metadata, leader = state.metadata.leader, group.leader
     if metadata is None or leader is None or leader.node != metadata.node:
         return cooldown_ms
     target_is_there = any(member.endpoint == moved.target and group.caught_up(member) for member in group.members)
@@ -148,19 +148,19 @@ def _stays_ms(situation: ClusterState, group: RaftGroup, moved: Moved, cooldown_
     return cooldown_ms if same_reason else min(cooldown_ms, FLOOR_MS)
 
 
-def apart(situation: ClusterState) -> bool:
-    """True when every leader is known, and none of the offsets is beside that of the metadata."""
-    metadata = situation.metadata.leader
-    leaders = [group.leader for group in situation.offsets]
+def apart(state: ClusterState) -> bool:
+    """True if every leader is known, and no offsets leader is on the metadata leader's node."""
+    metadata = state.metadata.leader
+    leaders = [group.leader for group in state.offsets]
     return metadata is not None and all(leader is not None and leader.node != metadata.node for leader in leaders)
 
 
-def problems(situation: ClusterState) -> list[str]:
-    """What is wrong with the placement as it is, for a person. Empty: it is good."""
-    moves = {move.group: move for move in plan(situation)}
-    metadata = situation.metadata.leader
-    found = [] if metadata else [f"{situation.metadata.name}: no leader is known"]
-    for group in situation.offsets:
+def problems(state: ClusterState) -> list[str]:
+    """What is wrong with the current placement, for a person. Empty if nothing is."""
+    moves = {move.group: move for move in plan(state)}
+    metadata = state.metadata.leader
+    found = [] if metadata else [f"{state.metadata.name}: no leader is known"]
+    for group in state.offsets:
         leader, move = group.leader, moves.get(group.name)
         if leader is None:
             found.append(f"{group.name}: no leader is known")
@@ -173,21 +173,21 @@ def problems(situation: ClusterState) -> list[str]:
 
 
 def _targets(group: RaftGroup, refused: Collection[Refused]) -> dict[str, RaftMember]:
-    """For each node the member there that can take over, the one that has applied most."""
+    """For each node the member that can take over; of several on one node the one that has applied most."""
     able = [member for member in group.members if group.caught_up(member) and (group.name, member.endpoint) not in refused]
     return {member.node: member for member in sorted(able, key=lambda member: member.applied)}
 
 
 def _choices(home: str, targets: Collection[str], taken: str) -> list[str]:
-    """The nodes that may lead a group: where it is led now only when that is not the taken one, or when there is no other."""
+    """The nodes that may lead a group. Its current node counts, unless it is the taken one and there are others."""
     others = {*targets} - {taken, home}
     return sorted(others if others and home == taken else others | {home})
 
 
 def _placed(homes: Mapping[str, str], choices: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """A node for each group out of its choices: the nodes as even as possible, and then the fewest away from their homes.
+    """Choose a node for each group: as evenly as possible, then with the fewest groups moved.
 
-    As a flow of least cost: begun anywhere, it is best when no round of exchanges makes it cheaper (Klein's cycle cancelling).
+    This is a minimum-cost flow: a placement is optimal if no cycle of exchanges makes it cheaper (Klein's cycle cancelling).
     """
     placed = {name: homes[name] if homes[name] in nodes else nodes[0] for name, nodes in choices.items()}
     while placed and (swap := _cheaper(homes, choices, placed)):
@@ -195,12 +195,12 @@ def _placed(homes: Mapping[str, str], choices: Mapping[str, Sequence[str]]) -> d
     return placed
 
 
-# Where rounds begin and end: a step from it takes a leader off a node's load, a step to it adds one. No node is named so.
+# The source and sink of the flow: a step from it removes a leader from a node's load, a step to it adds one. Not a node.
 _OUTSIDE = "\0"
 
 
 class _Step(NamedTuple):
-    """A step of a round: what it costs, and the group that goes; none for a step from or to _OUTSIDE."""
+    """A step of a cycle: its cost, and the group that moves; empty for a step from or to _OUTSIDE."""
 
     source: str
     target: str
@@ -212,8 +212,8 @@ def _steps(homes: Mapping[str, str], choices: Mapping[str, Sequence[str]], place
     loads = {node: 0 for nodes in choices.values() for node in nodes}
     for node in placed.values():
         loads[node] += 1
-    even = len(placed) + 1  # more than all moves together: first evenness counts, then moves
-    for node, load in loads.items():  # evenness is the least sum of squares
+    even = len(placed) + 1  # weighs more than all moves together
+    for node, load in loads.items():  # the sum of squared loads measures evenness
         yield _Step(_OUTSIDE, node, even * ((load - 1) ** 2 - load**2))
         yield _Step(node, _OUTSIDE, even * ((load + 1) ** 2 - load**2))
     for name, nodes in choices.items():
@@ -224,7 +224,7 @@ def _steps(homes: Mapping[str, str], choices: Mapping[str, Sequence[str]], place
 
 
 def _cheaper(homes: Mapping[str, str], choices: Mapping[str, Sequence[str]], placed: Mapping[str, str]) -> dict[str, str]:
-    """What to place elsewhere so that the whole costs less; empty when nothing does. Bellman and Ford's negative cycle."""
+    """Changes that make the placement cheaper; empty if there are none. Finds a negative cycle by Bellman-Ford."""
     steps = list(_steps(homes, choices, placed))
     costs = dict.fromkeys((step.target for step in steps), 0)
     came_by: dict[str, _Step] = {}
@@ -233,13 +233,13 @@ def _cheaper(homes: Mapping[str, str], choices: Mapping[str, Sequence[str]], pla
         if not (changed := _relax(steps, costs, came_by)):
             return {}
         at = changed
-    for _ in came_by:  # back until it is surely on the cycle
+    for _ in came_by:  # walk back until the node is certainly on the cycle
         at = came_by[at].source
     return {step.group: step.target for step in _cycle(came_by, at) if step.group}
 
 
 def _relax(steps: Sequence[_Step], costs: dict[str, int], came_by: dict[str, _Step]) -> str:
-    """One pass of Bellman and Ford; the last node that became cheaper, empty when none did."""
+    """One pass of Bellman-Ford; returns the last node that became cheaper, empty if none did."""
     changed = ""
     for step in steps:
         cost = costs[step.source] + step.cost

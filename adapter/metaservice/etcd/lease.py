@@ -1,7 +1,7 @@
-"""One of several processes at a time: whose turn it is says a key in the metadata Raft group, under a lease of etcd.
+"""A lock between processes: a key in the metadata Raft group under an etcd lease. Its holder alone may work.
 
-Promises that what is written during a turn is refused once it is over. Without an answer a turn ends before its lease does. Never
-waits for a turn.
+Writes through a `HeldLease` are refused by etcd once the lease has ended. Without answers from etcd the holder stops before its
+lease ends. Getting the lock never waits.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -15,79 +15,79 @@ from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, R
 from adapter.metaservice.etcd.client import Call, Metadata, R, Stubs
 from adapter.rpc import etcd_pb
 
-# etcd gives no lease that is shorter than 1.5 election timeouts: 2 s by default. When a process dies together with the metadata
-# leader, the next one has its turn at most an election (2 s), this, and an election timeout (1 s) later.
+# etcd grants no lease shorter than 1.5 election timeouts, 2 s by default. If the holder dies together with the metadata leader,
+# the next process gets the lease after at most an election (2 s), this time, and an election timeout (1 s).
 TTL_S = 3
 RENEW_S = TTL_S / 3
-AGAIN_S = 0.1  # after a renewal that failed
-GIVE_BACK_S = 1.0
+AGAIN_S = 0.1  # pause after a failed renewal
+RELEASE_LIMIT_S = 1.0
 
 
 class Cluster(Protocol):
-    """What is needed of an `EtcdCluster`."""
+    """The part of `EtcdCluster` that is used here."""
 
     async def txn(self, request: etcd_pb.TxnRequest) -> etcd_pb.TxnResponse:
-        """See `EtcdCluster.txn`."""
+        """Run a transaction; as `EtcdCluster.txn`."""
         ...
 
     async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
-        """See `EtcdCluster.range`."""
+        """Read a range; as `EtcdCluster.range`."""
         ...
 
     async def call(self, call: Call[R]) -> R:
-        """See `EtcdCluster.call`."""
+        """Call a member with failover; as `EtcdCluster.call`."""
         ...
 
     async def ask(self, endpoint: str, call: Call[R]) -> R:
-        """See `EtcdCluster.ask`."""
+        """Call one member; as `EtcdCluster.ask`."""
         ...
 
 
 class LeaseTakenError(ContendedError):
-    """Another process has the turn; the text is its name."""
+    """Another process holds the lease; the message is its name."""
 
 
 class LeaseLostError(ContendedError):
-    """The turn was lost while it was used: the lease has ended, or could not be renewed."""
+    """The lease was lost while it was used: it has ended, or could not be renewed."""
 
 
 class HeldLease:
-    """A turn that this process has. Writes are refused by etcd once it is over."""
+    """A lease that this process holds. etcd refuses writes through it once it has ended."""
 
     def __init__(self, cluster: Cluster, key: bytes, lease: int) -> None:
         self._cluster = cluster
         self._holds = etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.LEASE, key=key, lease=lease)
 
     async def put(self, key: bytes, value: bytes) -> None:
-        """Write a key. Raises TurnOverError, MetaUnavailableError, DiskFullError, RefusedError."""
+        """Write a key. Raises LeaseLostError, MetaUnavailableError, DiskFullError, RefusedError."""
         await self._write(etcd_pb.RequestOp(request_put=etcd_pb.PutRequest(key=key, value=value)))
 
     async def delete(self, key: bytes) -> None:
-        """Delete a key. Errors as of `put`."""
+        """Delete a key. Raises as `put`."""
         await self._write(etcd_pb.RequestOp(request_delete_range=etcd_pb.DeleteRangeRequest(key=key)))
 
     async def _write(self, write: etcd_pb.RequestOp) -> None:
         if not (await self._cluster.txn(etcd_pb.TxnRequest(compare=[self._holds], success=[write]))).succeeded:
-            raise LeaseLostError("the turn is over")
+            raise LeaseLostError("the lease has ended")
 
 
 class LeaseLock:
-    """Takes turns with the other processes that use the same key. `name` is how they are told who has it."""
+    """The lock of all processes that use the same key. `name` identifies this process to the others."""
 
     def __init__(self, cluster: Cluster, key: bytes, name: str) -> None:
         self._cluster = cluster
         self._key = key
         self._name = name
-        self._owed = 0  # a lease that could not be given back
+        self._unreleased = 0  # ID of a lease that could not be released yet; 0: none
 
     async def use(self, work: Callable[[HeldLease], Awaitable[None]]) -> None:
-        """Take the turn, do the work, give the turn back. The work is cancelled when the turn is lost.
+        """Take the lease, run `work`, release the lease. `work` is cancelled if the lease is lost.
 
-        Raises OthersTurnError at once; TurnOverError; MetaUnavailableError, DiskFullError, RefusedError; and what the work raises
-        that is an AdapterError.
+        Raises LeaseTakenError at once if another process holds it; LeaseLostError; MetaUnavailableError, DiskFullError,
+        RefusedError; and any AdapterError of `work`.
         """
-        if self._owed:
-            await self._give_back(self._owed)
+        if self._unreleased:
+            await self._release(self._unreleased)
         await self._check_free()
         asked_at = anyio.current_time()
         granted = await self._cluster.call(
@@ -96,16 +96,16 @@ class LeaseLock:
             )
         )
         try:
-            await self._take(granted.ID)
+            await self._acquire(granted.ID)
             await self._work(work, granted.ID, asked_at)
         finally:
-            await self._give_back(granted.ID)
+            await self._release(granted.ID)
 
     async def _check_free(self) -> None:
-        """Ask before a lease is made: those who wait would else make one with every look."""
-        _check_ours((await self._cluster.range(etcd_pb.RangeRequest(key=self._key))).kvs, 0)
+        """Read first: otherwise every waiting process would create a lease with each attempt."""
+        _check_holder((await self._cluster.range(etcd_pb.RangeRequest(key=self._key))).kvs, 0)
 
-    async def _take(self, lease: int) -> None:
+    async def _acquire(self, lease: int) -> None:
         request = etcd_pb.TxnRequest(
             compare=[
                 etcd_pb.Compare(result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.CREATE, key=self._key, create_revision=0)
@@ -116,21 +116,21 @@ class LeaseLock:
             failure=[etcd_pb.RequestOp(request_range=etcd_pb.RangeRequest(key=self._key))],
         )
         reply = await self._cluster.txn(request)
-        if not reply.succeeded:  # sent again after an unknown outcome it may have met itself
-            _check_ours(reply.responses[0].response_range.kvs, lease)
+        if not reply.succeeded:  # a resent transaction may have met its own write
+            _check_holder(reply.responses[0].response_range.kvs, lease)
 
     async def _work(self, work: Callable[[HeldLease], Awaitable[None]], lease: int, asked_at: float) -> None:
         lost = False
         failure: AdapterError | None = None
 
-        async def keep() -> None:
+        async def renew() -> None:
             nonlocal lost
             await self._until_lost(lease, asked_at)
             lost = True
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(keep, name="turn")
+            tasks.start_soon(renew, name="etcd.lease")
             try:
                 await work(HeldLease(self._cluster, self._key, lease))
             except AdapterError as error:  # as it is, not in a group
@@ -142,7 +142,7 @@ class LeaseLock:
             raise failure
 
     async def _until_lost(self, lease: int, asked_at: float) -> None:
-        """Renew the lease until it has ended, or could have: etcd counts from later than this."""
+        """Renew the lease until it has ended or may have ended. etcd starts counting later than we do, so this is safe."""
         ends_at, pause_s = asked_at + TTL_S, RENEW_S
         while True:
             with anyio.CancelScope(deadline=ends_at) as scope:
@@ -158,27 +158,27 @@ class LeaseLock:
             if scope.cancelled_caught:
                 return
 
-    async def _give_back(self, lease: int) -> None:
-        """So that the next one need not wait until the lease ends. An election would let it begin anew."""
-        self._owed = lease
-        with anyio.move_on_after(GIVE_BACK_S, shield=True), suppress(TransientError):
+    async def _release(self, lease: int) -> None:
+        """Revoke the lease, so that the next process need not wait for its end, which a leader election would delay."""
+        self._unreleased = lease
+        with anyio.move_on_after(RELEASE_LIMIT_S, shield=True), suppress(TransientError):
             with suppress(RefusedError):  # it has ended
                 await self._cluster.call(
                     lambda stubs, timeout, metadata: stubs.lease.LeaseRevoke(
                         etcd_pb.LeaseRevokeRequest(ID=lease), timeout=timeout, metadata=metadata
                     )
                 )
-            self._owed = 0
+            self._unreleased = 0
 
 
-def _check_ours(found: Iterable[etcd_pb.KeyValue], lease: int) -> None:
+def _check_holder(found: Iterable[etcd_pb.KeyValue], lease: int) -> None:
     for row in found:
         if row.lease != lease:
             raise LeaseTakenError(row.value.decode(errors="replace"))
 
 
 async def _renew(lease: int, stubs: Stubs, within_s: float, metadata: Metadata) -> etcd_pb.LeaseKeepAliveResponse:
-    """Renew a lease once. It has ended when 0 s are left."""
+    """Renew a lease once. A reply with TTL 0 means that it has ended."""
     requests = iter([etcd_pb.LeaseKeepAliveRequest(ID=lease)])
     async for reply in stubs.lease.LeaseKeepAlive(requests, timeout=within_s, metadata=metadata):
         return reply

@@ -1,60 +1,60 @@
-"""Metadata in the metadata Raft group: an etcd key for each entry, whose revision is etcd's mod_revision.
+"""Metadata in the metadata Raft group: one etcd key for each entry; its revision is etcd's mod_revision.
 
-A compare-and-set is one Txn and goes out once: sent again it would meet its own write, and be told as a conflict. Everything else
-may be sent again when a member fails. Reads are linearizable.
+A compare-and-set is one transaction, sent once: a resent one would meet its own write and report a conflict. Everything else may
+be sent again when a member fails. Reads are linearizable.
 """
 
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.etcd.client import EtcdCluster
-from adapter.metaservice.metadata import Entry, Filling, Page, conflict
+from adapter.metaservice.metadata import Entry, Page, PageBuilder, conflict
 from adapter.model.codec import pack_names, prefix_end
 from adapter.rpc import etcd_pb
 
 _ENTRIES = "m/"
-FIRST_SLICE = 4  # entries of the first read of a page: of large ones it takes no more
-MAX_SLICE = 32  # entries of a read, each up to 1 MiB: it has to be answered within the deadline of a call
+FIRST_SLICE = 4  # entries in the first read of a page, in case they are large
+MAX_SLICE = 32  # entries in one read, each up to 1 MiB, which must be answered within the deadline
 
 
 class EtcdMetadata:
-    """Over the client of the metadata Raft group. `prefix` is what all keys begin with."""
+    """Works through the client of the metadata Raft group. All keys start with `prefix`."""
 
     def __init__(self, cluster: EtcdCluster, prefix: str) -> None:
         self._cluster = cluster
         self._prefix = f"{prefix}{_ENTRIES}".encode()
 
     async def put(self, cluster: str, key: str, value: bytes, expected: int | None = None) -> int:
-        """One Txn; its revision is that of the key."""
+        """Write in one transaction; its revision becomes the entry's."""
         where = self._where(cluster) + key.encode()
         put = etcd_pb.RequestOp(request_put=etcd_pb.PutRequest(key=where, value=value))
         return (await self._write(where, key, put, expected)).header.revision
 
     async def get(self, cluster: str, key: str) -> Entry | None:
-        """One read."""
+        """Read one key."""
         found = await self._cluster.range(etcd_pb.RangeRequest(key=self._where(cluster) + key.encode()))
         return Entry(key, found.kvs[0].value, found.kvs[0].mod_revision) if found.kvs else None
 
     async def delete(self, cluster: str, key: str, expected: int | None = None) -> bool:
-        """One Txn. When it was sent twice, False may also mean that the first one did it."""
+        """Delete in one transaction. If it was sent twice, False may also mean that the first one deleted the key."""
         where = self._where(cluster) + key.encode()
         delete = etcd_pb.RequestOp(request_delete_range=etcd_pb.DeleteRangeRequest(key=where))
         done = await self._write(where, key, delete, expected)
         return done.responses[0].response_delete_range.deleted > 0
 
     async def list_page(self, cluster: str, prefix: str, size: int, after: str) -> Page:
-        """Bounded reads, one behind the other: a page is of one moment only when it is small."""
+        """Read a page by consecutive bounded reads. Only a page from one read shows a single moment."""
         where = self._where(cluster)
         end = prefix_end(where + prefix.encode())
         start = where + (after.encode() + b"\0" if after else prefix.encode())
-        filling, limit = Filling(size), FIRST_SLICE
+        builder, limit = PageBuilder(size), FIRST_SLICE
         while True:
-            request = etcd_pb.RangeRequest(key=start, range_end=end, limit=min(limit, filling.wanted))
+            request = etcd_pb.RangeRequest(key=start, range_end=end, limit=min(limit, builder.remaining))
             found = await self._cluster.range(request)
             for at, row in enumerate(found.kvs, start=1):
-                filling.add(Entry(row.key[len(where) :].decode(), row.value, row.mod_revision))
-                if not filling.wanted:
-                    return filling.page(more=found.more or at < len(found.kvs))
+                builder.add(Entry(row.key[len(where) :].decode(), row.value, row.mod_revision))
+                if not builder.remaining:
+                    return builder.page(more=found.more or at < len(found.kvs))
             if not found.more:
-                return filling.page(more=False)
+                return builder.page(more=False)
             start = found.kvs[-1].key + b"\0"
             limit = min(2 * limit, MAX_SLICE)
 

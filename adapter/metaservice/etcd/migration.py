@@ -1,7 +1,7 @@
-"""Offsets on their way to a new home, while the layout changes: a consumer group is copied there before it is used.
+"""Copies consumer groups to their new Raft groups while the layout changes: a group is copied before it is used.
 
-Where it comes from, the fences keep everything as it is, so a copy is done once, and copying twice is harmless. Never deletes:
-`rebalancing` does, when all is copied.
+In the old Raft group the fences keep everything unchanged, so one copy is enough, and a second one is harmless. Nothing is
+deleted here: `rebalancing` does that when all is copied.
 """
 
 import asyncio
@@ -20,53 +20,53 @@ from adapter.model.codec import unpack_names
 from adapter.model.records import OffsetKey, SaveEntry
 from adapter.runtime.coalescing import Coalescer
 
-MAX_GROUPS = 64  # that are copied at once between two Raft groups
+MAX_GROUPS = 64  # copied concurrently between two Raft groups
 
-# A consumer group under a layout.
+# A request to copy: the layout, and the packed consumer group.
 Asked = tuple[Layout, bytes]
 
 
-class Moves:
-    """What has been brought home. `run` must be running."""
+class Migration:
+    """Copies groups on demand, and remembers which are done. `run` must be running."""
 
     def __init__(self, batchers: Mapping[str, TxnBatcher], fences: Fences, keys: Keys) -> None:
         self._batchers = batchers
         self._fences = fences
         self._keys = keys
         self._layout: Layout | None = None
-        self._home: set[bytes] = set()
+        self._copied: set[bytes] = set()
         self._tasks: anyio.abc.TaskGroup | None = None
-        # From where and to where. A caller that gives up does not stop a copy: the next one finds it done.
+        # By (source, target). A caller that gives up does not stop a copy: the next one finds it done.
         self._copies: dict[tuple[str, str], Coalescer[Asked, None]] = {}
 
     async def run(self) -> None:
-        """Copy what is asked for."""
+        """Run the copies that calls request."""
         try:
             async with anyio.create_task_group() as self._tasks:
                 await anyio.sleep_forever()
         finally:
             self._tasks = None
 
-    async def bring_home(self, groups: Collection[bytes], layout: Layout) -> None:
-        """Copy these consumer groups (packed) home, unless that is done. Raises MetaUnavailableError, LayoutChangedError."""
-        for error in (await self.kept_away(groups, layout)).values():
+    async def ensure_copied(self, groups: Collection[bytes], layout: Layout) -> None:
+        """Copy these consumer groups (packed) unless done. Raises MetaUnavailableError, LayoutChangedError."""
+        for error in (await self.failed_copies(groups, layout)).values():
             raise error
 
-    async def kept_away(self, groups: Collection[bytes], layout: Layout) -> dict[bytes, AdapterError]:
-        """As `bring_home`; those that cannot be copied now, with the reason: their Raft groups do not answer.
+    async def failed_copies(self, groups: Collection[bytes], layout: Layout) -> dict[bytes, AdapterError]:
+        """As `ensure_copied`, but returns the groups that cannot be copied now, with the error.
 
         Raises LayoutChangedError.
         """
         if not layout.moving_from:
-            self._home.clear()  # of the last move
+            self._copied.clear()  # left from the last move
             return {}
         if self._layout is not layout:
             self._layout = layout
-            self._home.clear()
-        away = [group for group in groups if group not in self._home and layout.former(group)]
-        results = await asyncio.gather(*(self._bring(layout, group) for group in away), return_exceptions=True)
+            self._copied.clear()
+        uncopied = [group for group in groups if group not in self._copied and layout.former(group)]
+        results = await asyncio.gather(*(self._request_copy(layout, group) for group in uncopied), return_exceptions=True)
         failed = {}
-        for group, result in zip(away, results, strict=True):
+        for group, result in zip(uncopied, results, strict=True):
             if isinstance(result, BaseException):
                 if isinstance(result, LayoutChangedError) or not isinstance(result, AdapterError):
                     raise result
@@ -74,13 +74,13 @@ class Moves:
         return failed
 
     async def copy(self, rows: Sequence[Row], layout: Layout) -> None:
-        """Merge rows into their homes. Raises MetaUnavailableError, LayoutChangedError."""
+        """Merge rows into their new Raft groups. Raises MetaUnavailableError, LayoutChangedError."""
         by_home: dict[str, list[Item]] = {}
         for row in rows:
             home = layout.home(self._keys.group_of(row.where))
             by_home.setdefault(home, []).append(self._item(row))
         guards = {name: self._fences.guard(layout, name) for name in by_home}
-        await asyncio.gather(*(self._batchers[name].settle(guards[name], items) for name, items in by_home.items()))
+        await asyncio.gather(*(self._batchers[name].merge(guards[name], items) for name, items in by_home.items()))
         for item in (item for items in by_home.values() for item in items):
             if item.error:
                 raise MetaUnavailableError(str(item.error))
@@ -91,25 +91,25 @@ class Moves:
         _, namespace, group, shard = unpack_names(row.where[len(self._keys.offsets) :])
         return Item(SaveEntry(OffsetKey(namespace, group, shard), decode_value(row.value)), row.where)
 
-    async def _bring(self, layout: Layout, group: bytes) -> None:
+    async def _request_copy(self, layout: Layout, group: bytes) -> None:
         if self._tasks is None:
             raise NotReadyError("stopped before this was taken; send it again")
-        way = (layout.former(group) or "", layout.home(group))
-        if way not in self._copies:
-            # One for each way: a Raft group that does not answer holds up only what comes from it, or goes to it.
-            self._copies[way] = Coalescer(self._copy_all, max_items=MAX_GROUPS)
-            self._tasks.start_soon(self._copies[way].run, name=f"etcd.moves.{way[0]}-{way[1]}")
-        await self._copies[way].submit((layout, group))
+        route = (layout.former(group) or "", layout.home(group))
+        if route not in self._copies:
+            # One for each route: a Raft group that does not answer delays only its own copies.
+            self._copies[route] = Coalescer(self._copy_all, max_items=MAX_GROUPS)
+            self._tasks.start_soon(self._copies[route].run, name=f"etcd.moves.{route[0]}-{route[1]}")
+        await self._copies[route].submit((layout, group))
 
     async def _copy_all(self, asked: Sequence[Asked]) -> list[None]:
         await asyncio.gather(*(self._copy(*each) for each in dict.fromkeys(asked)))
         return [None] * len(asked)
 
     async def _copy(self, layout: Layout, group: bytes) -> None:
-        before = layout.former(group)
-        if before is None or (self._layout is layout and group in self._home):
+        source = layout.former(group)
+        if source is None or (self._layout is layout and group in self._copied):
             return
-        found = await read_all(self._batchers[before], layout, self._fences, self._keys.offsets + group)
+        found = await read_all(self._batchers[source], layout, self._fences, self._keys.offsets + group)
         await self.copy(found.rows, layout)
         if self._layout is layout:
-            self._home.add(group)
+            self._copied.add(group)

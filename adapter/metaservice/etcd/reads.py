@@ -1,7 +1,7 @@
-"""Reads of offsets in etcd: linearizable, only under the current layout, and bounded in what they cost etcd.
+"""Reads of offsets in etcd: linearizable, under the current layout only, and bounded in their cost for etcd.
 
-A listing goes through all Raft groups at once, in key order. etcd counts every key up to the end of a range, however few it gives
-of it; so each page asks for about as much of the key space as it needs, and learns from the page before how much that is.
+A listing reads all Raft groups concurrently, in key order. For each range etcd counts all keys up to its end, however few it
+returns; so each page requests about as much of the key space as it needs, and learns that width from the pages before.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from adapter.metaservice.etcd.txn_batcher import TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.rpc import etcd_pb
 
-PAGE = 10_000  # keys that one range asks for
-_DIGITS = 1_024 + 1  # bytes of the longest key, with the zero byte behind it
+PAGE = 10_000  # keys in one range read
+_DIGITS = 1_024 + 1  # bytes of the longest key, plus a zero byte
 _SPACE = 1 << 8 * _DIGITS
-_STEP_BITS = 6  # by which a width grows after a page that came short; twice as many after the next
-_SCALE_BITS = 16  # widths that differ by less are of one scale
+_STEP_BITS = 6  # a width grows by this after a short page, and by twice as much after the next one
+_SCALE_BITS = 16  # widths that differ by less belong to one scale
 _MAX_WIDTHS = 1_000
 
 
 class Row(NamedTuple):
-    """A key and its value, empty when only keys are asked for; and the revision that wrote it."""
+    """A key, its value (empty when only keys are read), and the revision that wrote it."""
 
     where: bytes
     value: bytes
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Rows in key order, whether there are more behind them, and the revision at which they were read."""
+    """Rows in key order, whether more follow, and the revision at which they were read."""
 
     rows: list[Row]
     more: bool
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 class Width:
-    """How much of the key space a page asks for: as much as full pages took, at each scale at which keys lie."""
+    """How much of the key space a page requests: as much as full pages covered, at each scale of distances between keys."""
 
     def __init__(self) -> None:
         self.value = _SPACE
@@ -47,12 +47,12 @@ class Width:
         self._step = _STEP_BITS
 
     def full(self, width: int) -> None:
-        """A page was cut off after so much."""
+        """Call after a page that was cut off after this width."""
         self.value = self._of_full_pages[width.bit_length() // _SCALE_BITS] = max(width, 1)
         self._step = _STEP_BITS
 
     def short(self) -> None:
-        """A page was not: the next one asks for more, first for what has filled a page before."""
+        """Call after a page that was not full: request more next time, first a width that has filled a page before."""
         larger = [width for width in self._of_full_pages.values() if width > self.value]
         if larger:
             self.value = min(larger)
@@ -62,7 +62,7 @@ class Width:
 
 
 class Widths:
-    """The widths of listings, for each end of one: the next call goes on with what the last one has learned."""
+    """The widths of listings by their end, so that the next call starts with what the last one learned."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Width] = {}
@@ -75,7 +75,7 @@ class Widths:
 
 
 async def read(batcher: TxnBatcher, layout: Layout, fences: Fences, wanted: Sequence[etcd_pb.RangeRequest]) -> list[Found]:
-    """Ranges, all at one revision; no more than `max_txn_ops`. Raises LayoutChangedError, and what a cluster's call raises."""
+    """Read ranges at one revision; at most `max_txn_ops`. Raises LayoutChangedError, and the client's errors."""
     request = etcd_pb.TxnRequest(compare=[fences.guard(layout, batcher.cluster.name)])
     for asked in wanted:
         request.success.add().request_range.CopyFrom(asked)
@@ -89,7 +89,7 @@ async def read(batcher: TxnBatcher, layout: Layout, fences: Fences, wanted: Sequ
 
 
 async def read_all(batcher: TxnBatcher, layout: Layout, fences: Fences, prefix: bytes) -> Found:
-    """All rows that begin with `prefix`, in pages; the revision is that of the first page."""
+    """Read all rows that start with `prefix`, in pages. The revision is that of the first page."""
     rows: list[Row] = []
     start, revision = prefix, 0
     while True:
@@ -114,16 +114,16 @@ async def walk(
     keys_only: bool = False,
     limit: int = PAGE,
 ) -> AsyncIterator[list[Row]]:
-    """Pages of the rows from `start` up to `end`, of all Raft groups together, in key order. Of a key in several, the largest.
+    """Pages of the rows from `start` up to `end` of all Raft groups, in key order; of duplicate keys the largest value.
 
-    Raises LayoutChangedError, and what a cluster's call raises.
+    Raises LayoutChangedError, and the client's errors.
     """
     pages = _Pages(start, end, widths.get(end))
     while pages.start < end:
         until = pages.until
         asked = etcd_pb.RangeRequest(key=pages.start, range_end=until, limit=limit, keys_only=keys_only)
         found = [part for (part,) in await asyncio.gather(*(read(batcher, layout, fences, [asked]) for batcher in batchers))]
-        # Behind the last row of a Raft group that has more, another one's rows may not be complete.
+        # Only up to the last row of each cut-off Raft group are the merged rows complete.
         complete = min((part.rows[-1].where for part in found if part.more), default=b"")
         rows: dict[bytes, Row] = {}
         for part in found:
@@ -137,18 +137,18 @@ async def walk(
             yield page
 
 
-def lanes_of(batchers: Mapping[str, TxnBatcher], layout: Layout) -> list[TxnBatcher]:
-    """Where offsets are, by a layout."""
+def batchers_of(batchers: Mapping[str, TxnBatcher], layout: Layout) -> list[TxnBatcher]:
+    """The batchers of the Raft groups that may hold offsets under a layout."""
     return [batchers[name] for name in layout.fenced]
 
 
 class _Pages:
-    """From where to where the next page goes. Keys count as numbers of so many digits as the longest one has bytes."""
+    """Where the next page starts and ends. A key counts as a number with as many base-256 digits as the longest key."""
 
     def __init__(self, start: bytes, end: bytes, width: Width) -> None:
         self.start = start
         self._end = end
-        self._cut = len(_common(start, end))
+        self._cut = len(_common_prefix(start, end))
         self._width = width
 
     @property
@@ -160,7 +160,7 @@ class _Pages:
         return min(self.start[: self._cut] + number.to_bytes(_DIGITS, "big").rstrip(b"\0"), self._end)
 
     def advance(self, page: Sequence[Row], until: bytes, *, more: bool, short: bool) -> None:
-        """Go on behind a page. `more`: it was cut off, so its last row is the end of it. `short`: it had room for much more."""
+        """Continue after a page. `more`: it was cut off after its last row. `short`: it had room for much more."""
         if more:
             behind = page[-1].where + b"\0"
             self._width.full(self._number(behind) - self._number(self.start))
@@ -174,6 +174,6 @@ class _Pages:
         return int.from_bytes(key[self._cut :].ljust(_DIGITS, b"\0"), "big")
 
 
-def _common(one: bytes, other: bytes) -> bytes:
+def _common_prefix(one: bytes, other: bytes) -> bytes:
     size = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return one[:size]

@@ -1,7 +1,7 @@
-"""Brings offsets into other Raft groups while fronts go on: changes the layout, copies by merge, then deletes the old copies.
+"""Moves offsets to other Raft groups while they are in use: changes the layout, copies by merge, then deletes the old copies.
 
-Can end at any point: the layout and how far it came are in the metadata Raft group, and the next one goes on from there. Several
-at once are harmless. Deletes only what is at home.
+It may be killed at any point: layout and progress are in the metadata Raft group, and the next run continues there. Several runs
+at once are harmless. Only copies that exist in their new Raft group are deleted.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.fences import Fences, LayoutChangedError
 from adapter.metaservice.etcd.keys import Keys
-from adapter.metaservice.etcd.migration import Moves
+from adapter.metaservice.etcd.migration import Migration
 from adapter.metaservice.etcd.reads import PAGE as COUNT_PAGE
 from adapter.metaservice.etcd.reads import Row, Widths, read, walk
 from adapter.metaservice.etcd.sharding import Layout
@@ -27,20 +27,20 @@ from adapter.runtime.retry import retrying
 
 T = TypeVar("T")
 
-PAGE = 2_000  # keys between two notes of how far it is
-REST = 1.0  # of the time that a transaction took, nothing is sent behind it: saves wait for one at most
-PATIENCE_S = 60.0  # with a Raft group that does not answer
+PAGE = 2_000  # keys between two stored positions
+IDLE_RATIO = 1.0  # idle time after a transaction, relative to its duration: a save waits for one at most
+RETRY_LIMIT_S = 60.0  # for a Raft group that does not answer
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 2.0
 WRITER = "rebalance"
-_OTHER_OPERATIONS = 3  # of a transaction, beside those for its entries: see `Lane`
+_OTHER_OPERATIONS = 3  # operations of a transaction besides its entries; see `TxnBatcher`
 
-_with_patience = retrying("rebalance", first_s=FIRST_PAUSE_S, max_s=MAX_PAUSE_S, limit_s=PATIENCE_S)
+_retrying = retrying("rebalance", first_s=FIRST_PAUSE_S, max_s=MAX_PAUSE_S, limit_s=RETRY_LIMIT_S)
 
 
 class Plan(NamedTuple):
-    """What there is to do: `layout` stands, and with `following` the work goes on; of so many `keys` so many are `moving`.
+    """What there is to do: `layout` is current, `following` is the next one, and `moving` of `keys` keys have to be moved.
 
-    When everything is at home, what is counted are copies that are left where it was.
+    When all offsets are moved, it counts the old copies that are left to delete.
     """
 
     layout: Layout
@@ -50,38 +50,43 @@ class Plan(NamedTuple):
 
     @property
     def needed(self) -> bool:
-        """False when the offsets are where they shall be, and nowhere else."""
+        """False if all offsets are where they should be, and nowhere else."""
         return not self.following.settled
 
 
 class Watcher(Protocol):
-    """Is told how it goes."""
+    """Receives the progress of a rebalance."""
 
     def step(self, what: str, keys: int) -> None:
-        """Something begins that will look at so many keys."""
+        """A step begins that will process this number of keys."""
 
     def looked(self, keys: int) -> None:
-        """So many more keys were looked at."""
+        """Progress: the number of further keys processed."""
 
 
 class Rebalancer:
-    """Moves offsets to the Raft groups that are asked for. See `opened`."""
+    """Moves offsets to the requested Raft groups. Made by `opened`."""
 
     def __init__(
-        self, metadata: EtcdCluster, batchers: Mapping[str, TxnBatcher], fences: Fences, moves: Moves, section: EtcdSection
+        self,
+        metadata: EtcdCluster,
+        batchers: Mapping[str, TxnBatcher],
+        fences: Fences,
+        migration: Migration,
+        section: EtcdSection,
     ) -> None:
         self._metadata = metadata
         self._batchers = batchers
         self._fences = fences
-        self._moves = moves
+        self._migration = migration
         self._keys = Keys(section.prefix)
         self._batch = min(MAX_ENTRIES, section.max_txn_ops - _OTHER_OPERATIONS)
         self._widths: dict[str, Widths] = {}
 
     async def plan(self, groups: Iterable[str]) -> Plan:
-        """What it takes to have the offsets in these Raft groups, and in no others. Changes nothing.
+        """What it takes to have the offsets in exactly these Raft groups. Changes nothing.
 
-        Raises InvalidInputError when that is not one step, or another move is under way; MetaUnavailableError.
+        Raises InvalidInputError if that takes more than one step, or another move is in progress; MetaUnavailableError.
         """
         while True:
             layout = self._fences.layout
@@ -89,102 +94,103 @@ class Rebalancer:
             try:
                 keys, moving = await self._count(layout, following)
             except LayoutChangedError:
-                await _with_patience(self._fences.reload, layout)
+                await _retrying(self._fences.reload, layout)
             else:
                 return Plan(layout, following, keys, moving)
 
     async def run(self, groups: Iterable[str], watcher: Watcher) -> None:
-        """Bring the offsets into these Raft groups, and into no others.
+        """Move the offsets into exactly these Raft groups.
 
-        Raises as `plan`; MetaUnavailableError after a minute without an answer; ConfigError when a new Raft group holds offsets.
+        Raises as `plan`; MetaUnavailableError after a minute without an answer; ConfigError if a new Raft group holds offsets.
         """
         wanted = tuple(groups)
         while not (following := _following(self._fences.layout, wanted)).settled:
             layout = self._fences.layout
             try:
                 await self._step(layout, following, watcher)
-            except (LayoutChangedError, ContendedError):  # by another one that does the same
-                await _with_patience(self._fences.reload, layout)
+            except (LayoutChangedError, ContendedError):  # another rebalance changed it
+                await _retrying(self._fences.reload, layout)
 
     async def _step(self, layout: Layout, following: Layout, watcher: Watcher) -> None:
-        """From one layout to the next."""
+        """Go from one layout to the next."""
         if layout.settled:
             await self._check_empty({*following.groups} - {*layout.groups})
-            await _with_patience(self._fences.change, layout, following)
+            await _retrying(self._fences.change, layout, following)
         elif layout.moving_from:
             watcher.step("copying", (await self._count(layout, layout))[0])
             for name in layout.losing:
                 await self._copy_from(name, layout, watcher)
-            await _with_patience(self._fences.change, layout, layout.moved())
+            await _retrying(self._fences.change, layout, layout.moved())
         else:
             watcher.step("deleting old copies", (await self._count(layout, layout))[0])
             for name in layout.leftovers_in:
                 await self._clean(name, layout, watcher)
-            await _with_patience(self._fences.change, layout, layout.cleaned())
+            await _retrying(self._fences.change, layout, layout.cleaned())
 
     async def _copy_from(self, name: str, layout: Layout, watcher: Watcher) -> None:
         position = await self._position(name, layout)
         async for rows in self._pages(name, layout, position, self._keys.offsets):
-            for batch in _batches(self._away(name, layout, rows), self._batch):
-                async with _resting():
-                    await _with_patience(self._moves.copy, batch, layout)
-            await self._keep_position(name, layout, rows[-1].where + b"\0")
+            for batch in _batches(self._rows_to_move(name, layout, rows), self._batch):
+                async with _throttled():
+                    await _retrying(self._migration.copy, batch, layout)
+            await self._save_position(name, layout, rows[-1].where + b"\0")
             watcher.looked(len(rows))
 
     async def _clean(self, name: str, layout: Layout, watcher: Watcher) -> None:
-        """Delete what is at home elsewhere, then the entries of such tombstones."""
+        """Delete the old copies, then the index entries of their tombstones."""
         position = await self._position(name, layout)
         async for rows in self._pages(name, layout, position, self._keys.offsets):
-            for batch in _batches(self._away(name, layout, rows), self._batch):
-                async with _resting():
-                    await self._bring_missing(batch, layout)
+            for batch in _batches(self._rows_to_move(name, layout, rows), self._batch):
+                async with _throttled():
+                    await self._copy_missing(batch, layout)
                     await self._delete(name, layout, self._spans(batch))
-            await self._keep_position(name, layout, rows[-1].where + b"\0")
+            await self._save_position(name, layout, rows[-1].where + b"\0")
             watcher.looked(len(rows))
         async for rows in self._pages(name, layout, position, self._keys.tombstones, keys_only=True):
             entries = [row for row in rows if self._home_of(layout, self._keys.buried(row.where)) != name]
             for some in _batches(entries, self._batch):
-                async with _resting():
+                async with _throttled():
                     await self._delete(name, layout, [etcd_pb.DeleteRangeRequest(key=entry.where) for entry in some])
-            await self._keep_position(name, layout, rows[-1].where + b"\0")
+            await self._save_position(name, layout, rows[-1].where + b"\0")
 
-    async def _bring_missing(self, rows: Sequence[Row], layout: Layout) -> None:
-        """Copy what is not at home, or less: somebody has restored an old snapshot of that Raft group."""
+    async def _copy_missing(self, rows: Sequence[Row], layout: Layout) -> None:
+        """Copy rows that are missing or older in their new Raft group: an old snapshot of it may have been restored."""
         by_home: dict[str, list[Row]] = {}
         for row in rows:
             by_home.setdefault(self._home_of(layout, row.where), []).append(row)
-        for name, those in by_home.items():
-            asked = [etcd_pb.RangeRequest(key=row.where) for row in those]
-            standing = await _with_patience(read, self._batchers[name], layout, self._fences, asked)
+        for name, members in by_home.items():
+            asked = [etcd_pb.RangeRequest(key=row.where) for row in members]
+            standing = await _retrying(read, self._batchers[name], layout, self._fences, asked)
             missing = [
-                row for row, found in zip(those, standing, strict=True) if not found.rows or found.rows[0].value < row.value
+                row for row, found in zip(members, standing, strict=True) if not found.rows or found.rows[0].value < row.value
             ]
             if missing:
-                await _with_patience(self._moves.copy, missing, layout)
+                await _retrying(self._migration.copy, missing, layout)
 
     def _spans(self, rows: Sequence[Row]) -> list[etcd_pb.DeleteRangeRequest]:
-        """Ranges with these rows alone: within a consumer group that is at home elsewhere, nobody writes."""
+        """Ranges that contain exactly these rows: within a consumer group that has moved away, nothing is written."""
         spans = []
         for _, members in groupby(rows, lambda row: self._keys.group_of(row.where)):
-            those = list(members)
-            spans.append(etcd_pb.DeleteRangeRequest(key=those[0].where, range_end=those[-1].where + b"\0"))
+            group = list(members)
+            spans.append(etcd_pb.DeleteRangeRequest(key=group[0].where, range_end=group[-1].where + b"\0"))
+
         return spans
 
     async def _delete(self, name: str, layout: Layout, spans: Iterable[etcd_pb.DeleteRangeRequest]) -> None:
         request = etcd_pb.TxnRequest(compare=[self._fences.guard(layout, name)])
         for span in spans:
             request.success.add().request_delete_range.CopyFrom(span)
-        if not (await _with_patience(self._batchers[name].cluster.txn, request)).succeeded:
+        if not (await _retrying(self._batchers[name].cluster.txn, request)).succeeded:
             raise LayoutChangedError(f"{name}: the layout of the offsets has changed")
 
     async def _count(self, layout: Layout, following: Layout) -> tuple[int, int]:
-        """How many keys are to be looked at, and how many of them are at home elsewhere."""
+        """How many keys have to be read, and how many of them belong into other Raft groups."""
         keys = moving = 0
         for name in following.losing or following.leftovers_in:
             position = await self._position(name, layout)
             async for rows in self._pages(name, layout, position, self._keys.offsets, keys_only=True, limit=COUNT_PAGE):
                 keys += len(rows)
-                moving += len(self._away(name, following, rows))
+                moving += len(self._rows_to_move(name, following, rows))
         return keys, moving
 
     async def _pages(
@@ -200,12 +206,12 @@ class Rebalancer:
             walked = walk(batchers, layout, self._fences, start, end, widths, keys_only=keys_only, limit=limit or PAGE)
             return await anext(walked, [])
 
-        while rows := await _with_patience(page):
+        while rows := await _retrying(page):
             yield rows
             start = rows[-1].where + b"\0"
 
-    def _away(self, name: str, layout: Layout, rows: Sequence[Row]) -> list[Row]:
-        """Those that are at home in another Raft group."""
+    def _rows_to_move(self, name: str, layout: Layout, rows: Sequence[Row]) -> list[Row]:
+        """The rows that belong into other Raft groups."""
         found: list[Row] = []
         for group, members in groupby(rows, lambda row: self._keys.group_of(row.where)):
             if layout.home(group) != name:
@@ -216,51 +222,53 @@ class Rebalancer:
         return layout.home(self._keys.group_of(where))
 
     async def _check_empty(self, names: Iterable[str]) -> None:
-        """What a new Raft group holds from before would come back. Raises ConfigError."""
+        """Raise ConfigError if a new Raft group holds offsets: old ones would come back."""
         for name in sorted(names):
             asked = etcd_pb.RangeRequest(
                 key=self._keys.offsets, range_end=prefix_end(self._keys.offsets), limit=1, keys_only=True
             )
-            if (await _with_patience(self._batchers[name].cluster.range, asked)).kvs:
+            if (await _retrying(self._batchers[name].cluster.range, asked)).kvs:
                 raise ConfigError(
                     f"etcd.offsets: {name} holds offsets already; when nobody uses them, delete them: "
                     f"etcdctl del --prefix '{self._keys.offsets.decode()}'"
                 )
 
     async def _position(self, name: str, layout: Layout) -> bytes:
-        """How far this layout's step is in a Raft group; empty: it has not begun."""
-        reply = await _with_patience(self._metadata.range, etcd_pb.RangeRequest(key=self._keys.moving + name.encode()))
+        """How far this layout's step is in a Raft group; empty: at the start."""
+        reply = await _retrying(self._metadata.range, etcd_pb.RangeRequest(key=self._keys.moving + name.encode()))
         version, _, position = (reply.kvs[0].value if reply.kvs else b"").partition(b" ")
         return position if version == b"%d" % layout.version else b""
 
-    async def _keep_position(self, name: str, layout: Layout, position: bytes) -> None:
-        """Note how far it is, unless the step has ended."""
+    async def _save_position(self, name: str, layout: Layout, position: bytes) -> None:
+        """Store how far the step is. Raises LayoutChangedError if it has ended."""
         request = etcd_pb.TxnRequest(compare=[self._fences.stands(layout)])
         put = request.success.add().request_put
         put.key, put.value = self._keys.moving + name.encode(), b"%d %s" % (layout.version, position)
-        if not (await _with_patience(self._metadata.txn, request)).succeeded:
+        if not (await _retrying(self._metadata.txn, request)).succeeded:
             raise LayoutChangedError("the layout of the offsets has changed")
 
 
 @asynccontextmanager
 async def opened(section: EtcdSection) -> AsyncIterator[Rebalancer]:
-    """A rebalancer over new connections, and the layout as it stands. Raises ConfigError, MetaUnavailableError."""
+    """Open a rebalancer over new connections, and read the layout. Raises ConfigError, MetaUnavailableError."""
     if section.metadata is None or not section.offsets:
-        raise ConfigError("etcd: there are no [etcd.metadata] and [[etcd.offsets]] here: is it the configuration of a front?")
+        raise ConfigError(
+            "etcd: there are no [etcd.metadata] and [[etcd.offsets]] here: is it the configuration of a Meta Service on etcd?"
+        )
     keys = Keys(section.prefix)
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section))
         groups = [await stack.enter_async_context(EtcdCluster.open(group.name, group, section)) for group in section.offsets]
         batchers = {group.name: TxnBatcher(group, keys, WRITER, section.max_txn_ops) for group in groups}
         fences = Fences(metadata, {group.name: group for group in groups}, keys)
-        await _with_patience(fences.open)
+        await _retrying(fences.open)
         failure: AdapterError | None = None
         async with anyio.create_task_group() as tasks:
             for name, batcher in batchers.items():
                 tasks.start_soon(batcher.run, name=f"etcd.{name}")
             try:
-                yield Rebalancer(metadata, batchers, fences, Moves(batchers, fences, keys), section)
-            except AdapterError as error:  # as it is, not in a group
+                yield Rebalancer(metadata, batchers, fences, Migration(batchers, fences, keys), section)
+            except AdapterError as error:  # raise it outside of the task group
                 failure = error
             tasks.cancel_scope.cancel()
         if failure:
@@ -268,7 +276,7 @@ async def opened(section: EtcdSection) -> AsyncIterator[Rebalancer]:
 
 
 def _following(layout: Layout, groups: Iterable[str]) -> Layout:
-    """The layout with which the work goes on; a settled one when there is none. Raises InvalidInputError."""
+    """The next layout on the way to these groups; a settled one if there is nothing to do. Raises InvalidInputError."""
     wanted = tuple(sorted({*groups}))
     if not wanted:
         raise InvalidInputError("no Raft group would be left for the offsets")
@@ -283,11 +291,11 @@ def _following(layout: Layout, groups: Iterable[str]) -> Layout:
 
 
 @asynccontextmanager
-async def _resting() -> AsyncIterator[None]:
-    """Afterwards, give others time in proportion."""
+async def _throttled() -> AsyncIterator[None]:
+    """Sleep afterwards in proportion to the time taken, so that saves are not delayed much."""
     began = anyio.current_time()
     yield
-    await anyio.sleep((anyio.current_time() - began) * REST)
+    await anyio.sleep((anyio.current_time() - began) * IDLE_RATIO)
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

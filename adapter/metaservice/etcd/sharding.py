@@ -15,8 +15,8 @@ _WEIGHT_BYTES = 8
 class Layout(NamedTuple):
     """The Raft groups of the offsets. `version` grows with every change.
 
-    `moving_from`: those of the layout before, while offsets are still copied from there to their new homes. `leftovers_in`:
-    where copies that are at home elsewhere now have not been deleted yet.
+    `moving_from`: the Raft groups of the previous layout while offsets are copied from them. `leftovers_in`: Raft groups with old
+    copies that are not deleted yet.
     """
 
     version: int
@@ -25,11 +25,11 @@ class Layout(NamedTuple):
     leftovers_in: tuple[str, ...] = ()
 
     def home(self, packed: bytes) -> str:
-        """The Raft group that holds a consumer group's offsets; `packed`: its cluster, namespace and group, as in `codec`."""
+        """The Raft group of a consumer group, given as its packed cluster, namespace and group."""
         return _choose(self.groups, packed)
 
     def former(self, packed: bytes) -> str | None:
-        """Where its offsets may still be; None when they are all at home."""
+        """The Raft group that may still hold its offsets; None if there is no other than `home`."""
         if not self.moving_from:
             return None
         before = _choose(self.moving_from, packed)
@@ -37,12 +37,12 @@ class Layout(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """True when every offset is at home, and nowhere else."""
+        """True if no offsets are being moved and no old copies are left."""
         return not self.moving_from and not self.leftovers_in
 
     @property
     def fenced(self) -> tuple[str, ...]:
-        """All Raft groups that must know this version, those first that lose offsets by it: see `fences`."""
+        """All Raft groups that must know this version; those that lose offsets come first, see `fences`."""
         return tuple(dict.fromkeys((*self.losing, *self.groups, *self.leftovers_in)))
 
     @property
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
         return gone or self.moving_from
 
     def move_to(self, groups: Iterable[str]) -> Self:
-        """The layout that begins the move to other Raft groups. Raises InvalidInputError when that is not one step."""
+        """The layout that starts a move to these Raft groups. Raises InvalidInputError if that takes more than one step."""
         wanted = tuple(sorted({*groups}))
         if self.moving_from or self.leftovers_in:
             raise InvalidInputError("offsets are still being moved by the change before; finish that one first")
@@ -63,20 +63,20 @@ class Layout(NamedTuple):
         return self._replace(version=self.version + 1, groups=wanted, moving_from=self.groups)
 
     def moved(self) -> Self:
-        """The layout when everything is at home."""
+        """The layout after all offsets have been copied."""
         return self._replace(version=self.version + 1, moving_from=(), leftovers_in=self.losing)
 
     def cleaned(self) -> Self:
-        """The layout when nothing is left where it was."""
+        """The layout after all old copies have been deleted."""
         return self._replace(version=self.version + 1, leftovers_in=())
 
     def encode(self) -> bytes:
-        """As it is kept in etcd."""
+        """Encode as JSON, as stored in etcd."""
         return json.dumps(self._asdict(), separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """The inverse of `encode`. Raises StoreDamagedError."""
+        """Decode; the inverse of `encode`. Raises StoreDamagedError."""
         try:
             found = json.loads(data)
             return cls(
@@ -90,11 +90,11 @@ class Layout(NamedTuple):
 
 
 def first_layout(groups: Iterable[str]) -> Layout:
-    """The layout of a fleet that begins."""
+    """The layout of a new installation."""
     return Layout(1, tuple(sorted({*groups})))
 
 
 @lru_cache(maxsize=65536)
 def _choose(groups: tuple[str, ...], packed: bytes) -> str:
-    """The group with the largest weight for this key (rendezvous hashing, Thaler and Ravishankar 1998)."""
+    """The Raft group with the largest weight for this key (rendezvous hashing, Thaler and Ravishankar 1998)."""
     return max(groups, key=lambda name: (blake2b(pack_names(name) + packed, digest_size=_WEIGHT_BYTES).digest(), name))

@@ -1,7 +1,8 @@
-"""The way of offsets into one Raft group: concurrent saves share transactions, in which etcd itself merges.
+"""Writes offsets into one Raft group: concurrent saves share transactions, in which etcd itself merges.
 
-An entry is one nested transaction: unless a greater value stands, put this one. What etcd cannot decide (an expected offset, an
-unknown or raised epoch over a tombstone) is decided here by `settle`, and put only where what it was decided on still stands.
+An entry is one nested transaction: write this value unless a greater one is stored. What etcd cannot decide (an expected offset;
+an unknown or raised epoch over a tombstone) is decided here by `decide_save`, and written only if the record it was decided on is
+still stored.
 """
 
 import asyncio
@@ -12,29 +13,29 @@ from collections.abc import Callable, Iterable, Sequence
 import anyio
 
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, NotReadyError, RefusedError
-from adapter.metaservice.engine import settle
+from adapter.metaservice.engine import decide_save
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.keys import Keys, decode_value, encode_value
 from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, SaveEntry, SaveOutcome, Status
 from adapter.rpc import etcd_pb
 
-IN_FLIGHT = 4  # transactions; more only wait for each other in etcd
-MAX_ENTRIES = 500  # of a transaction: larger ones hold up the others behind them
+IN_FLIGHT = 4  # concurrent transactions; more would only wait for each other in etcd
+MAX_ENTRIES = 500  # of a transaction; a larger one delays the others too much
 MAX_BYTES = 1_000_000  # of a transaction; etcd refuses more than 1.5 MiB
-_OVERHEAD = 64  # of an entry in a transaction: tags and lengths
+_OVERHEAD = 64  # bytes of tags and lengths of an entry in a transaction
 
 _GREATER, _EQUAL = etcd_pb.Compare.GREATER, etcd_pb.Compare.EQUAL
 _VALUE, _VERSION = etcd_pb.Compare.VALUE, etcd_pb.Compare.VERSION
 
 
 class Item:
-    """An entry on its way. `outcome` is None until it is known, and stays so when the fence refused it.
+    """An entry on its way to etcd. `outcome` is None until it is known, and stays None if the fence refused the entry.
 
-    `error`: why the outcome is UNAVAILABLE. `cost` is an upper bound of its bytes in a transaction. `once` items must not be sent
-    twice: they would meet what they wrote themselves. They and what may only follow on what stands look first.
+    `error`: why the outcome is UNAVAILABLE. `cost`: an upper bound of its bytes in a transaction. `once`: must not be sent twice,
+    since it would meet its own write. Such entries, and those with very high epochs, read the stored record first.
     """
 
-    __slots__ = ("_decided", "_looks_first", "_put", "_standing", "cost", "entry", "error", "once", "outcome", "where")
+    __slots__ = ("_decided", "_put", "_reads_first", "_standing", "cost", "entry", "error", "once", "outcome", "where")
 
     def __init__(self, entry: SaveEntry, where: bytes) -> None:
         self.entry = entry
@@ -44,16 +45,16 @@ class Item:
         _, record, expected_offset = entry
         self.once = expected_offset is not None
         epoch, _, _, _, metadata, topic, _ = record
-        self._looks_first = self.once or epoch > EPOCH_LIMIT
+        self._reads_first = self.once or epoch > EPOCH_LIMIT
         self._put = record if epoch else record._replace(epoch=FIRST_EPOCH)
         self.cost = 4 * len(where) + 3 * _OVERHEAD + (8 * (len(metadata) + len(topic)) if metadata or topic else 0)
         self._standing: bytes | None = None
         self._decided: SaveOutcome | None = None
 
     def add_to(self, request: etcd_pb.TxnRequest, keys: Keys) -> None:
-        """Add the next step to a transaction."""
+        """Add the entry's next step to a transaction."""
         inner = request.success.add().request_txn
-        if self._decided is None and self._looks_first:
+        if self._decided is None and self._reads_first:
             inner.success.add().request_range.key = self.where
             return
         value = encode_value(self._put)
@@ -69,8 +70,8 @@ class Item:
         self._add_put(inner.success.add, value, keys)
         inner.failure.add().request_range.key = self.where
 
-    def take(self, reply: etcd_pb.TxnResponse) -> None:
-        """Take the answer to that step; without an outcome there is another step."""
+    def apply(self, reply: etcd_pb.TxnResponse) -> None:
+        """Process the reply to that step. If there is no outcome after it, another step follows."""
         found = reply.responses[0]
         if not found.HasField("response_range"):
             self.outcome = self._decided or SaveOutcome(Status.APPLIED, self._put)
@@ -78,7 +79,7 @@ class Item:
         kvs = found.response_range.kvs
         self._standing = kvs[0].value if kvs else None
         standing = decode_value(kvs[0].value) if kvs else None
-        decided = settle(self.entry, standing)
+        decided = decide_save(self.entry, standing)
         if decided.standing is None or decided.standing == standing:
             self.outcome = decided
         else:
@@ -86,7 +87,7 @@ class Item:
             self._put = decided.standing
 
     def fail(self, error: AdapterError) -> None:
-        """Its transaction failed. Whether it was done is unknown."""
+        """Call when the transaction failed and its outcome is unknown."""
         self.error = error
         self.outcome = SaveOutcome(Status.UNAVAILABLE, None, str(error))
 
@@ -97,8 +98,8 @@ class Item:
             add().request_put.key = keys.tombstone(self.where, self._put)
 
 
-class _Part:
-    """The items of one caller."""
+class _Caller:
+    """The items of one `merge` call, and the future that ends it."""
 
     __slots__ = ("future", "guard", "left")
 
@@ -108,7 +109,7 @@ class _Part:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def done(self) -> None:
-        """One item needs no further step."""
+        """One item is finished."""
         self.left -= 1
         if not self.left:
             # A caller that was cancelled meanwhile has a finished future.
@@ -117,39 +118,39 @@ class _Part:
 
 
 class TxnBatcher:
-    """Merges into one Raft group. `run` must be running."""
+    """Merges entries into one Raft group. `run` must be running."""
 
     def __init__(self, cluster: EtcdCluster, keys: Keys, writer: str, max_txn_ops: int) -> None:
         self.cluster = cluster
         self._keys = keys
         self._writer = keys.writers + writer.encode()
-        # etcd counts a nested transaction's operations on top of those beside it; one is the put of `_writer`.
+        # etcd adds the operations of a nested transaction to those of the outer one; one of these is the put of `_writer`.
         self._max_entries = min(MAX_ENTRIES, max_txn_ops - 3)
-        self._waiting: deque[tuple[_Part, Item]] = deque()
+        self._waiting: deque[tuple[_Caller, Item]] = deque()
         self._arrived = asyncio.Event()
         self._ended = False
         self._sent = 0
 
     @property
     def waiting(self) -> int:
-        """Entries that are not in a transaction yet."""
+        """The number of entries that are not in a transaction yet."""
         return len(self._waiting)
 
-    async def settle(self, guard: etcd_pb.Compare, items: Sequence[Item]) -> None:
-        """Merge items, which have different keys. Those without an outcome were refused by the fence: nothing was done.
+    async def merge(self, guard: etcd_pb.Compare, items: Sequence[Item]) -> None:
+        """Merge items with different keys. Items without an outcome afterwards were refused by the fence; nothing was done.
 
-        What is in a transaction when the caller is cancelled may be done. Raises NotReadyError when `run` has ended.
+        If the caller is cancelled, items in a transaction may still be written. Raises NotReadyError if `run` has ended.
         """
         if self._ended:
             raise NotReadyError("stopped before this was taken; send it again")
         if items:
-            part = _Part(guard, len(items))
-            self._waiting.extend((part, item) for item in items)
+            caller = _Caller(guard, len(items))
+            self._waiting.extend((caller, item) for item in items)
             self._arrived.set()
-            await part.future
+            await caller.future
 
     async def run(self) -> None:
-        """Send transactions until cancelled. Whoever still waits then gets a NotReadyError."""
+        """Send transactions until cancelled. Callers that still wait then get a NotReadyError."""
         try:
             async with anyio.create_task_group() as tasks:
                 for number in range(IN_FLIGHT):
@@ -161,68 +162,68 @@ class TxnBatcher:
     async def _work(self) -> None:
         while True:
             await self._arrived.wait()
-            taken = self._take()
-            if taken:
+            batch = self._next_batch()
+            if batch:
                 try:
-                    await self._send(taken)
+                    await self._send(batch)
                 except BaseException:
-                    self._abandon(taken)
+                    self._abandon(batch)
                     raise
 
-    def _take(self) -> list[tuple[_Part, Item]]:
-        """What goes into the next transaction: no key twice, and all for the same layout."""
-        taken: list[tuple[_Part, Item]] = []
+    def _next_batch(self) -> list[tuple[_Caller, Item]]:
+        """The items of the next transaction: no key twice, and all for the same layout."""
+        batch: list[tuple[_Caller, Item]] = []
         seen: set[bytes] = set()
         room = MAX_BYTES
-        while self._waiting and len(taken) < self._max_entries:
-            part, item = self._waiting[0]
-            if part.future.done():  # its caller has gone
+        while self._waiting and len(batch) < self._max_entries:
+            caller, item = self._waiting[0]
+            if caller.future.done():  # its caller was cancelled
                 self._waiting.popleft()
                 continue
             room -= item.cost
-            if taken and (room < 0 or item.where in seen or not _alike((part, item), taken[0])):
+            if batch and (room < 0 or item.where in seen or not _can_share_txn((caller, item), batch[0])):
                 break
             seen.add(item.where)
-            taken.append(self._waiting.popleft())
+            batch.append(self._waiting.popleft())
         if not self._waiting:
             self._arrived.clear()
-        return taken
+        return batch
 
-    async def _send(self, taken: Sequence[tuple[_Part, Item]]) -> None:
-        request = etcd_pb.TxnRequest(compare=[taken[0][0].guard])
-        # etcd's quota does not count what is put by nested transactions alone.
+    async def _send(self, batch: Sequence[tuple[_Caller, Item]]) -> None:
+        request = etcd_pb.TxnRequest(compare=[batch[0][0].guard])
+        # etcd checks its quota only for puts outside of nested transactions; so make one.
         self._sent += 1
         put = request.success.add().request_put
         put.key, put.value = self._writer, b"%d" % self._sent
-        for _, item in taken:
+        for _, item in batch:
             item.add_to(request, self._keys)
         try:
-            reply = await self.cluster.txn(request, resend=not taken[0][1].once)
+            reply = await self.cluster.txn(request, resend=not batch[0][1].once)
         except (MetaUnavailableError, DiskFullError, RefusedError) as error:
-            for part, item in taken:
+            for caller, item in batch:
                 item.fail(error)
-                part.done()
+                caller.done()
             return
         if not reply.succeeded:
-            for part, _ in taken:
-                part.done()
+            for caller, _ in batch:
+                caller.done()
             return
-        for (part, item), found in zip(taken, reply.responses[1:], strict=True):
-            item.take(found.response_txn)
+        for (caller, item), found in zip(batch, reply.responses[1:], strict=True):
+            item.apply(found.response_txn)
             if item.outcome is None:
-                self._waiting.appendleft((part, item))
+                self._waiting.appendleft((caller, item))
                 self._arrived.set()
             else:
-                part.done()
+                caller.done()
 
     @staticmethod
-    def _abandon(waiting: Iterable[tuple[_Part, Item]]) -> None:
+    def _abandon(waiting: Iterable[tuple[_Caller, Item]]) -> None:
         stopped = "stopped before this was answered; it may or may not be stored: send it again"
-        for part, _ in waiting:
+        for caller, _ in waiting:
             with contextlib.suppress(asyncio.InvalidStateError):
-                part.future.set_exception(NotReadyError(stopped))
+                caller.future.set_exception(NotReadyError(stopped))
 
 
-def _alike(one: tuple[_Part, Item], other: tuple[_Part, Item]) -> bool:
-    """Whether both may be in one transaction: for the same layout, and both or none to be sent again."""
+def _can_share_txn(one: tuple[_Caller, Item], other: tuple[_Caller, Item]) -> bool:
+    """Whether two items may share a transaction: same layout, and both or neither may be resent."""
     return one[0].guard is other[0].guard and one[1].once == other[1].once

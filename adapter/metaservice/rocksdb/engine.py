@@ -1,7 +1,7 @@
-"""The embedded engine: one RocksDB, offsets in the column family `data`, everything else in `meta`.
+"""The engine over an embedded RocksDB: offsets in the column family `data`, everything else in `meta`.
 
-A save is one WriteBatch, synced before the reply; concurrent saves share the sync. Each row has a write counter, and each batch
-the bookkeeping that tells a start whether anything is missing.
+A save is one WriteBatch, synced before the reply; concurrent saves share a sync (group commit). Each row has a sequence number,
+and each batch updates the bookkeeping by which a start detects missing writes.
 """
 
 import os
@@ -30,10 +30,10 @@ from adapter.metaservice.engine import (
     Page,
     Parts,
     RawPage,
-    buried,
-    keep,
+    decide_report,
+    decide_save,
     row_bytes,
-    settle,
+    tombstones_for,
 )
 from adapter.metaservice.rocksdb.store import DATA, META, STATE, Opened, State, open_store
 from adapter.model.codec import decode_record, decode_seq, encode_record, pack_names, prefix_end, unpack_names
@@ -57,19 +57,19 @@ from adapter.runtime.watermark import Loss
 
 log = structlog.get_logger(__name__)
 
-_STORES = b"s/"  # in `meta`, before the packed cluster and broker and the path of an adapter's local store
+_STORES = b"s/"  # prefix in `meta` of the reported local stores; then cluster, broker and path
 _STORE = struct.Struct(f">{STORE_ID_BYTES}sQQ")
 _SEQ = struct.Struct(">Q")
 _NO_SEQ = bytes(_SEQ.size)
 WATERMARK_SYNC_S = 1.0
 MAX_SYNC_CALLERS = 1_024
-SLICE = 500  # entries decided before the event loop gets a turn
-READ_SLICE = 200  # records read before
-PAGE_BYTES = 16 * 2**20  # of the records of a scanned page; its keys are less than 16 MiB: both fit in a reply
+SLICE = 500  # entries decided before the event loop runs other tasks
+READ_SLICE = 200  # records read before the event loop runs other tasks
+PAGE_BYTES = 16 * 2**20  # records of a scanned page; its keys are below 16 MiB, so both fit in a reply
 
 
 class RocksDbEngine:
-    """Offsets of clusters in one RocksDB. `run` must be running: it does the syncs."""
+    """The offsets of clusters in one RocksDB. `run` must be running: it does the syncs."""
 
     kind = "rocksdb"
 
@@ -92,7 +92,7 @@ class RocksDbEngine:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open or create the store, and check it. Blocks. Raises what `rocksdb_store.open_store` raises."""
+        """Open or create the store, and check it. Blocks. Raises the errors of `store.open_store`."""
         opened = open_store(path)
         state, loss = opened.state, opened.loss
         log.info("engine.opened", path=str(path), rows=state.records, seq=state.seq, incarnation=state.incarnation)
@@ -106,7 +106,7 @@ class RocksDbEngine:
         return cls(opened, path)
 
     async def run(self) -> None:
-        """Sync for those who wait; raises StorageFailedError once a sync has failed."""
+        """Run the syncs. Raises StorageFailedError after a sync has failed."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._syncs.run, name="engine.sync")
             tasks.start_soon(self._run_watermark, name="engine.watermark")
@@ -114,26 +114,26 @@ class RocksDbEngine:
             raise StorageFailedError(f"{self._path}: {self._failure}")
 
     async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
-        """One WriteBatch, synced."""
+        """Merge entries in one WriteBatch, synced."""
         outcomes: list[SaveOutcome] = []
         staged: dict[bytes, OffsetRecord] = {}
         standing: dict[bytes, bytes | None] = {}
-        # Between the decision and the write nobody else may decide on the same keys (invariant 2). Of large saves one at a time
-        # comes to that lock, so that small ones wait for one at most.
+        # Between decision and write no other task may decide on the same keys (invariant 2). Only one large save at a time
+        # competes for the lock, so that a small one waits for at most one of them.
         line = self._large.one(patient=True) if len(entries) > SLICE else nullcontext()
         async with line, self._saving:
             for at in range(0, len(entries), SLICE):
                 outcomes += self._decide(cluster, entries[at : at + SLICE], staged, standing)
                 await others()
             self._put(await _encoded(staged), standing, cluster, reported)
-        # Even when nothing was written: what stands may come from a save that is not synced yet.
+        # Also if nothing was written: the stored values may come from a save that is not synced yet.
         await self._syncs.submit(None)
         return outcomes
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """Point reads."""
+        """Read records by key."""
         found = await self._get(cluster, keys)
-        await self.settle()
+        await self.wait_synced()
         return found
 
     async def _get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -148,7 +148,7 @@ class RocksDbEngine:
         return found
 
     async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
-        """A bounded scan, in slices."""
+        """Read a page of a group by a bounded scan. Yields to the event loop."""
         prefix = pack_names(cluster, namespace, group)
         start = pack_names(cluster, namespace, group, after) + b"\0" if after else prefix
         rows = rocks.scan(self._data, start, prefix_end(prefix))
@@ -160,7 +160,7 @@ class RocksDbEngine:
                 if room <= 0:
                     break
             await others()
-        await self.settle()
+        await self.wait_synced()
         return GroupPage(entries, more=room <= 0 or len(entries) == size)
 
     async def _get_group(self, cluster: str, namespace: str, group: str) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -174,18 +174,18 @@ class RocksDbEngine:
         return found
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
-        """Tombstones in one WriteBatch, synced."""
+        """Put the tombstones of a delete in one WriteBatch, synced."""
         async with self._saving:
             wanted = [OffsetKey(namespace, group, shard) for shard in shards]
             standing = await self._get(cluster, wanted) if shards else await self._get_group(cluster, namespace, group)
             now_ms = time.time_ns() // 1_000_000
             prefix = pack_names(cluster)
-            await self._write({prefix + pack_names(*key): record for key, record in buried(standing, now_ms).items()})
+            await self._write({prefix + pack_names(*key): record for key, record in tombstones_for(standing, now_ms).items()})
         await self._syncs.submit(None)
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
-        """Read, decide and write under the lock; synced."""
-        # First without the lock: most groups that are asked about, or all that an attacker asks about, are young.
+        """Read, decide and write under the lock, synced."""
+        # First without the lock: most groups are too young to expire.
         newest_ms = _newest_ms(await self._get_group(cluster, namespace, group))
         if newest_ms >= before_ms:
             return Expiry(0, newest_ms)
@@ -200,7 +200,7 @@ class RocksDbEngine:
         return Expiry(len(live))
 
     async def drop_tombstones(self, before_ms: int) -> int:
-        """A scan of everything in slices; each slice is decided again under the lock."""
+        """Scan everything in slices; the old tombstones of each slice are checked again and removed under the lock."""
         dropped = 0
         start = b"\1"
         while True:
@@ -214,7 +214,7 @@ class RocksDbEngine:
             await anyio.lowlevel.checkpoint()
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
-        """A bounded scan."""
+        """Read a page by a bounded scan. Yields to the event loop."""
         prefix = pack_names(cluster, *names)
         start = after + b"\0" if after else prefix
         rows = rocks.scan(self._data, start, prefix_end(prefix))
@@ -222,11 +222,11 @@ class RocksDbEngine:
         while some := [_entry(key, value) for key, value in islice(rows, min(SLICE, size - len(listed)))]:
             listed += some
             await others()
-        await self.settle()
+        await self.wait_synced()
         return Page(listed, pack_names(cluster, *listed[-1][0]) if len(listed) == size else b"")
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
-        """A bounded scan, in slices. Ends before `size` when its records are large."""
+        """Read a packed page by a bounded scan. Ends before `size` if its records reach 16 MiB."""
         prefix = pack_names(cluster, *names)
         rows = rocks.scan(self._data, after + b"\0" if after else prefix, until + b"\0" if until else prefix_end(prefix))
         cut = len(pack_names(cluster))
@@ -239,32 +239,32 @@ class RocksDbEngine:
             last = found[-1][0]
             room -= sum(map(len, records[-len(found) :]))
             await others()
-        await self.settle()
+        await self.wait_synced()
         full = room <= 0 or len(keys) == size
         return RawPage(keys, records, last if full and last != until else b"")
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
-        """A walk over everything, in slices."""
+        """Divide a listing by a scan of all its keys. Yields to the event loop."""
         prefix = pack_names(cluster, *names)
         rows = rocks.scan(self._data, prefix, prefix_end(prefix))
         cuts = Cuts(parts)
         while found := [key for key, _ in islice(rows, SLICE)]:
             cuts.add(found)
             await others()
-        await self.settle()
+        await self.wait_synced()
         return cuts.parts()
 
     async def merge(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> MergeCounts:
-        """One WriteBatch for each slice, so that saves have their turns between them; synced at the end."""
+        """Merge with one WriteBatch per slice, so that saves can run in between. Synced at the end."""
         return (await self._merge(cluster, keys, records, reported, Merge())).counts
 
     async def save_packed(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
-        """As `merge`."""
-        return (await self._merge(cluster, keys, records, reported, Merge(tells=True))).differing
+        """As `merge`; returns the entries that are not stored as offered."""
+        return (await self._merge(cluster, keys, records, reported, Merge(collect_differing=True))).differing
 
     async def _merge(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None, merge: Merge
@@ -277,65 +277,69 @@ class RocksDbEngine:
                 bare = [value and _NO_SEQ + value[_SEQ.size :] for value in values]
                 self._put(merge.changes(where, records[at : at + SLICE], bare), dict(zip(where, values, strict=True)))
             await others()
-        # Not before: what it says the Meta Service has is in all of the slices.
+        # Last: the report says that the Meta Service has the entries of all slices.
         self._put({}, {}, cluster, reported)
         await self._syncs.submit(None)
         return merge
 
     async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
-        """A point read, and one WriteBatch, synced."""
+        """Read the recorded store, and write the decision in one WriteBatch, synced."""
         known = self._known_store(cluster, store)
-        kept = keep(store, known, replaces, now_ms)
+        kept = decide_report(store, known, replaces, now_ms)
         if kept:
             self.write_meta({_store_key(cluster, store): _packed_store(kept)})
-        await self.settle()
+        await self.wait_synced()
         return known
 
     async def forget_stores(self, before_ms: int) -> int:
-        """One WriteBatch: there is a row for each broker."""
+        """Remove old reports in one WriteBatch: there is one row for each broker and path."""
         old: dict[bytes, bytes | None] = {
             key: None for key, value in self.scan_meta(_STORES, prefix_end(_STORES)) if _STORE.unpack(value)[2] < before_ms
         }
         if old:
             self.write_meta(old)
-            await self.settle()
+            await self.wait_synced()
         return len(old)
 
     def marks(self) -> list[StoreMark]:
-        """One, at the newest write that is synced."""
+        """One mark, at the sequence number of the newest synced write."""
         return [StoreMark("", self._state.store_id, self._state.incarnation, self._synced_seq, self._starts)]
 
     def loss(self) -> Loss | None:
-        """What a repair found missing."""
+        """The loss that a repair found, or None."""
         return self._loss
 
     def get_meta(self, key: bytes) -> bytes | None:
-        """A value in `meta`; `settle` makes sure of it. Raises StorageFailedError or StoreDamagedError."""
+        """Read a value in `meta`. It may not be synced before `wait_synced`. Raises StorageFailedError or StoreDamagedError."""
         value: bytes | None = rocks.guarded(self._meta.get, key)
         return value and value[_SEQ.size :]
 
     def scan_meta(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values in `meta` from `start` up to, not including, `end`."""
+        """Keys and values in `meta` from `start` up to but excluding `end`."""
         return ((key, value[_SEQ.size :]) for key, value in rocks.scan(self._meta, start, end))
 
     def write_meta(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """One WriteBatch to `meta`; None deletes. Not synced before `settle`. Raises DiskFullError or StorageFailedError."""
+        """Write one WriteBatch to `meta`; None deletes. Not synced before `wait_synced`.
+
+        Raises DiskFullError or StorageFailedError.
+        """
         self._check()
         batch, state = WriteBatch(raw_mode=True), self._state
         for key, value in changes.items():
             state = self._stage_meta(batch, state, key, value)
         self._write_batch(batch, state)
 
-    async def settle(self) -> None:
-        """Behind a read: what it shows survives a power cut. Otherwise an adapter takes for clean what can still go (3).
+    async def wait_synced(self) -> None:
+        """Call after a read: waits until everything written so far is synced.
 
-        Shares its sync with others; waits for none when everything is synced. Raises StorageFailedError.
+        Otherwise an adapter could mark a record as clean that a power cut still removes (invariant 3). Shares the sync of others;
+        returns at once if everything is synced. Raises StorageFailedError.
         """
         if self._synced < self._written:
             await self._syncs.submit(None)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        """The store's own numbers for the metrics; without RocksDB's once it is closed. Thread-safe."""
+        """The store's values for the metrics; without RocksDB's own once it is closed. Thread-safe."""
         own = {
             "lost_writes": (
                 "Acknowledged writes that a repair found missing, about.",
@@ -352,22 +356,22 @@ class RocksDbEngine:
             return own
 
     def close(self) -> None:
-        """Sync, unless a sync has failed, and close. Blocks. Never raises: the next open tells what there is."""
+        """Sync, unless a sync has failed, and close. Blocks. Logs errors and never raises: the next open checks the store."""
         steps: list[Callable[[], None]] = [] if self._failure else [self._sync_at_end]
-        del self._handle, self._meta_handle  # they hold the database, and so the lock
-        # Each of them, whatever becomes of the others: what is left open would go on while the process ends.
+        del self._handle, self._meta_handle  # they keep the database, and so its lock, open
+        # Run each step even if another fails: a part left open would continue while the process ends.
         steps += [partial(rocks.close, part) for part in (self._data, self._meta, self._db)]
         for step in steps:
             try:
                 step()
             except AdapterError as error:
-                if not self._failure:  # else it has been told
+                if not self._failure:  # otherwise it has been reported
                     log.error("engine.close", error=str(error))
         self._watermark.close()
         os.close(self._lock)
 
     def _sync_at_end(self) -> None:
-        """Sync the store, then bring the watermark to it."""
+        """Sync the store, then set the watermark to it."""
         rocks.guarded(self._db.flush_wal, True)
         try:
             self._watermark.advance(self._state.seq)
@@ -381,7 +385,7 @@ class RocksDbEngine:
             batch, state, count = WriteBatch(raw_mode=True), self._state, 0
             for key in keys:
                 value = rocks.guarded(self._data.get, key)
-                # A commit may have come over it since the scan.
+                # A commit may have replaced it since the scan.
                 if value is not None and _is_old(value, before_ms):
                     batch.delete(key, self._handle)
                     state = state.without(decode_seq(value))
@@ -403,7 +407,7 @@ class RocksDbEngine:
         outcomes = []
         for entry, key, value in zip(entries, keys, values, strict=True):
             standing = staged.get(key) or (None if value is None else decode_record(value))
-            outcome = settle(entry, standing)
+            outcome = decide_save(entry, standing)
             if outcome.standing is not None and outcome.standing != standing:
                 staged[key] = outcome.standing
             outcomes.append(outcome)
@@ -414,7 +418,7 @@ class RocksDbEngine:
         return None if value is None else decode_record(value)
 
     async def _write(self, staged: dict[bytes, OffsetRecord]) -> None:
-        """One WriteBatch, made in slices; nobody else writes offsets under the lock meanwhile."""
+        """Write records in one WriteBatch, prepared in slices. The caller holds the lock."""
         standing: dict[bytes, bytes | None] = {}
         async for keys in in_slices([*staged]):
             standing.update(zip(keys, cast("list[bytes | None]", rocks.guarded(self._data.get, keys)), strict=True))
@@ -427,7 +431,7 @@ class RocksDbEngine:
         cluster: str = "",
         reported: StoreReport | None = None,
     ) -> None:
-        """Write packed records, each with its write counter, over what stands under their keys; and the store they come from."""
+        """Write packed records over the values `standing`, each with a new sequence number, and the report of their store."""
         self._check()
         batch = WriteBatch(raw_mode=True)
         seq, records, digest = self._state.seq, self._state.records, self._state.digest
@@ -443,14 +447,14 @@ class RocksDbEngine:
                 digest += seq - unpack(replaced)[0]
         state = self._state._replace(seq=seq, records=records, digest=digest)
         if reported:
-            kept = keep(reported, self._known_store(cluster, reported), b"", wall_ms())
+            kept = decide_report(reported, self._known_store(cluster, reported), b"", wall_ms())
             if kept:
                 state = self._stage_meta(batch, state, _store_key(cluster, reported), _packed_store(kept))
         if state.seq != self._state.seq:
             self._write_batch(batch, state)
 
     def _stage_meta(self, batch: WriteBatch, state: State, key: bytes, value: bytes | None) -> State:
-        """Put a value into `meta`, or delete it, in a batch; returns the bookkeeping with it."""
+        """Add a write to (or delete from) `meta` to a batch; returns the bookkeeping after it."""
         standing = rocks.guarded(self._meta.get, key)
         if standing is not None:
             state = state.without(decode_seq(standing))
@@ -462,16 +466,16 @@ class RocksDbEngine:
         return state
 
     def _known_store(self, cluster: str, store: StoreReport) -> KnownStore | None:
-        """What is remembered for the same broker and path."""
+        """The recorded report for the same broker and path; None if there is none."""
         value = self.get_meta(_store_key(cluster, store))
         if value is None:
             return None
-        store_id, flushed_seq, told_at_ms = _STORE.unpack(value)
-        return KnownStore(store._replace(store_id=store_id, flushed_seq=flushed_seq), told_at_ms)
+        store_id, flushed_seq, reported_at_ms = _STORE.unpack(value)
+        return KnownStore(store._replace(store_id=store_id, flushed_seq=flushed_seq), reported_at_ms)
 
     def _write_batch(self, batch: WriteBatch, state: State) -> None:
-        """Write a batch and the bookkeeping that is true with it. Nothing may be awaited since `state` was begun."""
-        # A batch that only deletes counts as a write: without it, a store that lost it would look like one that has it.
+        """Write a batch together with the bookkeeping that is true after it. No await since `state` was read."""
+        # A batch that only deletes takes a sequence number too; otherwise its loss could not be detected.
         state = state._replace(seq=max(state.seq, self._state.seq + 1), digest=state.digest % 2**64)
         batch.put(STATE, state.encode(), self._meta_handle)
         try:
@@ -483,7 +487,7 @@ class RocksDbEngine:
         self._state = state
 
     async def _run_watermark(self) -> None:
-        """Sync the watermark once in a while, so that a power cut leaves one that is about as new as the store."""
+        """Sync the watermark once a second, so that after a power cut it is about as new as the store."""
         while True:
             await anyio.sleep(WATERMARK_SYNC_S)
             marked = self._synced_seq
@@ -500,7 +504,7 @@ class RocksDbEngine:
         written, seq = self._written, self._state.seq
         try:
             await anyio.to_thread.run_sync(rocks.guarded, self._db.flush_wal, True, limiter=self._limiter)
-            # After the sync, before the reply: a watermark above the store always means a loss.
+            # After the sync and before the reply: so a watermark above the store always means a loss.
             self._watermark.advance(seq)
         except Exception as error:
             self._fail(f"the sync of the store failed: {error}")
@@ -543,4 +547,4 @@ def _store_key(cluster: str, store: StoreReport) -> bytes:
 
 
 def _packed_store(known: KnownStore) -> bytes:
-    return _STORE.pack(known.store.store_id, known.store.flushed_seq, known.told_at_ms)
+    return _STORE.pack(known.store.store_id, known.store.flushed_seq, known.reported_at_ms)

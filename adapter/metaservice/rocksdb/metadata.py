@@ -1,62 +1,62 @@
-"""Metadata in the embedded RocksDB: entries in the column family `meta`, beside the engine's own keys.
+"""Metadata in the embedded RocksDB: entries in the column family `meta`, next to the engine's own keys.
 
-A write is one WriteBatch with the counter of revisions, synced before the reply; its syncs are shared with those of offsets.
+A write is one WriteBatch together with the revision counter, synced before the reply. It shares its sync with those of offsets.
 """
 
 import struct
 
-from adapter.metaservice.metadata import Entry, Filling, Page, conflict
+from adapter.metaservice.metadata import Entry, Page, PageBuilder, conflict
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.codec import pack_names, prefix_end
 
 _ENTRIES = b"m/"
-LAST_REVISION = b"revision"  # given to a write; it does not begin as an entry does
+LAST_REVISION = b"revision"  # key of the revision counter; no entry's key starts like it
 REVISION_FORM = struct.Struct(">Q")
 
 
 class RocksDbMetadata:
-    """Over an engine whose `run` is running. A decision and its write have no await between them, so they need no lock.
+    """Works on an engine whose `run` is running. There is no await between a decision and its write, so it needs no lock.
 
-    Every answer, also a conflict, waits for the sync of what it tells of.
+    Every reply, also a conflict, waits for the sync of what it shows.
     """
 
     def __init__(self, engine: RocksDbEngine) -> None:
         self._engine = engine
 
     async def put(self, cluster: str, key: str, value: bytes, expected: int | None = None) -> int:
-        """One WriteBatch, synced."""
+        """Write a value in one WriteBatch, synced; returns its revision."""
         try:
             return self._put(_where(cluster), key, value, expected)
         finally:
-            await self._engine.settle()
+            await self._engine.wait_synced()
 
     async def get(self, cluster: str, key: str) -> Entry | None:
-        """A point read; what it shows is synced."""
+        """Read an entry; it is synced before this returns."""
         found = self._get(_where(cluster), key)
-        await self._engine.settle()
+        await self._engine.wait_synced()
         return found
 
     async def delete(self, cluster: str, key: str, expected: int | None = None) -> bool:
-        """One WriteBatch, synced. The counter stays where it is: the next put has a revision that nobody had."""
+        """Delete in one WriteBatch, synced. The revision counter stays, so that no revision is given twice."""
         try:
             return self._delete(_where(cluster), key, expected)
         finally:
-            await self._engine.settle()
+            await self._engine.wait_synced()
 
     async def list_page(self, cluster: str, prefix: str, size: int, after: str) -> Page:
-        """A bounded scan; what it shows is synced."""
+        """Read a page by a bounded scan; its entries are synced before this returns."""
         page = self._page(_where(cluster), prefix, size, after)
-        await self._engine.settle()
+        await self._engine.wait_synced()
         return page
 
     def _page(self, where: bytes, prefix: str, size: int, after: str) -> Page:
         start = where + (after.encode() + b"\0" if after else prefix.encode())
-        filling = Filling(size)
+        builder = PageBuilder(size)
         for key, value in self._engine.scan_meta(start, prefix_end(where + prefix.encode())):
-            if not filling.wanted:
-                return filling.page(more=True)
-            filling.add(_entry(key[len(where) :].decode(), value))
-        return filling.page(more=False)
+            if not builder.remaining:
+                return builder.page(more=True)
+            builder.add(_entry(key[len(where) :].decode(), value))
+        return builder.page(more=False)
 
     def _put(self, where: bytes, key: str, value: bytes, expected: int | None) -> int:
         self._expect(where, key, expected)

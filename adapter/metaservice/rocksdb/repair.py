@@ -1,7 +1,7 @@
-"""What is done about an embedded store that does not start: a new one of all that can be read. Nothing is deleted.
+"""Repairs an embedded store that does not start: builds a new store from everything readable. Nothing is deleted.
 
-Each row is a whole value of a max-register with a write counter, and batches are independent of each other: so whatever is found,
-wherever, counts, and of two rows under a key the one with the higher counter. Killed anywhere, it can be run again.
+Each row is a complete value of a max-register with a sequence number, and batches do not depend on each other. So any readable
+row counts, and of two rows under one key the one with the higher sequence number. A repair that is killed can be run again.
 """
 
 import contextlib
@@ -28,29 +28,29 @@ from adapter.runtime.watermark import Loss, Watermark
 
 log = structlog.get_logger(__name__)
 
-HALVINGS = 10  # of a range of keys that holds an unreadable block: what can still be read in it is looked for so closely
-ABOVE_ALL = b"\xff" * 8  # no key is: its first byte is the length of a name, or printable
+HALVINGS = 10  # how often a key range with an unreadable block is halved to find readable rows
+ABOVE_ALL = b"\xff" * 8  # above every key, whose first byte is the length of a name, or printable
 _SEQ_BYTES = 8
 _SCRATCH = "db.salvage"
 
 
 def repair(path: Path, tombstones_before_ms: int) -> str:
-    """Put a new store of all that can be read in the place of the damaged one, which is kept; says what is left. Blocks.
+    """Replace the damaged store by a new one built from all that is readable; the old one is kept. Blocks.
 
-    Tombstones from before `tombstones_before_ms` (Unix ms) are left out where files are read that the store had done with.
-    Raises StoreLockedError while a Meta Service runs, StoreDamagedError when there is no store, DiskFullError or
-    StorageFailedError.
+    Returns a report. Tombstones from before `tombstones_before_ms` (Unix ms) are left out of what is read from files that the
+    store no longer used. Raises StoreLockedError while a Meta Service runs, StoreDamagedError if there is no store, DiskFullError
+    or StorageFailedError.
     """
     if not any((path / name).exists() for name in ("db", REPAIRED, "watermark")):
         raise StoreDamagedError(f"{path}: there is no store; store.path in the configuration names it")
-    lock = store.take(path)
+    lock = store.lock_directory(path)
     try:
         if not (path / REPAIRED).exists():
             watermark = _watermark(path)
             if _is_whole(path, watermark):
                 return f"The store {path} holds all that it acknowledged; nothing was done."
             _build(path, watermark, tombstones_before_ms)
-        return _put_in_place(path)
+        return _install(path)
     except OSError as error:
         raise rocks.unusable(error, path) from error
     finally:
@@ -59,14 +59,14 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
 
 def _is_whole(path: Path, watermark: int) -> bool:
     try:
-        return store.is_there(path) and bool(store.check(path, watermark))
+        return store.has_files(path) and bool(store.check(path, watermark))
     except StoreDamagedError as error:
         log.warning("repair.damaged", error=str(error))
     return False
 
 
 def _build(path: Path, watermark: int, tombstones_before_ms: int) -> None:
-    """Make the new store, complete and synced, beside the damaged one."""
+    """Build the new store, complete and synced, next to the damaged one."""
     fresh = path / "db.new"
     for left in (fresh, path / _SCRATCH):
         if left.exists():
@@ -75,7 +75,7 @@ def _build(path: Path, watermark: int, tombstones_before_ms: int) -> None:
     with contextlib.closing(db):
         salvage = _Salvage(db)
         if not salvage.read("the store", lambda: store.read_only(path / "db", skip=True)) or _has_unlisted_tables(path / "db"):
-            # Its list of files is not readable or leaves some out, or a block of one is not readable.
+            # The list of files or a block is unreadable, or the list lacks some files.
             salvage.drop_tombstones_before_ms = tombstones_before_ms
             salvage.read("its logs", lambda: _logs_alone(path))
             salvage.read("its tables", lambda: _tables_alone(path))
@@ -84,7 +84,8 @@ def _build(path: Path, watermark: int, tombstones_before_ms: int) -> None:
     rocks.publish(fresh, path / REPAIRED)
 
 
-def _put_in_place(path: Path) -> str:
+def _install(path: Path) -> str:
+    """Move the damaged store aside and the new one into its place; returns the report."""
     with contextlib.closing(store.read_only(path / REPAIRED)) as db:
         state, loss = store.bookkeeping(db, path / REPAIRED)
     aside = _aside(path)
@@ -106,7 +107,7 @@ def _put_in_place(path: Path) -> str:
 
 
 class _Salvage:
-    """Fills a new store with what is found in the files of a damaged one."""
+    """Copies what is readable in the files of a damaged store into a new one."""
 
     def __init__(self, db: Rdict) -> None:
         self._db = db
@@ -115,12 +116,12 @@ class _Salvage:
         self.drop_tombstones_before_ms = 0
 
     def read(self, name: str, opened: Callable[[], Rdict]) -> bool:
-        """Take over what a source has, as far as it can be read; returns whether that was all of it. Raises DiskFullError."""
+        """Copy the readable rows of a source; returns whether all were readable. Raises DiskFullError."""
         whole = True
         try:
             with contextlib.closing(opened()) as source:
                 for family in FAMILIES:
-                    whole &= self._take(family, source)
+                    whole &= self._copy_family(family, source)
         except DiskFullError:
             raise
         except (AdapterError, OSError) as error:
@@ -131,28 +132,29 @@ class _Salvage:
         return whole
 
     def problem(self, watermark: int) -> str:
-        """How what was found differs from what was acknowledged; empty when it does not."""
+        """How the copied rows differ from what was acknowledged; empty if they do not."""
         return store.problem(self._state, watermark, *self._tally()[:2]) if self._state else "its bookkeeping is missing"
 
     def finish(self, watermark: int) -> None:
-        """Put the bookkeeping: a raised incarnation, a counter above all that was acknowledged, and what is missing."""
+        """Write the bookkeeping: next incarnation, a sequence number above all acknowledged ones, and the loss."""
         problem = self.problem(watermark)
         records, digest, newest = self._tally()
         state = self._state or State(secrets.token_bytes(STORE_ID_BYTES))
         seq = max(watermark, state.seq, newest) + 1
         loss = self._loss
         if problem:
-            # Each revision of the metadata took a write: so no later one is like one that is lost.
+            # Each metadata revision took a sequence number, so no later revision equals a lost one.
             revision = REVISION_FORM.pack(seq)
             self._db.get_column_family(META).put(LAST_REVISION, revision + revision)
             records, digest, _ = self._tally()
             missing = max(watermark - state.seq, 0) + max(state.records - records, 0)
             loss = Loss(max(missing, 1) + (loss.writes if loss else 0), wall_ms())
             log.error("repair.acknowledged_writes_lost", writes=loss.writes, problem=problem)
-        store.fill(self._db, State(state.store_id, state.incarnation + 1, seq, records, digest), loss)
+        store.write_bookkeeping(self._db, State(state.store_id, state.incarnation + 1, seq, records, digest), loss)
         rocks.guarded(self._db.flush_wal, True)
 
-    def _take(self, family: str, source: Rdict) -> bool:
+    def _copy_family(self, family: str, source: Rdict) -> bool:
+        """Copy the readable rows of a column family; returns whether all were readable."""
         target, found, whole = self._db.get_column_family(family), _family(source, family), True
         if found is None:
             return False
@@ -162,14 +164,14 @@ class _Salvage:
                 continue
             key, value = row
             if family == META and key < ROWS:
-                self._take_bookkeeping(key, value)
+                self._copy_bookkeeping(key, value)
             elif len(value) >= _SEQ_BYTES and not self._is_old(family, value):
                 standing = rocks.guarded(target.get, key)
                 if standing is None or decode_seq(standing) < decode_seq(value):
                     rocks.guarded(target.put, key, value)
         return whole
 
-    def _take_bookkeeping(self, key: bytes, value: bytes) -> None:
+    def _copy_bookkeeping(self, key: bytes, value: bytes) -> None:
         if key == STATE:
             found = State.decode(value)
             if self._state is None or (found.incarnation, found.seq) > (self._state.incarnation, self._state.seq):
@@ -178,14 +180,14 @@ class _Salvage:
             self._loss = Loss.decode(value)
 
     def _is_old(self, family: str, value: bytes) -> bool:
-        """A tombstone that was forgotten may still be in a file, and would bury what was committed since."""
+        """True for an old tombstone: the store may have dropped it since, and it would hide later commits."""
         if family != DATA or not self.drop_tombstones_before_ms:
             return False
         record = decode_record(value)
         return not record.live and record.committed_at_ms < self.drop_tombstones_before_ms
 
     def _tally(self) -> tuple[int, int, int]:
-        """The number of rows, the sum of their write counters, and the highest one."""
+        """The number of rows, the sum of their sequence numbers, and the highest one."""
         records = digest = newest = 0
         for name in FAMILIES:
             for _, value in rocks.scan(self._db.get_column_family(name), ROWS, b""):
@@ -195,7 +197,7 @@ class _Salvage:
 
 
 def _logs_alone(path: Path) -> Rdict:
-    """The logs over an empty store: families have the same numbers in each store, as they are made in the same order."""
+    """Open the write-ahead logs over an empty store. Column families get the same numbers as in the old one."""
     scratch = _scratch(path)
     rocks.new(scratch, FAMILIES).close()
     for own in scratch.glob("*.log"):
@@ -206,7 +208,7 @@ def _logs_alone(path: Path) -> Rdict:
 
 
 def _tables_alone(path: Path) -> Rdict:
-    """The tables, with a list of files that RocksDB makes anew. It would leave out what only the logs have of a family."""
+    """Open the tables with a list of files that RocksDB rebuilds. Rows that are only in the logs are missing."""
     scratch = _scratch(path)
     scratch.mkdir()
     for file in (path / "db").glob("*.sst"):
@@ -226,7 +228,7 @@ def _scratch(path: Path) -> Path:
 
 
 def _has_unlisted_tables(database: Path) -> bool:
-    """True when there are tables that a store which can be opened does not know of."""
+    """True if there are tables that the store, though it can be opened, does not list."""
     with contextlib.closing(store.read_only(database, skip=True)) as db:
         listed = {Path(file["name"]).name for file in db.live_files()}
     return any(file.name not in listed for file in database.glob("*.sst"))
@@ -235,12 +237,12 @@ def _has_unlisted_tables(database: Path) -> bool:
 def _family(source: Rdict, name: str) -> Rdict | None:
     try:
         return source.get_column_family(name)
-    except Exception:  # noqa: BLE001 - rocksdict's, for one that the source does not have
+    except Exception:  # noqa: BLE001 - rocksdict's error if the source does not have it
         return None
 
 
 def _readable(family: Rdict) -> Iterator[tuple[bytes, bytes] | None]:
-    """All rows but those in blocks that cannot be read, some maybe twice; and a None when there is such a block."""
+    """All rows outside unreadable blocks, some possibly twice; and a None if there is such a block."""
     low = b""
     for row in _walk(family, b"", b""):
         yield row
@@ -259,7 +261,7 @@ def _readable(family: Rdict) -> Iterator[tuple[bytes, bytes] | None]:
 
 
 def _between(family: Rdict, low: bytes, high: bytes, halvings: int) -> Iterator[tuple[bytes, bytes]]:
-    """What can be read from `low` up to `high`, not included, where the way from `low` on is not readable."""
+    """The readable rows from `low` up to but excluding `high`, where reading forward from `low` fails."""
     middle = _middle(low, high)
     if not halvings or not low < middle < high:
         return
@@ -281,7 +283,7 @@ def _between(family: Rdict, low: bytes, high: bytes, halvings: int) -> Iterator[
 
 
 def _walk(family: Rdict, start: bytes, end: bytes, *, forward: bool = True) -> Iterator[tuple[bytes, bytes] | None]:
-    """Rows from `start` on up to `end` (empty: to the last), or back down to `end`; None in place of an unreadable block."""
+    """Rows from `start` up to `end` (empty: the last row), or backwards down to `end`; None for an unreadable block."""
     found = family.iter(ReadOptions())
     (found.seek if forward else found.seek_for_prev)(start)
     while found.valid():
@@ -292,18 +294,19 @@ def _walk(family: Rdict, start: bytes, end: bytes, *, forward: bool = True) -> I
         (found.next if forward else found.prev)()
     try:
         found.status()
-    except Exception as error:  # noqa: BLE001 - whatever RocksDB says of the block
+    except Exception as error:  # noqa: BLE001 - any error of RocksDB
         _refuse_shortage(error)
         yield None
 
 
 def _refuse_shortage(error: Exception) -> None:
-    """What cannot be opened for want of file descriptors is not damaged: nothing may be left out for it."""
+    """Raise StorageFailedError if file descriptors ran out: such a file is not damaged, and must not be left out."""
     if rocks.OUT_OF_FILES in str(error):
         raise StorageFailedError(f"{error}: raise the limit of open files, and repair again") from error
 
 
 def _middle(low: bytes, high: bytes) -> bytes:
+    """A key about halfway between two keys."""
     size = max(len(low), len(high)) + 1
     both = int.from_bytes(low.ljust(size, b"\0"), "big") + int.from_bytes(high.ljust(size, b"\0"), "big")
     return (both // 2).to_bytes(size, "big")
@@ -316,7 +319,7 @@ def _watermark(path: Path) -> int:
 
 
 def _aside(path: Path) -> Path:
-    """A new directory for the damaged store; the newest one, when a repair goes on that had put it aside."""
+    """A new directory for the damaged store; the newest existing one if an interrupted repair has moved it already."""
     if not (path / "db").exists():
         former = sorted(path.glob("damaged-*"))
         if former:

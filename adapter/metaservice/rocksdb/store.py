@@ -1,7 +1,7 @@
-"""The directory of an embedded store: a RocksDB in `db` and the watermark beside it. Made, checked, opened, by one process.
+"""The directory of an embedded store: a RocksDB in `db` and the watermark file next to it. Used by one process at a time.
 
-Promises that a store which holds less than it acknowledged is refused at every start, with its files as they were. So a check
-comes before RocksDB opens it for writing, which stores what it could read of the log and takes the log away.
+A store that holds less than it acknowledged is refused at every start, with its files unchanged. Therefore the check comes before
+RocksDB opens the store for writing: that would save the readable part of the write-ahead log and delete the log.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ log = structlog.get_logger(__name__)
 
 DATA, META = "data", "meta"
 FAMILIES = (DATA, META)
-# In `meta`, where every other row begins with its write counter.
+# Keys of the bookkeeping in `meta`. The value of every other row starts with its sequence number.
 STATE, LOSS, _SCHEMA_KEY, _STARTS = b"\0state", b"\0loss", b"\0schema", b"\0starts"
-ROWS = b"\1"  # rows are from here on
+ROWS = b"\1"  # the keys of rows start here
 _SCHEMA = b"2"
-CREATED = 1  # the write counter of a new store: 0 in a watermark means that it cannot be read
-MAX_STARTS = 16  # that are kept; an adapter that has missed more compares everything
-REPAIRED = "db.repaired"  # what a repair has built and not yet put in place
+CREATED = 1  # the sequence number of a new store; a watermark of 0 is an unreadable one
+MAX_STARTS = 16  # starts that are kept; an adapter that has missed more compares everything
+REPAIRED = "db.repaired"  # a store that a repair has built and not yet moved to `db`
 ADVICE = (
     "Run `offset-adapter meta repair --config FILE`: it keeps the store as it is, builds one of all that can be read, and has "
     "every adapter push again what it holds. Or restore the directory from a backup."
@@ -42,9 +42,9 @@ ADVICE = (
 class State(NamedTuple):
     """The store's bookkeeping, written with every batch.
 
-    `store_id` is made at random with the store, `incarnation` raised by a repair. `seq`: the newest write counter. `records`
-    and `digest`: how many rows there are, and the sum of their write counters modulo 2^64: a row that vanished or went back
-    changes them.
+    `store_id` is random and made with the store. `incarnation` is raised by a repair. `seq` is the newest sequence number.
+    `records` is the number of rows, and `digest` the sum of their sequence numbers modulo 2^64: a row that disappears or goes
+    back to an older version changes them.
     """
 
     store_id: bytes
@@ -54,21 +54,21 @@ class State(NamedTuple):
     digest: int = 0
 
     def with_one(self) -> "State":
-        """After one more row, written by the next write."""
+        """The state after the next write adds one row."""
         seq = self.seq + 1
         return self._replace(seq=seq, records=self.records + 1, digest=self.digest + seq)
 
     def without(self, seq: int) -> "State":
-        """After a row with this write counter is gone, or replaced."""
+        """The state after a row with this sequence number is removed or replaced."""
         return self._replace(records=self.records - 1, digest=self.digest - seq)
 
     @classmethod
     def decode(cls, value: bytes) -> "State":
-        """The stored form."""
+        """Decode the stored form."""
         return cls(*_STATE_FORM.unpack(value))
 
     def encode(self) -> bytes:
-        """The inverse of `decode`."""
+        """Encode; the inverse of `decode`."""
         return _STATE_FORM.pack(*self)
 
 
@@ -77,9 +77,9 @@ _START_FORM = struct.Struct(">QQ")
 
 
 class Opened(NamedTuple):
-    """An open store. `lock` is a file descriptor that keeps other processes away as long as it is open.
+    """An open store. `lock` is a file descriptor that keeps other processes out while it is open.
 
-    `starts` are the last ones of a process on it, oldest first; the last one is this one.
+    `starts` are the last starts on this store, oldest first; the last one is this process's.
     """
 
     db: Rdict
@@ -91,43 +91,43 @@ class Opened(NamedTuple):
 
 
 def open_store(path: Path) -> Opened:
-    """Open or create the store at `path`, and check it: reads every row once. Blocks.
+    """Open or create the store at `path`, and check it by reading every row once. Blocks.
 
-    Raises StoreLockedError, StoreDamagedError, DiskFullError, StorageFailedError, or ConfigError for a store of another
-    version; the text says what to do.
+    Raises StoreLockedError, StoreDamagedError, DiskFullError, StorageFailedError, or ConfigError for a store of another version.
+    The message says what to do.
     """
     database = path / "db"
     with contextlib.ExitStack() as undo:
         try:
             path.mkdir(parents=True, exist_ok=True)
-            lock = take(path)
+            lock = lock_directory(path)
             undo.callback(os.close, lock)
             watermark = Watermark.open(path / "watermark")
             undo.callback(watermark.close)
             checked = None
-            if is_there(path):
+            if has_files(path):
                 checked = check(path, watermark.value)
             elif watermark.value > CREATED:
-                # Refused before an empty one could be made here, which the next start would take for the store.
+                # Refuse now: a new, empty store would be accepted by the next start.
                 raise StoreDamagedError(f"{path}: is empty, though {watermark.value} writes were acknowledged here. {ADVICE}")
             else:
-                # First the watermark, which says that a store can be there, and not that it holds anything.
+                # Create the watermark first. At CREATED it says that a store may exist, not that it holds anything.
                 watermark.advance(CREATED)
                 watermark.sync()
         except OSError as error:
             raise rocks.unusable(error, path) from error
-        db = rocks.open_store(database, FAMILIES, ADVICE, _fill)
+        db = rocks.open_store(database, FAMILIES, ADVICE, _initialize)
         undo.callback(db.close)
         state, loss = bookkeeping(db, database)
         if checked and checked != state:
             raise StoreDamagedError(f"{path}: opened for writing it ends at {state.seq}, and just now at {checked.seq}. {ADVICE}")
-        starts = rocks.guarded(_note_start, db, state)
+        starts = rocks.guarded(_record_start, db, state)
         undo.pop_all()
     return Opened(db, state, starts, loss, watermark, lock)
 
 
-def _note_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
-    """Store this start, synced: a reply tells of it, and a store that does not know it later is another one."""
+def _record_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
+    """Record this start, synced. Replies carry it; a store that lacks it later is an older copy."""
     meta = db.get_column_family(META)
     former = [StoreStart(*start) for start in _START_FORM.iter_unpack(meta.get(_STARTS) or b"")]
     starts = (*former, StoreStart(secrets.randbits(64), state.seq))[-MAX_STARTS:]
@@ -136,8 +136,8 @@ def _note_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:
     return starts
 
 
-def take(path: Path) -> int:
-    """Keep other processes away from the directory until the descriptor is closed. Raises StoreLockedError or OSError."""
+def lock_directory(path: Path) -> int:
+    """Lock the directory against other processes until the descriptor is closed. Raises StoreLockedError or OSError."""
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -147,8 +147,8 @@ def take(path: Path) -> int:
     return lock
 
 
-def is_there(path: Path) -> bool:
-    """True when there is a store, whatever it is worth. Raises StoreDamagedError or OSError."""
+def has_files(path: Path) -> bool:
+    """True if there is a store, damaged or not. Raises StoreDamagedError after an interrupted repair, or OSError."""
     if (path / REPAIRED).exists():
         raise StoreDamagedError(
             f"{path}: a repair was stopped before its end. Run `offset-adapter meta repair --config FILE` again."
@@ -159,14 +159,14 @@ def is_there(path: Path) -> bool:
 
 
 def check(path: Path, watermark: int) -> State:
-    """Read all of the store, which stays as it is. Raises StoreDamagedError when it holds less than it acknowledged."""
+    """Read the whole store without changing it. Raises StoreDamagedError if it holds less than it acknowledged."""
     database = path / "db"
     try:
         with contextlib.closing(read_only(database)) as db:
             state, _ = bookkeeping(db, database)
             records = digest = 0
             for name, start in ((DATA, b""), (META, ROWS)):
-                more, seqs = _tally(db.get_column_family(name), start)
+                more, seqs = _count_rows(db.get_column_family(name), start)
                 records += more
                 digest += seqs
     except StoreDamagedError as error:
@@ -178,9 +178,9 @@ def check(path: Path, watermark: int) -> State:
 
 
 def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool = False) -> Rdict:
-    """Open without changing a file. What only the log has is held in memory. With `skip` damaged records of the log are left out.
+    """Open without changing a file. Rows that are only in the write-ahead log are kept in memory.
 
-    Raises StoreDamagedError or StorageFailedError.
+    With `skip`, damaged records of the log are left out. Raises StoreDamagedError or StorageFailedError.
     """
 
     def opened() -> Rdict:
@@ -195,8 +195,8 @@ def read_only(database: Path, families: Sequence[str] = FAMILIES, *, skip: bool 
     return rocks.guarded(opened)
 
 
-def fill(db: Rdict, state: State, loss: Loss | None = None) -> None:
-    """Put the bookkeeping of a new store into it."""
+def write_bookkeeping(db: Rdict, state: State, loss: Loss | None = None) -> None:
+    """Write the bookkeeping of a new store."""
     meta = db.get_column_family(META)
     meta.put(_SCHEMA_KEY, _SCHEMA)
     if loss:
@@ -204,12 +204,12 @@ def fill(db: Rdict, state: State, loss: Loss | None = None) -> None:
     meta.put(STATE, state.encode())
 
 
-def _fill(db: Rdict) -> None:
-    fill(db, State(secrets.token_bytes(STORE_ID_BYTES)))
+def _initialize(db: Rdict) -> None:
+    write_bookkeeping(db, State(secrets.token_bytes(STORE_ID_BYTES)))
 
 
 def bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
-    """What a store says of itself. Raises StoreDamagedError, or ConfigError for one of another version."""
+    """Read a store's bookkeeping. Raises StoreDamagedError, or ConfigError for a store of another version."""
     meta = db.get_column_family(META)
     schema, state, loss = (rocks.guarded(meta.get, key) for key in (_SCHEMA_KEY, STATE, LOSS))
     if schema not in {None, _SCHEMA}:
@@ -219,11 +219,11 @@ def bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
     return State.decode(state), Loss.decode(loss) if loss else None
 
 
-def _tally(family: Rdict, start: bytes) -> tuple[int, int]:
-    """The number of rows from `start` on, and the sum of their write counters. Raises StoreDamagedError."""
+def _count_rows(family: Rdict, start: bytes) -> tuple[int, int]:
+    """The number of rows from `start` on, and the sum of their sequence numbers. Raises StoreDamagedError."""
     found = family.iter(ReadOptions())
     found.seek(start)
-    valid, value, following = found.valid, found.value, found.next  # a start waits for this: a microsecond a row
+    valid, value, following = found.valid, found.value, found.next  # bound once: a start waits for this loop
     count = total = 0
     while valid():
         count += 1
@@ -234,7 +234,7 @@ def _tally(family: Rdict, start: bytes) -> tuple[int, int]:
 
 
 def problem(state: State, watermark: int, records: int, digest: int) -> str:
-    """How the store differs from what it acknowledged; empty when it does not."""
+    """How the store differs from what it acknowledged; empty if it does not."""
     if not watermark:
         return "the store's watermark is missing or unreadable, so that nothing tells what it acknowledged"
     if state.seq < watermark:

@@ -55,7 +55,7 @@ class SidecarStatus:
 
     def status(self) -> offsets_pb.StatusReply:
         """Everything a person asks first."""
-        config, told = self.config, self.meta.told
+        config, server_reports = self.config, self.meta.server_reports
         reply = offsets_pb.StatusReply(
             state=self.state,
             reason=self._reason(),
@@ -71,11 +71,11 @@ class SidecarStatus:
             meta_available=self.meta.available,
             commits=self.metrics.commit_count,
             save_calls=self.metrics.save_call_count,
-            meta_losses=told.less,
-            meta_loss=told.why,
-            meta_loss_at_ms=told.at_ms,
-            clock_skew_seconds=told.skew.ms / 1000,
-            clock_is_off=told.skew.off,
+            meta_losses=server_reports.losses,
+            meta_loss=server_reports.why,
+            meta_loss_at_ms=server_reports.at_ms,
+            clock_skew_seconds=server_reports.skew.ms / 1000,
+            clock_is_off=server_reports.skew.off,
         )
         if self.core:
             _fill(reply, self.core)
@@ -119,9 +119,12 @@ class SidecarStatus:
             "0 when the Meta Service knows only offsets, as RobustMQ does.",
             float(self.meta.knows_epochs),
         )
-        told = self.meta.told
-        values["meta_losses"] = ("Times that the Meta Service came back with less than it had acknowledged.", float(told.less))
-        values["meta_clock_skew_seconds"] = ("How far this clock is ahead of the Meta Service's.", told.skew.ms / 1000)
+        server_reports = self.meta.server_reports
+        values["meta_losses"] = (
+            "Times that the Meta Service came back with less than it had acknowledged.",
+            float(server_reports.losses),
+        )
+        values["meta_clock_skew_seconds"] = ("How far this clock is ahead of the Meta Service's.", server_reports.skew.ms / 1000)
         if counts := self.journal.counts:
             values |= {
                 "journal_queued_rows": ("Rows that wait to be written to the journal.", counts.queued),

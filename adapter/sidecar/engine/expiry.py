@@ -92,7 +92,7 @@ class Expiry:
         if not self._meta.knows_epochs:
             self._warn_once("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
             return
-        skew = self._meta.told.skew
+        skew = self._meta.server_reports.skew
         if skew.off:
             self._warn_once("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
             return

@@ -229,12 +229,12 @@ class Flusher:
         A record of the Meta Service that is not stored here is brought into the store first, and only then its key is
         acknowledged.
         """
-        self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.others))
-        for runs in chunk.without(results.others, AT_ONCE):
+        self._metrics.results[Status.APPLIED].inc(len(chunk) - len(results.differing))
+        for runs in chunk.without(results.differing, AT_ONCE):
             await self._acknowledge_runs(runs, outcome, adopt=adopt)
             await others()
         standing: list[tuple[OffsetKey, OffsetRecord | None]] = []
-        async for answers in in_slices(list(results.others.items())):
+        async for answers in in_slices(list(results.differing.items())):
             for status, count in Counter(result.status for _, result in answers).items():
                 self._metrics.results[status].inc(count)
             for at, result in answers:

@@ -42,9 +42,9 @@ class MetaWatch:
         self._identified = False
         self._reported_seq = 0  # that the Meta Service has acknowledged, of this store
         self._others: set[bytes] = set()  # stores that were told of in place of this one
-        self._handled = meta.told.less  # comparisons that began before are covered by the recovery
+        self._handled = meta.server_reports.losses  # comparisons that began before are covered by the recovery
         self._refused = ""
-        meta.told.set_local_store(self.local)
+        meta.server_reports.set_local_store(self.local)
 
     def local(self) -> StoreReport:
         """The local store as it is told."""
@@ -62,16 +62,16 @@ class MetaWatch:
 
     async def run(self, done: Callable[[], None]) -> None:
         """Report for ever; compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""
-        told = self._meta.told
+        server_reports = self._meta.server_reports
         while True:
-            await told.wait_for_change(REPORT_S * jitter.uniform(0.8, 1))
+            await server_reports.wait_for_change(REPORT_S * jitter.uniform(0.8, 1))
             try:
                 await self.report()
             except AdapterError as error:
                 log.debug("meta.report", error=str(error))
                 await anyio.sleep(PAUSE_S)
-            while self._handled != told.less:
-                self._handled = told.less
+            while self._handled != server_reports.losses:
+                self._handled = server_reports.losses
                 await self._compare_again()
                 done()
 
@@ -141,7 +141,7 @@ class MetaWatch:
         await self._report(self.local(), known.store_id)
 
     def _lost(self, why: str) -> None:
-        self._meta.told.lost(f"{self._meta.endpoint}: {why}")
+        self._meta.server_reports.record_loss(f"{self._meta.endpoint}: {why}")
 
     async def _compare_again(self) -> None:
         self._recovery.again()

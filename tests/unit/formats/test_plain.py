@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from adapter.errors import InvalidInputError
 from adapter.formats import kafka_csv, offsets_json
-from adapter.formats.rows import Naming, OffsetRow, Reject, placed
+from adapter.formats.rows import Naming, OffsetRow, Reject, with_names
 
 NAMES = st.text(st.characters(min_codepoint=0x1F, max_codepoint=0x80), max_size=101) | st.sampled_from(["g", "t", "n", "n" * 201])
 NUMBERS = st.integers(0, 10**20) | st.sampled_from([0, 2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1, 10**18, 10**18 - 1, 10**9])
@@ -29,7 +29,7 @@ def test_a_row_of_json_is_the_same_either_way(
     whole = json.dumps(row._asdict(), ensure_ascii=False)
     short = _short_way(whole, naming)
     if short:
-        assert short == placed(offsets_json._row(offsets_json._value(whole, 1)), naming)
+        assert short == with_names(offsets_json._row(offsets_json._value(whole, 1)), naming)
 
 
 def test_most_rows_of_json_go_the_short_way() -> None:
@@ -40,7 +40,7 @@ def test_most_rows_of_json_go_the_short_way() -> None:
 
 def _long_way(line: bytes, columns: int, naming: Naming) -> OffsetRow | None:
     try:
-        return placed(kafka_csv._row(kafka_csv._fields(line, len(line), columns)), naming)
+        return with_names(kafka_csv._row(kafka_csv._fields(line, len(line), columns)), naming)
     except InvalidInputError:
         return None
 

@@ -299,7 +299,7 @@ async def test_outcomes_of_single_saves_are_told_apart_in_the_same_way() -> None
         SaveOutcome(SUPERSEDED, record(5)),
     ]
     outcomes = await Outcomes.of(entries, plain)
-    assert outcomes.others == {2: plain[2], 3: plain[3]}
+    assert outcomes.differing == {2: plain[2], 3: plain[3]}
     with pytest.raises(ValueError, match="shorter"):
         await Outcomes.of(entries, plain[:3])
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.meta.store_marks import SeenMarks, Skew, Told
+from adapter.meta.store_marks import SeenMarks, ServerReports, Skew
 from adapter.model.records import StoreMark, StoreStart
 from adapter.runtime.clocks import CLOCK_LIMIT_MS
 
@@ -21,7 +21,7 @@ def mark(revision: int, store_id: bytes = ONE, incarnation: int = 1, name: str =
 def losses(*replies: StoreMark) -> list[bool]:
     """Whether each of these replies shows a loss, when calls come one after the other."""
     seen = SeenMarks()
-    return [bool(seen.take(seen.noted(), reply)) for reply in replies]
+    return [bool(seen.take(seen.snapshot(), reply)) for reply in replies]
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def losses(*replies: StoreMark) -> list[bool]:
 def test_a_store_that_came_back_with_less_is_told_once(less: StoreMark, why: str) -> None:
     """A lower revision, another store, or the same one after a repair."""
     seen = SeenMarks()
-    assert seen.take(seen.noted(), mark(5)) == ""
-    assert seen.take(seen.noted(), less) == why
-    assert seen.take(seen.noted(), less) == ""
+    assert seen.take(seen.snapshot(), mark(5)) == ""
+    assert seen.take(seen.snapshot(), less) == why
+    assert seen.take(seen.snapshot(), less) == ""
 
 
 A, B, C, D = (StoreStart(number, revision) for number, revision in enumerate((1, 5, 5, 9)))
@@ -65,7 +65,7 @@ A, B, C, D = (StoreStart(number, revision) for number, revision in enumerate((1,
 def test_a_copy_that_was_put_back_is_found_by_its_starts(marks: Sequence[StoreMark], why: str) -> None:
     """Though its revision has passed what was seen; and told once."""
     seen = SeenMarks()
-    found = [seen.take(seen.noted(), reply) for reply in (*marks, marks[-1])]
+    found = [seen.take(seen.snapshot(), reply) for reply in (*marks, marks[-1])]
     assert found == [""] * (len(marks) - 1) + [why and f"its store {why}", ""]
 
 
@@ -79,18 +79,18 @@ def test_each_raft_group_is_a_store_of_its_own() -> None:
 def test_a_late_reply_is_no_loss() -> None:
     """Two calls are under way: the answer of the first one, made before the second's, comes behind it."""
     seen = SeenMarks()
-    noted = seen.noted()
-    assert seen.take(noted, mark(7)) == ""
-    assert seen.take(noted, mark(6)) == ""
+    known_before = seen.snapshot()
+    assert seen.take(known_before, mark(7)) == ""
+    assert seen.take(known_before, mark(6)) == ""
     assert seen.newest("") == mark(7)
 
 
 def test_a_late_answer_of_a_store_that_was_replaced_shows_a_loss() -> None:
     """What it acknowledged is gone with it, and the comparison that began since may have passed it by."""
     seen = SeenMarks()
-    noted = seen.noted()
-    seen.take(noted, mark(7))
-    before = seen.noted()
+    known_before = seen.snapshot()
+    seen.take(known_before, mark(7))
+    before = seen.snapshot()
     assert seen.take(before, mark(2, OTHER))
     assert seen.take(before, mark(8))
 
@@ -109,14 +109,14 @@ def test_replies_in_any_order_show_every_loss_and_nothing_else(steps: list[tuple
         if step == "write":
             revision += number
         elif step == "begin":
-            calls.append((seen.noted(), revision))
+            calls.append((seen.snapshot(), revision))
         elif step == "restore" and revision > number + 1 and not calls:
             revision = max(revision - number - 1, 1)
         elif step == "answer" and calls:
-            noted, answered = calls.pop(at % len(calls))
-            newest = [found.revision for found in (noted.get(""), seen.newest("")) if found]
+            known_before, answered = calls.pop(at % len(calls))
+            newest = [found.revision for found in (known_before.get(""), seen.newest("")) if found]
             lost = len(newest) > 1 and answered < min(newest)
-            assert bool(seen.take(noted, mark(answered))) is lost
+            assert bool(seen.take(known_before, mark(answered))) is lost
 
 
 def test_a_clock_counts_as_off_when_it_is_certainly_beyond_the_limit() -> None:
@@ -136,9 +136,13 @@ def test_a_clock_counts_as_off_when_it_is_certainly_beyond_the_limit() -> None:
 
 def test_a_loss_is_counted_and_wakes_who_waits() -> None:
     """By the client, of all stores together."""
-    told = Told()
-    told.take({}, [mark(1), mark(1, name="a")], "meta:1")
-    assert (told.less, told.changed.is_set()) == (0, False)
-    told.take(told.marks.noted(), [mark(2), mark(0, name="a")], "meta:1")
-    assert (told.less, told.why, told.changed.is_set()) == (1, "meta:1: the store a is at revision 0, and was at 1", True)
-    assert told.at_ms
+    server_reports = ServerReports()
+    server_reports.take({}, [mark(1), mark(1, name="a")], "meta:1")
+    assert (server_reports.losses, server_reports.changed.is_set()) == (0, False)
+    server_reports.take(server_reports.marks.snapshot(), [mark(2), mark(0, name="a")], "meta:1")
+    assert (server_reports.losses, server_reports.why, server_reports.changed.is_set()) == (
+        1,
+        "meta:1: the store a is at revision 0, and was at 1",
+        True,
+    )
+    assert server_reports.at_ms

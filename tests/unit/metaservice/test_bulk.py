@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapter.metaservice.bulk import EPOCH, FIRST, LIVE, TIME, Cuts, Merge
-from adapter.metaservice.engine import MergeCounts, Parts, settle
+from adapter.metaservice.engine import MergeCounts, Parts, decide_save
 from adapter.model.codec import encode_key, encode_record
 from adapter.model.records import EPOCH_LIMIT, EPOCH_MAX, OffsetRecord, SaveEntry, Status, next_era
 from tests.unit.helpers import key, record, tombstone
@@ -41,7 +41,7 @@ def test_a_packed_record_becomes_what_settle_makes_of_it(standing: OffsetRecord 
     for offered in OFFERED:
         merge = Merge()
         changes = merge.changes([KEY], [encode_record(offered)], [packed(standing)])
-        wanted = settle(SaveEntry(key(), offered), standing)
+        wanted = decide_save(SaveEntry(key(), offered), standing)
         assert merge.counts == _counts([wanted.status]), offered
         assert changes == ({} if wanted.standing == standing else {KEY: packed(wanted.standing)}), offered
 
@@ -57,7 +57,7 @@ def test_packed_records_of_high_epochs_become_what_settle_makes_of_them(standing
     for offered in HIGH_OFFERED:
         merge = Merge()
         changes = merge.changes([KEY], [encode_record(offered)], [packed(standing)])
-        wanted = settle(SaveEntry(key(), offered), standing)
+        wanted = decide_save(SaveEntry(key(), offered), standing)
         assert [message for _, message in merge.counts.rejected] == [wanted.message] * (wanted.status is Status.INVALID), offered
         assert merge.counts[:2] == _counts([wanted.status])[:2], offered
         assert changes == ({} if wanted.standing == standing else {KEY: packed(wanted.standing)}), offered
@@ -72,7 +72,7 @@ def test_any_epochs_are_decided_alike(standing: int, offered: int, here: int, th
     record = OffsetRecord(offered, there, lives, NOW_MS)
     merge = Merge()
     changes = merge.changes([KEY], [encode_record(record)], [packed(stands)])
-    wanted = settle(SaveEntry(key(), record), stands)
+    wanted = decide_save(SaveEntry(key(), record), stands)
     assert changes == ({} if wanted.standing == stands else {KEY: packed(wanted.standing)})
     assert [message for _, message in merge.counts.rejected] == [wanted.message] * (wanted.status is Status.INVALID)
     assert wanted.standing is None or wanted.standing.epoch <= EPOCH_MAX
@@ -99,8 +99,8 @@ def test_entries_of_one_key_count_one_after_the_other() -> None:
     for standing, first, second in product([None, *(found for found in FEW if found.epoch)], FEW, FEW):
         merge = Merge()
         changes = merge.changes([KEY, KEY], [encode_record(first), encode_record(second)], [packed(standing)] * 2)
-        one = settle(SaveEntry(key(), first), standing)
-        two = settle(SaveEntry(key(), second), one.standing)
+        one = decide_save(SaveEntry(key(), first), standing)
+        two = decide_save(SaveEntry(key(), second), one.standing)
         assert merge.counts == _counts([one.status, two.status])
         assert changes.get(KEY, packed(standing)) == packed(two.standing)
 

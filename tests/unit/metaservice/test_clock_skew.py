@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from adapter.metaservice.clock_skew import SkewedClocks, are_ahead, moved, moved_entries, moved_records
+from adapter.metaservice.clock_skew import SkewedClocks, has_future_time, shifted, shifted_entries, shifted_records
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.model.codec import decode_record, encode_record
 from adapter.model.records import SaveEntry
@@ -44,20 +44,20 @@ def test_a_clock_is_off_beyond_half_a_minute(their_ms: int, shift_ms: int) -> No
 )
 async def test_a_time_is_moved_by_as_much_and_never_beyond_now(at_ms: int, shift_ms: int, stored_ms: int) -> None:
     """In both forms of a save. 0 would mean that there is none."""
-    assert moved(at_ms, shift_ms, NOW_MS) == stored_ms
+    assert shifted(at_ms, shift_ms, NOW_MS) == stored_ms
     before = record(5, 2, committed_at_ms=at_ms, metadata="m", topic="t", partition=3)
     after = before._replace(committed_at_ms=stored_ms)
-    (entry,) = moved_entries([SaveEntry(key(), before, 4)], shift_ms, NOW_MS)
+    (entry,) = shifted_entries([SaveEntry(key(), before, 4)], shift_ms, NOW_MS)
     assert entry == SaveEntry(key(), after, 4)
-    (data,) = await moved_records([encode_record(before)], shift_ms, NOW_MS)
+    (data,) = await shifted_records([encode_record(before)], shift_ms, NOW_MS)
     assert decode_record(data) == after
 
 
 def test_times_that_have_not_come_yet_are_of_a_clock_that_was_wrong() -> None:
     """Of an adapter: other writers do not tell their time, and may say what they like."""
-    assert are_ahead(NOW_MS + 30_001, NOW_MS, NOW_MS)
-    assert not are_ahead(NOW_MS + 30_000, NOW_MS, NOW_MS)
-    assert not are_ahead(NOW_MS + DAY_MS, 0, NOW_MS)
+    assert has_future_time(NOW_MS + 30_001, NOW_MS, NOW_MS)
+    assert not has_future_time(NOW_MS + 30_000, NOW_MS, NOW_MS)
+    assert not has_future_time(NOW_MS + DAY_MS, 0, NOW_MS)
 
 
 def test_a_warning_is_not_repeated_with_each_save(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

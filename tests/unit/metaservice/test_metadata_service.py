@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.limits import Limit
-from adapter.metaservice.metadata import MAX_PAGE, REVISION_MAX, VALUE_MAX_BYTES, Entry, Filling, Page, conflict
+from adapter.metaservice.metadata import MAX_PAGE, REVISION_MAX, VALUE_MAX_BYTES, Entry, Page, PageBuilder, conflict
 from adapter.metaservice.metadata_service import MetadataMetrics, MetadataService
 from adapter.rpc import metadata_pb
 from tests.unit.calls import AbortedError, context
@@ -47,10 +47,10 @@ class MemoryStore:
     async def list_page(self, cluster: str, prefix: str, size: int, after: str) -> Page:
         """See `MetadataStore`; says that there is more."""
         self._check("list", cluster, prefix, size, after)
-        filling = Filling(size)
+        builder = PageBuilder(size)
         for entry in self.entries.values():
-            filling.add(entry)
-        return filling.page(more=bool(self.entries))
+            builder.add(entry)
+        return builder.page(more=bool(self.entries))
 
     def _check(self, *call: object) -> None:
         self.calls.append(call)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter.metaservice.engine import settle
+from adapter.metaservice.engine import decide_save
 from adapter.model.records import (
     EPOCH_MAX,
     ERA_BITS,
@@ -46,7 +46,7 @@ def at(offset: int, epoch: int, at_ms: int) -> OffsetRecord:
 
 def saved(offered: OffsetRecord, standing: OffsetRecord | None) -> SaveOutcome:
     """What the Meta Service makes of a save."""
-    return settle(SaveEntry(key(), offered), standing)
+    return decide_save(SaveEntry(key(), offered), standing)
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,17 @@ def test_a_record_of_unknown_epoch_takes_the_epoch_that_stands(standing: OffsetR
 
 
 @given(RECORDS.filter(lambda found: found.epoch > 0), STANDING)
-def test_a_known_epoch_is_not_changed(offered: OffsetRecord, standing: OffsetRecord | None) -> None:
-    """Only epoch 0 is filled in."""
-    assert resolve(offered, standing) == offered
+def test_a_known_epoch_is_not_changed_but_by_an_expiry(offered: OffsetRecord, standing: OffsetRecord | None) -> None:
+    """Epoch 0 is filled in. A live record committed after an expiry in its epoch, of a lower offset, gets the next epoch."""
+    raised = (
+        standing is not None
+        and offered.live
+        and not standing.live
+        and offered.epoch == standing.epoch
+        and offered.offset < standing.offset
+        and offered.committed_at_ms > standing.committed_at_ms
+    )
+    assert resolve(offered, standing) == offered._replace(epoch=offered.epoch + raised)
 
 
 def test_an_unknown_epoch_that_meets_nothing_stays_unknown() -> None:

@@ -109,10 +109,10 @@ async def test_members_are_asked_only_while_somebody_waits() -> None:
 
     async def look() -> None:
         terms.append(len(terms))
-        elections.saw(terms[-1])
+        elections.observe(terms[-1])
 
     elections = Elections(look)
-    await asyncio.gather(*(elections.since(1) for _ in range(3)))
+    await asyncio.gather(*(elections.wait_newer(1) for _ in range(3)))
     assert (terms, elections.term) == ([0, 1, 2], 2)
     await asyncio.sleep(0)
     assert "etcd.elections" not in {task.get_name() for task in asyncio.all_tasks()}

@@ -332,9 +332,9 @@ async def test_a_turn_taken_twice_by_one_request_is_ones_own() -> None:
     turns = LeaseLock(fleet.metadata, TURN, "a")
     fleet.metadata.stored[TURN] = (b"a", 7)
     fleet.metadata.leases[7] = float("inf")
-    await turns._take(7)
+    await turns._acquire(7)
     with pytest.raises(LeaseTakenError):
-        await turns._take(8)
+        await turns._acquire(8)
 
 
 @in_virtual_time

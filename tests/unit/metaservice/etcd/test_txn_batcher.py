@@ -49,7 +49,7 @@ async def test_a_save_is_one_transaction_with_a_put_beside_the_nested_ones() -> 
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         items = [item(key(str(at)), record(at)) for at in range(100)]
-        await batcher.settle(OPEN, items)
+        await batcher.merge(OPEN, items)
         assert [found.outcome for found in items] == [SaveOutcome(Status.APPLIED, record(at)) for at in range(100)]
     (request,) = cluster.txns
     assert [op.WhichOneof("request") for op in request.success] == ["request_put"] + ["request_txn"] * 100
@@ -61,7 +61,7 @@ async def test_no_transaction_is_larger_than_etcd_allows() -> None:
     async with running(cluster) as batcher:
         large = [item(key(str(at)), record(at, metadata="é" * 2000)) for at in range(300)]
         buried = [item(key(f"d{at}"), tombstone(2)) for at in range(300)]
-        await batcher.settle(OPEN, large + buried)
+        await batcher.merge(OPEN, large + buried)
         assert all(found.outcome and found.outcome.status is Status.APPLIED for found in large + buried)
     assert max(request.ByteSize() for request in cluster.txns) <= 1_500_000
 
@@ -70,7 +70,7 @@ async def test_saves_that_wait_share_a_transaction() -> None:
     """While four are under way, the others gather."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
-        await asyncio.gather(*(batcher.settle(OPEN, [item(key(str(at)), record(at))]) for at in range(40)))
+        await asyncio.gather(*(batcher.merge(OPEN, [item(key(str(at)), record(at))]) for at in range(40)))
     assert len(cluster.txns) <= 5
 
 
@@ -78,7 +78,7 @@ async def test_the_same_key_of_two_saves_is_in_two_transactions() -> None:
     """Etcd refuses a transaction that writes a key twice; the fake as well."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
-        await asyncio.gather(*(batcher.settle(OPEN, [item(A, record(at)), item(B, record(at))]) for at in range(10)))
+        await asyncio.gather(*(batcher.merge(OPEN, [item(A, record(at)), item(B, record(at))]) for at in range(10)))
         assert [stands(cluster, where) for where in (A, B)] == [record(9)] * 2
 
 
@@ -87,7 +87,7 @@ async def test_a_refused_fence_leaves_items_without_an_outcome_and_nothing_writt
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         refused = [item(A, record(5)), item(B, tombstone(2))]
-        await batcher.settle(SHUT, refused)
+        await batcher.merge(SHUT, refused)
         assert [found.outcome for found in refused] == [None, None]
     assert not cluster.kvs
 
@@ -101,7 +101,7 @@ async def test_items_for_two_layouts_are_never_in_one_transaction() -> None:
             [item(key(str(at)), record(at)) for at in range(20)],
             [item(key(f"r{at}"), record(at)) for at in range(20)],
         )
-        await asyncio.gather(*(batcher.settle(OPEN, [one]) for one in let_in), *(batcher.settle(SHUT, [one]) for one in refused))
+        await asyncio.gather(*(batcher.merge(OPEN, [one]) for one in let_in), *(batcher.merge(SHUT, [one]) for one in refused))
         assert all(found.outcome for found in let_in)
         assert not any(found.outcome for found in refused)
 
@@ -115,12 +115,12 @@ async def test_a_failed_transaction_makes_its_items_unavailable_and_no_others(
     async with running(cluster) as batcher:
         cluster.fail = lambda _: error
         failed = item(A, record(5))
-        await batcher.settle(OPEN, [failed])
+        await batcher.merge(OPEN, [failed])
         assert failed.outcome == SaveOutcome(Status.UNAVAILABLE, None, str(error))
         assert failed.error is error
         cluster.fail = lambda _: None
         passed = item(A, record(5))
-        await batcher.settle(OPEN, [passed])
+        await batcher.merge(OPEN, [passed])
         assert passed.outcome == SaveOutcome(Status.APPLIED, record(5))
 
 
@@ -128,7 +128,7 @@ async def test_an_expected_offset_is_never_sent_twice_by_the_client() -> None:
     """It would meet what it wrote itself, and be called a conflict; merges may be sent again."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
-        await asyncio.gather(batcher.settle(OPEN, [item(A, record(5))]), batcher.settle(OPEN, [item(B, record(5), expected=0)]))
+        await asyncio.gather(batcher.merge(OPEN, [item(A, record(5))]), batcher.merge(OPEN, [item(B, record(5), expected=0)]))
     assert len(cluster.resent) == 3  # the merge; the read and the write of the other
     for request, resent in zip(cluster.txns, cluster.resent, strict=True):
         assert resent == (KEYS.offset("c", A) in request.SerializeToString())
@@ -148,7 +148,7 @@ async def test_what_stands_when_it_is_written_decides_and_not_what_was_read() ->
     async with running(cluster) as batcher:
         cluster.fail = commit_between
         found = item(A, record(6), expected=5)
-        await batcher.settle(OPEN, [found])
+        await batcher.merge(OPEN, [found])
         assert found.outcome == SaveOutcome(Status.CONFLICT, record(7))
     assert stands(cluster, A) == record(7)
 
@@ -159,7 +159,7 @@ async def test_an_unknown_epoch_takes_the_one_that_stands() -> None:
     cluster.put(KEYS.offset("c", A), encode_value(record(5, 3)))
     async with running(cluster) as batcher:
         raised, first = item(A, record(6, 0)), item(B, record(6, 0))
-        await batcher.settle(OPEN, [raised, first])
+        await batcher.merge(OPEN, [raised, first])
         assert raised.outcome == SaveOutcome(Status.APPLIED, record(6, 3))
         assert first.outcome == SaveOutcome(Status.APPLIED, record(6, FIRST_EPOCH))
     assert len(cluster.txns) == 2
@@ -171,12 +171,12 @@ async def test_a_merge_whose_answer_was_lost_is_harmless_to_send_again() -> None
     async with running(cluster) as batcher:
         cluster.fail_after = lambda _: MetaUnavailableError("the answer was lost")
         lost = item(A, record(5))
-        await batcher.settle(OPEN, [lost])
+        await batcher.merge(OPEN, [lost])
         assert lost.outcome is not None
         assert lost.outcome.status is Status.UNAVAILABLE
         cluster.fail_after = lambda _: None
         again = item(A, record(5))
-        await batcher.settle(OPEN, [again])
+        await batcher.merge(OPEN, [again])
         assert again.outcome == SaveOutcome(Status.APPLIED, record(5))
 
 
@@ -184,12 +184,12 @@ async def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
     """Else adapters that time out and send again would make the queue grow for ever."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
-        waiting = [asyncio.create_task(batcher.settle(OPEN, [item(key(str(at)), record(at))])) for at in range(3)]
+        waiting = [asyncio.create_task(batcher.merge(OPEN, [item(key(str(at)), record(at))])) for at in range(3)]
         await asyncio.sleep(0)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        await batcher.settle(OPEN, [item(A, record(5))])
+        await batcher.merge(OPEN, [item(A, record(5))])
         assert batcher.waiting == 0
     assert stands(cluster, key("0")) is None
     assert stands(cluster, A) == record(5)
@@ -207,9 +207,9 @@ async def test_a_lane_that_ends_tells_those_who_wait() -> None:
 
     cluster.txn = silent  # type: ignore[method-assign]
     async with running(cluster) as batcher:
-        waiting = [asyncio.create_task(batcher.settle(OPEN, [item(key(str(at)), record(at))])) for at in range(10)]
+        waiting = [asyncio.create_task(batcher.merge(OPEN, [item(key(str(at)), record(at))])) for at in range(10)]
         await sent.wait()
     for found in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(found, NotReadyError)
     with pytest.raises(NotReadyError):
-        await batcher.settle(OPEN, [item(A, record(5))])
+        await batcher.merge(OPEN, [item(A, record(5))])

@@ -41,7 +41,7 @@ async def running(path: Path) -> AsyncIterator[RocksDbEngine]:
         engine.close()
 
 
-async def fill(engine: RocksDbEngine, offsets: range) -> None:
+async def write_bookkeeping(engine: RocksDbEngine, offsets: range) -> None:
     """A save for each offset of each key, a reset, metadata, a report."""
     for offset in offsets:
         for at in range(0, len(KEYS), 10):
@@ -62,10 +62,10 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def build() -> None:
         async with running(directory / "first") as engine:
-            await fill(engine, range(1, 6))
+            await write_bookkeeping(engine, range(1, 6))
             shutil.copytree(directory / "first", directory / "second")
         async with running(directory / "second") as engine:
-            await fill(engine, range(6, 11))
+            await write_bookkeeping(engine, range(6, 11))
             shutil.copytree(directory / "second", directory / "killed")
 
     asyncio.run(build())
@@ -100,7 +100,7 @@ async def test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired(damage: 
     async with running(path) as engine:
         after, (repaired,) = await held(engine), engine.marks()
         loss = engine.loss()
-        await fill(engine, range(11, 12))
+        await write_bookkeeping(engine, range(11, 12))
     assert all(record <= before[each] for each, record in after.items())
     assert repaired.revision > mark.revision
     assert (repaired.store_id, repaired.incarnation) != (mark.store_id, mark.incarnation)
@@ -345,7 +345,7 @@ async def test_a_repair_that_is_killed_is_run_again(
 
     with monkeypatch.context() as patch:
         if step == "built":
-            patch.setattr(repair, "_put_in_place", ends)
+            patch.setattr(repair, "_install", ends)
         elif step == "set aside":
             patch.setattr(Watermark, "advance", ends)
         else:

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapter.errors import RefusedError
-from adapter.metaservice.engine import settle
+from adapter.metaservice.engine import decide_save
 from adapter.model.records import (
     EPOCH_LIMIT,
     EPOCH_MAX,
@@ -73,7 +73,7 @@ def test_every_rewind_that_is_acknowledged_is_one_that_the_meta_service_takes() 
                 here = decide_commit(A, record(offset, 0), here, CommitMode.OVERWRITE, loaded)
             except RefusedError:
                 assert here.epoch == EPOCH_MAX
-        assert settle(SaveEntry(A, here), there).status is Status.APPLIED
+        assert decide_save(SaveEntry(A, here), there).status is Status.APPLIED
 
 
 def test_a_late_commit_over_an_expired_one_of_the_largest_epoch_is_refused() -> None:
@@ -83,7 +83,7 @@ def test_a_late_commit_over_an_expired_one_of_the_largest_epoch_is_refused() -> 
     with pytest.raises(RefusedError, match="cannot be rewound"):
         decide_commit(A, record(3, 0, committed_at_ms=6), dead, CommitMode.INCREASE_ONLY, LoadedGroups())
     for late in (record(3, 0, committed_at_ms=6), record(3, EPOCH_MAX, committed_at_ms=6)):
-        outcome = settle(SaveEntry(A, late), dead)
+        outcome = decide_save(SaveEntry(A, late), dead)
         assert (outcome.status, outcome.standing) == (Status.INVALID, dead)
 
 

@@ -41,7 +41,7 @@ class ForgetfulMeta(FakeMeta):
     def restore(self, records: dict[OffsetKey, OffsetRecord]) -> None:
         """Hold only these, as a reply shows."""
         self.records = dict(records)
-        self.told.lost("restored by the test")
+        self.server_reports.record_loss("restored by the test")
 
 
 async def compared(core: Core, times: int = 1) -> None:
@@ -143,15 +143,15 @@ async def test_a_meta_service_that_remembers_less_of_the_store_has_lost(tmp_path
         assert known.store.flushed_seq == 1
         await flushed(core, 6, "a")
         await core.meta_watch.report()
-        assert meta.told.less == 0
+        assert meta.server_reports.losses == 0
         if forgotten:
             meta.stores.clear()
         else:
             meta.stores[where] = known
         await core.meta_watch.report()
-        assert meta.told.less == 1
+        assert meta.server_reports.losses == 1
         await core.meta_watch.report()
-        assert meta.told.less == 1
+        assert meta.server_reports.losses == 1
 
 
 async def test_a_report_whose_answer_got_lost_does_not_hide_the_loss(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ async def test_a_report_whose_answer_got_lost_does_not_hide_the_loss(tmp_path: P
         with pytest.raises(MetaUnavailableError):
             await core.meta_watch.report()
         await core.meta_watch.report()
-        assert meta.told.less == 1
+        assert meta.server_reports.losses == 1
         assert meta.stores[where].store.flushed_seq == 1
 
 
@@ -181,7 +181,7 @@ async def test_another_store_that_is_told_of_in_place_of_this_one_is_told_once(t
             meta.stores[where] = KnownStore(known.store._replace(store_id=b"sixteen bytes, 2"), 0)
             await core.meta_watch.report()
             assert meta.stores[where].store.store_id == core.store.store_id
-        assert meta.told.less == 1
+        assert meta.server_reports.losses == 1
 
 
 @pytest.mark.parametrize("refusal", [UnknownCallError("UNIMPLEMENTED"), RefusedError("INVALID_ARGUMENT")])
@@ -194,7 +194,7 @@ async def test_a_server_that_remembers_no_stores_is_no_loss(tmp_path: Path, refu
         await flushed(core, 5, "a")
         for _ in range(3):
             await core.meta_watch.report()
-        assert (meta.told.less, core.recovery.report.done, core.store.loss) == (0, True, None)
+        assert (meta.server_reports.losses, core.recovery.report.done, core.store.loss) == (0, True, None)
 
 
 async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Path) -> None:
@@ -260,15 +260,15 @@ async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_p
         assert core.meta_watch.local().flushed_seq == 1
         await commit(core, 6, shard="a")
         assert core.meta_watch.local().flushed_seq == 1
-        told: list[int] = []
+        server_reports: list[int] = []
 
         async def during(entries: Sequence[object]) -> object:
-            told.append(core.meta_watch.local().flushed_seq)
+            server_reports.append(core.meta_watch.local().flushed_seq)
             return meta.apply(entries)  # type: ignore[arg-type]
 
         meta.faults.append(during)
         await core.flusher.flush_once()
-        assert told == [2]
+        assert server_reports == [2]
         await commit(core, 7, shard="a")
         meta.faults.append(DOWN)
         with pytest.raises(MetaUnavailableError):
@@ -285,10 +285,10 @@ async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path
         core.flusher.comparison_started()
         await core.expiry.sweep_once()
         core.flusher.comparison_finished()
-        meta.told.skew.off = True
+        meta.server_reports.skew.off = True
         await core.expiry.sweep_once()
         assert meta.records[A].live
-        meta.told.skew.off = False
+        meta.server_reports.skew.off = False
         await core.expiry.sweep_once()
         assert not meta.records[A].live
 
