@@ -1,7 +1,7 @@
 """What a benchmark measured: printed as tables, stored in `results.json`, summarized in `summary.md`.
 
 `results.json` maps the name of a benchmark to its newest result: tables, bars, notes, rates, the run (command, date, machine).
-`summary.md` is derived from it: the bars, the runs and the machine. A bar is a limit that is `met` or `MISSED`; it never fails a run.
+`summary.md` is derived from it: the bars, the runs and the machine. A bar is `met` or `MISSED`; a missed bar does not fail a run.
 """
 
 import json

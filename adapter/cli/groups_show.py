@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from adapter.cli.adapter_calls import Target, connected, counted, listing
-from adapter.cli.output import as_dict, note, warn, when
+from adapter.cli.connection import Target, connected
+from adapter.cli.output import as_dict, listing, note, warn, when
 from adapter.cli.table import LEFT, RIGHT, JsonRows, Side, Table
 from adapter.client.client import OffsetClient
 from adapter.formats.rows import OffsetRow
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
 
 TIMEOUT_S = 30.0  # of one admin call: it may ask the Meta Service and the broker, and each may take seconds
 PIECE = 1_000  # shards or groups of one request

@@ -9,7 +9,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import Target
+from adapter.cli.connection import Target
 from adapter.cli.output import tell
 from adapter.runtime.channels import open_channel
 

@@ -1,13 +1,12 @@
 """The commands `import` and `export`: what a person types, checked before anybody is called. What they do is in `tools_*`."""
 
-import sys
 from pathlib import Path
 from typing import get_args
 
 import click
 
 from adapter.cli import export_run, import_run, options
-from adapter.cli.adapter_calls import Target, run
+from adapter.cli.connection import Target, run_or_exit
 from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
@@ -43,8 +42,7 @@ def import_command(
     if kind is Format.ROCKETMQ_CLIENT and file != files.STDIO:
         group = group or Path(file).resolve().parent.name  # RocketMQ's own place for it: .../<clientId>/<group>/offsets.json
     source = import_run.Source(file, kind, _naming(kind, namespace, group, broker))
-    if not run(import_run.import_file, target, source, execute=execute, as_json=as_json):
-        sys.exit(1)
+    run_or_exit(import_run.import_file, target, source, execute=execute, as_json=as_json)
 
 
 @click.command("export")
@@ -74,8 +72,7 @@ def export_command(
         raise InvalidInputError(f"{kind.value}: such a file is of one group; name exactly one")
     naming = _naming(kind, namespace, groups[0] if len(groups) == 1 else "", broker)
     to = export_run.Destination(output, kind, naming, layout or "v1")
-    if not run(export_run.export, target, groups, to):
-        sys.exit(1)
+    run_or_exit(export_run.export, target, groups, to)
 
 
 def _kind(name: str | None, path: str, argument: str) -> Format:

@@ -6,11 +6,11 @@ Holds what it shows to a person, and no more.
 from collections import Counter
 from typing import Any
 
-from adapter.cli.adapter_calls import counted
 from adapter.cli.offsets_change import print_rows
 from adapter.cli.output import note, tell, warn
 from adapter.cli.table import json_text
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
 
 SHOWN = 1_000  # rows of each kind in the table
 NEW, RAISED, UNCHANGED, LARGER = "new", "raised", "unchanged", "larger_stands"

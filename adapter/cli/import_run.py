@@ -11,12 +11,12 @@ from typing import NamedTuple
 import grpc
 import grpc.aio
 
-from adapter.cli.adapter_calls import Target, connected
+from adapter.cli.connection import Target, connected
 from adapter.cli.groups_show import TIMEOUT_S
 from adapter.cli.import_report import Report
 from adapter.cli.output import progress, warn
-from adapter.cli.plan_files import told
-from adapter.cli.spool import Spool
+from adapter.cli.reset_plan_file import told
+from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.formats import files as formats
@@ -52,20 +52,20 @@ async def import_file(target: Target, source: Source, *, execute: bool, as_json:
 
     Raises InvalidInputError for a file that is torn or has no offsets: nothing was sent then.
     """
-    with Spool() as spool:
-        unreadable = read_into(spool, source)
+    with OffsetSorter() as sorter:
+        unreadable = read_into(sorter, source)
         async with connected(target) as client:
             report = Report(execute=execute, as_json=as_json, unreadable=unreadable)
             try:
-                with progress("importing" if execute else "comparing", spool.added) as advance:
-                    for request in requests(spool):
+                with progress("importing" if execute else "comparing", sorter.added) as advance:
+                    for request in requests(sorter):
                         request.execute = execute
                         await _send(client, request, report)
                         advance(sum(len(group.shards) for group in request.groups))
             except (AdapterError, grpc.aio.AioRpcError):
-                report.end(spool.repeated, whole=False)
+                report.end(sorter.repeated, whole=False)
                 raise
-        return report.end(spool.repeated)
+        return report.end(sorter.repeated)
 
 
 async def _send(client: OffsetClient, request: Request, report: Report) -> None:
@@ -78,7 +78,7 @@ async def _send(client: OffsetClient, request: Request, report: Report) -> None:
         report.add_contended(error.details() or "")
 
 
-def read_into(spool: Spool, source: Source) -> int:
+def read_into(sorter: OffsetSorter, source: Source) -> int:
     """Read a file to its end; returns how many entries could not be read, each of which is told. Raises InvalidInputError."""
     rejects = 0
 
@@ -96,13 +96,13 @@ def read_into(spool: Spool, source: Source) -> int:
         with files.on_disk(source.path) as path, progress("reading", None) as advance:
             rows = readable(formats.read(path, source.kind, source.naming))
             while some := list(islice(rows, READ_AT_ONCE)):
-                spool.add(some)
+                sorter.add(some)
                 advance(len(some))
     except NotReadableError as error:
         raise InvalidInputError(f"{source.name}: {error}; nothing was sent") from error
     if rejects > UNREADABLE_SHOWN:
         warn(f"{source.name}: and {rejects - UNREADABLE_SHOWN:,} more that cannot be read")
-    if not spool.added:
+    if not sorter.added:
         raise InvalidInputError(f"{source.name}: holds no offsets" + (" that can be read" if rejects else ""))
     return rejects
 

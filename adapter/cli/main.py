@@ -13,20 +13,22 @@ from adapter.errors import AdapterError, InvalidInputError
 READER_GONE = 141  # the exit code of a command that SIGPIPE ended, as shells have it
 
 COMMANDS = {
-    "serve": Lazy("adapter.cli.processes:serve", "Run the adapter beside a broker."),
-    "status": Lazy("adapter.cli.offsets_here:status", "Show what the adapter does, and what is at risk."),
+    "serve": Lazy("adapter.cli.serve:serve", "Run the adapter beside a broker."),
+    "status": Lazy("adapter.cli.status:status", "Show what the adapter does, and what is at risk."),
     "health": Lazy(
         "adapter.cli.health:health",
         "Exit with 0 when the adapter or Meta Service at --address is SERVING, else with 1: for container health checks.",
     ),
-    "get": Lazy("adapter.cli.offsets_here:get", "Show a group's offsets."),
-    "commit": Lazy("adapter.cli.offsets_here:commit", "Commit OFFSET, the next offset to read."),
-    "list": Lazy("adapter.cli.offsets_here:list_command", "List the adapter's local offsets, or the Meta Service's."),
-    "flush": Lazy("adapter.cli.offsets_here:flush", "Send every dirty offset to the Meta Service now."),
-    "check-config": Lazy("adapter.cli.processes:check_config", "Check a configuration file and show the settings that result."),
-    "repair": Lazy("adapter.cli.processes:repair", "Repair a local store that does not open."),
-    "groups": Lazy("adapter.cli.groups_offsets:groups", "Consumer groups: list, describe, clone."),
-    "offsets": Lazy("adapter.cli.groups_offsets:offsets", "Offsets of groups: reset, delete."),
+    "get": Lazy("adapter.cli.get_list:get", "Show a group's offsets."),
+    "commit": Lazy("adapter.cli.commit_flush:commit", "Commit OFFSET, the next offset to read."),
+    "list": Lazy("adapter.cli.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
+    "flush": Lazy("adapter.cli.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "check-config": Lazy(
+        "adapter.cli.check_config:check_config", "Check a configuration file and show the settings that result."
+    ),
+    "repair": Lazy("adapter.cli.repair:repair", "Repair a local store that does not open."),
+    "groups": Lazy("adapter.cli.groups:groups", "Consumer groups: list, describe, clone."),
+    "offsets": Lazy("adapter.cli.offsets:offsets", "Offsets of groups: reset, delete."),
     "import": Lazy(
         "adapter.cli.import_export:import_command",
         "Merge the offsets of FILE (- is standard input): only what is larger than what stands.",
@@ -52,9 +54,9 @@ META_COMMANDS = {
     "rebalance": Lazy(
         "adapter.cli.meta_rebalance:rebalance", "Bring the offsets into the configured Raft groups, while all fronts go on."
     ),
-    "repair": Lazy("adapter.cli.meta_store:repair", "Repair an embedded store that does not start."),
+    "repair": Lazy("adapter.cli.meta_status_repair:repair", "Repair an embedded store that does not start."),
     "status": Lazy(
-        "adapter.cli.meta_store:status", "Show which stores a Meta Service has, how far they are, and what they lost."
+        "adapter.cli.meta_status_repair:status", "Show which stores a Meta Service has, how far they are, and what they lost."
     ),
 }
 
@@ -91,7 +93,7 @@ def cli() -> None:
 def meta(context: click.Context, config: Path | None) -> None:
     """Run the Meta Service; with a command, look after the one that runs."""
     if context.invoked_subcommand is None:
-        from adapter.cli.processes import serve_meta  # noqa: PLC0415 - the commands below do without
+        from adapter.cli.serve import serve_meta  # noqa: PLC0415 - the commands below do without
 
         serve_meta(config)
 

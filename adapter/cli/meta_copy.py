@@ -8,11 +8,14 @@ import click
 import grpc
 import grpc.aio
 
-from adapter.cli import adapter_calls, options
-from adapter.cli.adapter_calls import CallError, Target
+from adapter.cli import options
+from adapter.cli.connection import CallError, Target, run
+from adapter.cli.output import progress, tell
+from adapter.cli.table import print_json
 from adapter.meta.client import CHANNEL_OPTIONS
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import open_channel
+from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub
@@ -31,14 +34,12 @@ def copy(source: str, cluster: str, target: Target, *, as_json: bool) -> None:
 
     The larger (epoch, offset) stays, so it can be repeated, and stopped at any time. TLS options hold for both.
     """
-    counts = adapter_calls.run(_copy, Target(source, tls=target.tls), target, cluster)
+    counts = run(_copy, Target(source, tls=target.tls), target, cluster)
     if as_json:
-        adapter_calls.print_json(counts)
+        print_json(counts)
     else:
         read, applied, superseded = counts.values()
-        adapter_calls.tell(
-            f"{adapter_calls.counted(read, 'offset')}: {applied:,} stand now, above {superseded:,} a larger one stands"
-        )
+        tell(f"{counted(read, 'offset')}: {applied:,} stand now, above {superseded:,} a larger one stands")
 
 
 async def _copy(source: Target, target: Target, cluster: str) -> dict[str, int]:
@@ -46,7 +47,7 @@ async def _copy(source: Target, target: Target, cluster: str) -> dict[str, int]:
     async with _connected(source) as read, _connected(target) as write:
         with _telling(source):
             split = await read.SplitOffsetData(meta_pb.SplitOffsetDataRequest(cluster_name=cluster, parts=1), timeout=TIMEOUT_S)
-        with adapter_calls.progress("offsets", split.records) as advance:
+        with progress("offsets", split.records) as advance:
             token = b""
             while True:
                 request = meta_pb.ScanOffsetDataRequest(cluster_name=cluster, page_size=PAGE, page_token=token)

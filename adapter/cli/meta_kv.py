@@ -5,7 +5,7 @@ Exit codes: 0 done; 1 the key is absent, or another revision stands than --if-re
 
 import base64
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,13 +14,14 @@ import grpc
 import grpc.aio
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import CallError, Target, counted, listing, run
-from adapter.cli.output import note, tell
+from adapter.cli.connection import CallError, Target, run_or_exit
+from adapter.cli.output import listing, note, tell
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
 from adapter.errors import InvalidInputError
 from adapter.metaservice.metadata import REVISION_MAX
 from adapter.rpc import metadata_grpc, metadata_pb
 from adapter.runtime.channels import open_channel
+from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.metadata_pb2_grpc import MetadataStoreAsyncStub as Stub
@@ -58,7 +59,9 @@ def kv() -> None:
 def put(key: str, value: str, cluster: str, if_revision: int | None, target: Target, *, as_json: bool) -> None:
     """Write VALUE, at most 1 MiB; `-` reads it from standard input, as it is. Shows its revision."""
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
-    _run(_put, target, metadata_pb.PutRequest(cluster_name=cluster, key=key, value=data, expected_revision=if_revision), as_json)
+    run_or_exit(
+        _put, target, metadata_pb.PutRequest(cluster_name=cluster, key=key, value=data, expected_revision=if_revision), as_json
+    )
 
 
 @kv.command()
@@ -72,7 +75,7 @@ def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bo
     if value_only and as_json:
         raise InvalidInputError("--value-only and --json: name one of them")
     show = _show_value if value_only else _show_json if as_json else _show_row
-    _run(_get, target, metadata_pb.GetRequest(cluster_name=cluster, key=key), show)
+    run_or_exit(_get, target, metadata_pb.GetRequest(cluster_name=cluster, key=key), show)
 
 
 @kv.command()
@@ -83,7 +86,7 @@ def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bo
 @options.as_json
 def delete(key: str, cluster: str, if_revision: int | None, target: Target, *, as_json: bool) -> None:
     """Take a key away. Exit code 1 when it was absent."""
-    _run(_delete, target, metadata_pb.DeleteRequest(cluster_name=cluster, key=key, expected_revision=if_revision), as_json)
+    run_or_exit(_delete, target, metadata_pb.DeleteRequest(cluster_name=cluster, key=key, expected_revision=if_revision), as_json)
 
 
 @kv.command("list")
@@ -93,12 +96,7 @@ def delete(key: str, cluster: str, if_revision: int | None, target: Target, *, a
 @options.as_json
 def list_command(prefix: str, cluster: str, target: Target, *, as_json: bool) -> None:
     """List the keys that start with PREFIX, in their order, with their values and revisions."""
-    _run(_list, target, metadata_pb.ListRequest(cluster_name=cluster, prefix=prefix, page_size=1_000), as_json)
-
-
-def _run(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object) -> None:
-    if not run(tool, *arguments):
-        sys.exit(1)
+    run_or_exit(_list, target, metadata_pb.ListRequest(cluster_name=cluster, prefix=prefix, page_size=1_000), as_json)
 
 
 async def _put(target: Target, request: metadata_pb.PutRequest, as_json: bool) -> bool:

@@ -1,6 +1,6 @@
 """`offset-adapter list --meta`: what a Meta Service holds, of whichever kind it is."""
 
-from adapter.cli.adapter_calls import Target
+from adapter.cli.connection import Target
 from adapter.cli.table import Rows
 from adapter.errors import InvalidInputError
 from adapter.meta.client import GrpcMetaClient

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import counted
 from adapter.cli.output import tell, warn
 from adapter.cli.table import print_json
 from adapter.errors import AdapterError, InvalidInputError, TransientError
@@ -21,6 +20,7 @@ from adapter.metaservice.etcd.rebalancing import Plan, opened
 from adapter.runtime import logs
 from adapter.runtime.config import LogSection, load
 from adapter.runtime.process import on_signals
+from adapter.runtime.wording import counted
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import grpc
 import grpc.aio
 
-from adapter.cli.adapter_calls import Target, connected, counted
+from adapter.cli.connection import Target, connected
 from adapter.cli.groups_show import PIECE, TIMEOUT_S, exported, position_text
 from adapter.cli.output import as_dict, note, progress, tell, warn
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
@@ -19,6 +19,7 @@ from adapter.formats.rows import OffsetRow
 from adapter.model.queues import topics_of
 from adapter.model.records import GroupKey
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
 
 Reply: TypeAlias = offsets_pb.ChangeReply
 Row: TypeAlias = offsets_pb.ChangeReply.Row
@@ -28,7 +29,7 @@ WARNINGS_SHOWN = 5  # each request of a large change may have its own
 Request: TypeAlias = offsets_pb.ResetOffsetsRequest | offsets_pb.DeleteOffsetsRequest | offsets_pb.CloneGroupRequest
 
 
-class Asked(NamedTuple):
+class ChangeOptions(NamedTuple):
     """How a change is to be made and shown."""
 
     execute: bool = False
@@ -48,28 +49,28 @@ class Shards(NamedTuple):
 _Call: TypeAlias = Callable[..., Awaitable[Reply]]  # each stub takes a request of its own
 
 
-async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str, Any], asked: Asked) -> bool:
+async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str, Any], change: ChangeOptions) -> bool:
     """Move shards of a group; `to` is the field of the request that says where. True when all are there."""
     async with connected(target) as client:
         requests = [
-            offsets_pb.ResetOffsetsRequest(**group._asdict(), shards=names, topics=topics, create=asked.create, **to)
+            offsets_pb.ResetOffsetsRequest(**group._asdict(), shards=names, topics=topics, create=change.create, **to)
             for names, topics in await _pieces(client, group, shards)
         ]
-        return await _change(client.admin.ResetOffsets, requests, "moved", asked)
+        return await _change(client.admin.ResetOffsets, requests, "moved", change)
 
 
-async def reset_to_rows(target: Target, group: GroupKey, rows: Sequence[OffsetRow], asked: Asked) -> bool:
+async def reset_to_rows(target: Target, group: GroupKey, rows: Sequence[OffsetRow], change: ChangeOptions) -> bool:
     """Move each shard of a file to its own offset; True when all are there."""
     requests = []
     for piece in _cut(rows):
         targets = [offsets_pb.ResetOffsetsRequest.Target(shard=row.shard, offset=row.offset) for row in piece]
         to_targets = offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
-        requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets, create=asked.create))
+        requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets, create=change.create))
     async with connected(target) as client:
-        return await _change(client.admin.ResetOffsets, requests, "moved", asked)
+        return await _change(client.admin.ResetOffsets, requests, "moved", change)
 
 
-async def delete(target: Target, group: GroupKey, shards: Shards, asked: Asked) -> bool:
+async def delete(target: Target, group: GroupKey, shards: Shards, change: ChangeOptions) -> bool:
     """Delete shards of a group, or all of it; with an empty group, of every group. True when all were there and are gone."""
     async with connected(target) as client:
         pieces = await _pieces(client, group, shards) if group.group else _named(shards.names)
@@ -77,11 +78,11 @@ async def delete(target: Target, group: GroupKey, shards: Shards, asked: Asked) 
         whole = not (shards.names or shards.topics) and len(pieces) > 1
         # Only a request for the whole group takes its generation along as well.
         last = [offsets_pb.DeleteOffsetsRequest(**group._asdict())] if whole else []
-        asked = asked if group.group else asked._replace(timeout_s=EVERY_GROUP_TIMEOUT_S)
-        return await _change(client.admin.DeleteOffsets, requests, "deleted", asked, last)
+        change = change if group.group else change._replace(timeout_s=EVERY_GROUP_TIMEOUT_S)
+        return await _change(client.admin.DeleteOffsets, requests, "deleted", change, last)
 
 
-async def clone(target: Target, source: GroupKey, to_group: str, shards: Shards, asked: Asked) -> bool:
+async def clone(target: Target, source: GroupKey, to_group: str, shards: Shards, change: ChangeOptions) -> bool:
     """Give `to_group` the offsets of a group's shards; True when it has them."""
     async with connected(target) as client:
         requests = [
@@ -90,7 +91,7 @@ async def clone(target: Target, source: GroupKey, to_group: str, shards: Shards,
             )
             for named, topics in await _pieces(client, source, shards)
         ]
-        return await _change(client.admin.CloneGroup, requests, "cloned", asked)
+        return await _change(client.admin.CloneGroup, requests, "cloned", change)
 
 
 async def _pieces(client: OffsetClient, group: GroupKey, shards: Shards) -> list[Shards]:
@@ -111,35 +112,37 @@ def _cut(items: Sequence[Any], size: int = PIECE) -> list[Sequence[Any]]:
     return [items[at : at + size] for at in range(0, len(items), size)]
 
 
-async def _change(call: _Call, requests: Sequence[Request], done: str, asked: Asked, last: Sequence[Request] = ()) -> bool:
+async def _change(
+    call: _Call, requests: Sequence[Request], done: str, change: ChangeOptions, last: Sequence[Request] = ()
+) -> bool:
     """Plan, save the plan, execute, show; True when everything is as it was asked for."""
     plan: list[Reply] = []
-    if not asked.execute or asked.export or len(requests) > 1:
-        await _send(call, requests, plan, asked._replace(execute=False))
-    if asked.export:
-        _save_plan(asked.export, plan)
-    if not asked.execute:
-        return _show(plan, done, asked)
+    if not change.execute or change.export or len(requests) > 1:
+        await _send(call, requests, plan, change._replace(execute=False))
+    if change.export:
+        _save_plan(change.export, plan)
+    if not change.execute:
+        return _show(plan, done, change)
     replies: list[Reply] = []
     try:
-        await _send(call, [*requests, *last], replies, asked)
+        await _send(call, [*requests, *last], replies, change)
     except grpc.aio.AioRpcError as error:
         if replies:
-            _show(replies, done, asked, whole=False)
+            _show(replies, done, change, whole=False)
             warn(f"this is what was done before the error: {len(replies)} of {counted(len(requests), 'request')}")
         if error.code() is not grpc.StatusCode.ABORTED:
             raise
         note(f"not as it was asked for: {error.details()}", style="red")
         return False
-    return _show(replies, done, asked)
+    return _show(replies, done, change)
 
 
-async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], asked: Asked) -> None:
+async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], change: ChangeOptions) -> None:
     """Send one after the other. When one fails, the replies to those before it are there."""
-    with progress("executing" if asked.execute else "planning", len(requests)) as advance:
+    with progress("executing" if change.execute else "planning", len(requests)) as advance:
         for request in requests:
-            request.execute = asked.execute
-            replies.append(await call(request, timeout=asked.timeout_s))
+            request.execute = change.execute
+            replies.append(await call(request, timeout=change.timeout_s))
             advance(1)
 
 
@@ -151,18 +154,18 @@ def _save_plan(path: str, plan: Iterable[Reply]) -> None:
         if row.HasField("after") and not row.after.deleted
     ]
     if rows:
-        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+        from adapter.cli import reset_plan_file  # noqa: PLC0415 - the formats of files bring RocksDB
 
-        plan_files.write(path, rows, rows[0].key.group_key)
+        reset_plan_file.write(path, rows, rows[0].key.group_key)
         note(f"the plan is in {path}; --from-file reads it")
 
 
-def _show(replies: Sequence[Reply], done: str, asked: Asked, *, whole: bool = True) -> bool:
+def _show(replies: Sequence[Reply], done: str, change: ChangeOptions, *, whole: bool = True) -> bool:
     """Print what was done, or would be; True when it is as it was asked for."""
     rows = [row for reply in replies for row in reply.rows]
     warnings = list(dict.fromkeys(warning for reply in replies for warning in reply.warnings))
     executed = all(reply.executed for reply in replies)
-    if asked.as_json:
+    if change.as_json:
         print_json({"executed": executed and whole, "rows": [as_dict(row) for row in rows], "warnings": warnings})
     else:
         print_rows(rows)
@@ -170,8 +173,8 @@ def _show(replies: Sequence[Reply], done: str, asked: Asked, *, whole: bool = Tr
             warn(warning)
         if len(warnings) > WARNINGS_SHOWN:
             warn(f"and {len(warnings) - WARNINGS_SHOWN} more; --json shows all")
-        _print_headline(rows, done, executed=executed, execute=asked.execute)
-    return executed == asked.execute and bool(rows) and all(row.changed or not row.warning for row in rows)
+        _print_headline(rows, done, executed=executed, execute=change.execute)
+    return executed == change.execute and bool(rows) and all(row.changed or not row.warning for row in rows)
 
 
 def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adapter.cli.adapter_calls import Target
+from adapter.cli.connection import Target
 from adapter.errors import InvalidInputError
 from adapter.model.records import U64_MAX
 from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
@@ -36,7 +36,9 @@ execute = click.option("--execute", is_flag=True, help="Do it. Without this it i
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 namespace = click.option("--namespace", "-n", default="default", show_default=True, help="The groups' namespace.")
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+config = click.option("--config", type=FILE, help="A TOML file; without it every setting has its default.")
 
 _address = click.option(
     "--address",
@@ -54,14 +56,14 @@ _meta_address = click.option(
 )
 _token_file = click.option(
     "--token-file",
-    type=_FILE,
-    envvar="OFFSET_ADAPTER_TOKEN_FILE",
-    help="Holds the token that the adapter wants on HOST:PORT; not needed on its Unix socket. [env: OFFSET_ADAPTER_TOKEN_FILE]",
+    type=FILE,
+    envvar="OFFSET_ADAPTER_TOKENFILE",
+    help="Holds the token that the adapter wants on HOST:PORT; not needed on its Unix socket. [env: OFFSET_ADAPTER_TOKENFILE]",
 )
 _tls = (
-    click.option("--tls-ca", type=_FILE, help="Use TLS on HOST:PORT, and verify the server with this CA. PEM."),
-    click.option("--tls-cert", type=_FILE, help="Show this certificate (mTLS). PEM."),
-    click.option("--tls-key", type=_FILE, help="The certificate's key. PEM."),
+    click.option("--tls-ca", type=FILE, help="Use TLS on HOST:PORT, and verify the server with this CA. PEM."),
+    click.option("--tls-cert", type=FILE, help="Show this certificate (mTLS). PEM."),
+    click.option("--tls-key", type=FILE, help="The certificate's key. PEM."),
 )
 
 

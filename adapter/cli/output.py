@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from adapter.cli.table import visible
+from adapter.cli.table import JsonRows, Rows, Side, Table, visible
 
-if TYPE_CHECKING:  # a command without TLS does without what checks settings
-    from google.protobuf.descriptor import Descriptor
+if TYPE_CHECKING:  # only names of types: the commands that print no messages do not load protobuf
+    from collections.abc import Mapping, Sequence
 
-
-if TYPE_CHECKING:  # a command without TLS does without what checks settings
-    from google.protobuf.descriptor import FieldDescriptor
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from google.protobuf.message import Message
+
+R = TypeVar("R")
 
 
 def tell(text: str) -> None:
@@ -62,6 +62,17 @@ def as_dict(message: "Message") -> dict[str, Any]:
             value = getattr(message, name)
             values[name] = value if plain is None else plain(value)
     return values
+
+
+def listing(
+    columns: "Mapping[str, Side]",
+    cells: "Callable[[R], Sequence[str]]",
+    *,
+    as_json: bool,
+    values: "Callable[[Any], Mapping[str, Any]]" = as_dict,
+) -> Rows[R]:
+    """A printer of rows: a table of their `cells`, or JSON of their `values`."""
+    return JsonRows[R](values) if as_json else Table[R](columns, cells)
 
 
 def _plain(field: "FieldDescriptor") -> Callable[[Any], Any] | None:

@@ -12,12 +12,13 @@ from urllib.parse import quote
 import click
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import CallError, Target, connected, counted, run
+from adapter.cli.connection import CallError, Target, connected, run
 from adapter.cli.output import progress, tell, warn
 from adapter.cli.table import print_json
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.rpc import offsets_pb
 from adapter.runtime import files
+from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:
     from adapter.cli.snapshot_file import SnapshotFile

@@ -26,12 +26,12 @@ _SORTED = "SELECT * FROM offsets ORDER BY namespace, grp, stem, number, offset, 
 _KEY = itemgetter(0, 1, 2, 3)
 
 
-class SpoolError(AdapterError):
+class SortingError(AdapterError):
     """The temporary file could not be written."""
 
 
-class Spool:
-    """A table of offsets. Of a key that comes more than once the largest offset stays. Raises SpoolError."""
+class OffsetSorter:
+    """A table of offsets. Of a key that comes more than once the largest offset stays. Raises SortingError."""
 
     def __init__(self) -> None:
         self.added = 0  # offsets that came
@@ -79,7 +79,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise SpoolError(f"the temporary table of offsets (in $SQLITE_TMPDIR, else /var/tmp or /tmp): {error}") from error
+        raise SortingError(f"the temporary table of offsets (in $SQLITE_TMPDIR, else /var/tmp or /tmp): {error}") from error
 
 
 def _cells(row: OffsetRow) -> tuple[Any, ...]:

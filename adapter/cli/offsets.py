@@ -1,20 +1,15 @@
-"""The commands `groups` and `offsets`: what a person types, checked before anybody is called. What they do is in `tools_*`.
+"""The commands `offset-adapter offsets`: reset, delete. They check what was typed; `offsets_change` does the work.
 
-Exit codes of all of them: 0 done, or a dry run that found no problem; 1 done, but something is not as it was asked for;
-2 an error, and what was not said to be done is not done.
+Exit codes: those of `groups`.
 """
 
-import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import click
 
-from adapter.cli import groups_show, offsets_change, options
-from adapter.cli.adapter_calls import Target, run
-from adapter.cli.broadcast import broadcast
-from adapter.cli.offsets_change import Asked, Shards
+from adapter.cli import offsets_change, options
+from adapter.cli.connection import Target, run_or_exit
+from adapter.cli.offsets_change import ChangeOptions, Shards
 from adapter.cli.times import before_ms, datetime_ms
 from adapter.errors import InvalidInputError
 from adapter.model.records import GroupKey
@@ -24,77 +19,9 @@ SHIFT_MAX = 2**63 - 1  # of a sint64
 DESTINATIONS = "--to-offset, --to-earliest, --to-latest, --to-current, --shift-by, --to-datetime, --by-duration, --from-file"
 
 
-def _run(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object, **switches: bool) -> None:
-    if not run(tool, *arguments, **switches):
-        sys.exit(1)
-
-
-@click.group()
-def groups() -> None:
-    """Consumer groups: list, describe, clone."""
-
-
 @click.group()
 def offsets() -> None:
     """Offsets of groups: reset, delete."""
-
-
-groups.add_command(broadcast)
-
-
-@groups.command("list")
-@click.option("--namespace", "-n", default="", help="Only this namespace.")
-@options.target
-@options.as_json
-def list_command(namespace: str, target: Target, *, as_json: bool) -> None:
-    """List the groups that have offsets in this adapter."""
-    _run(groups_show.list_groups, target, namespace, as_json=as_json)
-
-
-@groups.command()
-@click.argument("names", metavar="GROUP...", nargs=-1)
-@click.option("--all-groups", is_flag=True, help="Every group of the namespace that has offsets in this adapter.")
-@options.namespace
-@options.target
-@options.as_json
-def describe(names: tuple[str, ...], namespace: str, target: Target, *, all_groups: bool, as_json: bool) -> None:
-    """Show every shard of a group: its offset here and in the Meta Service, the shard's ends, the lag.
-
-    States: clean (the Meta Service has the local offset), dirty (not yet), behind (it has a larger one, or there is none
-    here), ahead (it has less than it acknowledged), deleted.
-
-    Exit code 1 when a group has no offsets, or the Meta Service did not answer.
-    """
-    if bool(names) == all_groups:
-        raise InvalidInputError("name at least one GROUP, or give --all-groups")
-    _run(groups_show.describe, target, namespace, names, all_groups=all_groups, as_json=as_json)
-
-
-@groups.command()
-@click.argument("from_group", metavar="FROM")
-@click.argument("to_group", metavar="TO")
-@click.argument("shards", nargs=-1)
-@options.topics
-@options.execute
-@options.namespace
-@options.target
-@options.as_json
-def clone(
-    from_group: str,
-    to_group: str,
-    shards: tuple[str, ...],
-    topics: tuple[str, ...],
-    namespace: str,
-    target: Target,
-    *,
-    execute: bool,
-    as_json: bool,
-) -> None:
-    """Give group TO the offsets of group FROM: of all its shards, or of those named. A dry run unless --execute.
-
-    Exit code 1 when something is not as it was asked for.
-    """
-    _run(offsets_change.clone, target, GroupKey(namespace, from_group), to_group, Shards(shards, topics), Asked(execute, as_json))
 
 
 @offsets.command()
@@ -144,15 +71,15 @@ def reset(
     if export == files.STDIO:
         raise InvalidInputError("--export: name a file; --json prints the plan")
     ((where, value),) = given.items()
-    key, asked = GroupKey(namespace, group), Asked(execute, as_json, export, create=create)
+    key, change = GroupKey(namespace, group), ChangeOptions(execute, as_json, export, create=create)
     if where == "from_file":
         if shards or topics:
             raise InvalidInputError("--from-file: the file names the shards; name none on the command line")
-        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+        from adapter.cli import reset_plan_file  # noqa: PLC0415 - the formats of files bring RocksDB
 
-        _run(offsets_change.reset_to_rows, target, key, plan_files.read(str(value), key), asked)
+        run_or_exit(offsets_change.reset_to_rows, target, key, reset_plan_file.read(str(value), key), change)
     else:
-        _run(offsets_change.reset, target, key, Shards(shards, topics), _destination(where, value), asked)
+        run_or_exit(offsets_change.reset, target, key, Shards(shards, topics), _destination(where, value), change)
 
 
 @offsets.command()
@@ -184,7 +111,9 @@ def delete(
     group, *shards = ["", *names] if all_groups else names
     if not group and not all_groups:
         raise InvalidInputError("GROUP is empty; --all-groups is for every group")
-    _run(offsets_change.delete, target, GroupKey(namespace, group), Shards(shards, topics), Asked(execute, as_json))
+    run_or_exit(
+        offsets_change.delete, target, GroupKey(namespace, group), Shards(shards, topics), ChangeOptions(execute, as_json)
+    )
 
 
 def _destination(where: str, value: object) -> dict[str, int | bool]:

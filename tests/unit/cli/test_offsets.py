@@ -3,8 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from adapter.cli.groups_offsets import groups, offsets
+from adapter.cli.groups import groups
 from adapter.cli.main import cli
+from adapter.cli.offsets import offsets
 from adapter.errors import InvalidInputError
 from adapter.model.records import U64_MAX
 

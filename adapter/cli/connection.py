@@ -1,6 +1,7 @@
 """What the commands share: calling an adapter, sentences for a person, protobuf messages as JSON."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,34 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import grpc
 import grpc.aio
 
-from adapter.cli.output import as_dict, note, progress, tell, warn, when
-from adapter.cli.table import JsonRows, Rows, Side, Table, print_json
 from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError
 from adapter.runtime.failures import FAILED, META_SERVICE
 from adapter.runtime.secret_files import read_token
-from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:  # a command without TLS does without what checks settings
-    from collections.abc import Mapping, Sequence
-
     from adapter.runtime.config import ClientTls
-
-__all__ = [
-    "CallError",
-    "Target",
-    "as_dict",
-    "connected",
-    "counted",
-    "listing",
-    "note",
-    "print_json",
-    "progress",
-    "run",
-    "tell",
-    "warn",
-    "when",
-]
 
 R = TypeVar("R")
 
@@ -56,6 +36,12 @@ class Target(NamedTuple):
 def run(tool: Callable[..., Coroutine[Any, Any, R]], *arguments: object, **switches: object) -> R:
     """Run a tool to its end."""
     return asyncio.run(tool(*arguments, **switches))
+
+
+def run_or_exit(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object, **switches: object) -> None:
+    """Run a tool to its end; the command exits with code 1 if it returns False: not everything is as requested."""
+    if not run(tool, *arguments, **switches):
+        sys.exit(1)
 
 
 @asynccontextmanager
@@ -81,14 +67,3 @@ def _who_failed(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "; the adapter did not answer in time"
     return ""
-
-
-def listing(
-    columns: "Mapping[str, Side]",
-    cells: "Callable[[R], Sequence[str]]",
-    *,
-    as_json: bool,
-    values: "Callable[[Any], Mapping[str, Any]]" = as_dict,
-) -> Rows[R]:
-    """What rows go to: a table of `cells`, or JSON of `values`."""
-    return JsonRows[R](values) if as_json else Table[R](columns, cells)

@@ -1,14 +1,13 @@
 """The command `groups broadcast`: where the clients of a broadcasting group stand. Changes nothing."""
 
-import sys
-
 import click
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import Target, connected, counted, listing, run
-from adapter.cli.output import as_dict, note
+from adapter.cli.connection import Target, connected, run_or_exit
+from adapter.cli.output import as_dict, listing, note
 from adapter.cli.table import LEFT, RIGHT, Side
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
 
 
 @click.command()
@@ -22,8 +21,7 @@ def broadcast(group: str, shards: tuple[str, ...], namespace: str, target: Targe
 
     Without a live client it is the last lowest offset that there was. Exit code 1 when a shard, or the group, has none.
     """
-    if not run(_show, target, namespace, group, shards, as_json):
-        sys.exit(1)
+    run_or_exit(_show, target, namespace, group, shards, as_json)
 
 
 async def _show(target: Target, namespace: str, group: str, shards: tuple[str, ...], as_json: bool) -> bool:

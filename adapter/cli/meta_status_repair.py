@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import CallError, Target, counted
+from adapter.cli.connection import CallError, Target
 from adapter.cli.output import tell, when
 from adapter.cli.table import LEFT, print_json, print_table
 from adapter.errors import ConfigError
@@ -22,6 +22,7 @@ from adapter.runtime import logs
 from adapter.runtime.channels import open_channel
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.config import load
+from adapter.runtime.wording import counted
 
 TIMEOUT_S = 10.0
 _NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
