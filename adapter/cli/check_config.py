@@ -19,7 +19,7 @@ from adapter.sidecar.config import AdapterConfig
 @click.option("--kind", type=click.Choice(["adapter", "meta"]), default="adapter", show_default=True)
 @options.as_json
 def check_config(path: Path, kind: str, *, as_json: bool) -> None:
-    """Check a configuration file and show the settings that result. Exit code 2 names every bad one."""
+    """Check a configuration file and show the settings that result. Exit code 2 when a setting is invalid."""
     values = load(path, AdapterConfig if kind == "adapter" else MetaConfig).model_dump(mode="json")
     if as_json:
         print_json(values)

@@ -18,14 +18,14 @@ COMMIT_TIMEOUT_S = 5.0
 @click.argument("shard")
 @click.argument("offset")
 @options.namespace
-@click.option("--overwrite", is_flag=True, help="A lower offset is a rewind, stored under the next epoch.")
+@click.option("--overwrite", is_flag=True, help="Also accept a lower offset: a rewind, stored under the next epoch.")
 @click.option("--metadata", default="", help="At most 4,096 bytes.")
 @options.target_without_token
 @options.as_json
 def commit(
     group: str, shard: str, offset: str, namespace: str, metadata: str, target: Target, *, overwrite: bool, as_json: bool
 ) -> None:
-    """Commit OFFSET, the next offset to read. Exit code 1 when a larger one stands."""
+    """Commit OFFSET, the next offset to read. Exit code 1 when a larger one is stored."""
     item = offsets_pb.ShardCommit(shard=shard, offset=options.parse_offset(offset, "OFFSET"), metadata=metadata)
     mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY
     request = offsets_pb.CommitOffsetsRequest(
@@ -44,7 +44,7 @@ def flush(target: Target, *, as_json: bool) -> None:
 
 
 async def _commit(target: Target, request: offsets_pb.CommitOffsetsRequest, as_json: bool) -> bool:
-    """True when it stands."""
+    """Commit one offset and print the outcome; False if a larger offset is stored."""
     async with connected(target) as client:
         reply = await client.store.CommitOffsets(request, timeout=COMMIT_TIMEOUT_S)
     if as_json:

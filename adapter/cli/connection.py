@@ -1,4 +1,4 @@
-"""What the commands share: calling an adapter, sentences for a person, protobuf messages as JSON."""
+"""How a command calls an adapter: the address with its credentials, the client, and errors as messages for a person."""
 
 import asyncio
 import sys
@@ -15,18 +15,18 @@ from adapter.errors import AdapterError
 from adapter.runtime.failures import FAILED, META_SERVICE
 from adapter.runtime.secret_files import read_token
 
-if TYPE_CHECKING:  # a command without TLS does without what checks settings
+if TYPE_CHECKING:  # loads pydantic, which a command without TLS does not need
     from adapter.runtime.config import ClientTls
 
 R = TypeVar("R")
 
 
 class CallError(AdapterError):
-    """A call of a tool failed."""
+    """A call to an adapter or a Meta Service failed; the message names the address."""
 
 
 class Target(NamedTuple):
-    """Which adapter a command calls, how it is verified, and the file with the token that it is shown."""
+    """The server that a command calls, how TLS verifies it, and the file with the access token."""
 
     address: str
     token_file: Path | None = None
@@ -34,29 +34,29 @@ class Target(NamedTuple):
 
 
 def run(tool: Callable[..., Coroutine[Any, Any, R]], *arguments: object, **switches: object) -> R:
-    """Run a tool to its end."""
+    """Run a tool to its end in an event loop; returns its result."""
     return asyncio.run(tool(*arguments, **switches))
 
 
 def run_or_exit(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object, **switches: object) -> None:
-    """Run a tool to its end; the command exits with code 1 if it returns False: not everything is as requested."""
+    """Run a tool to its end. If it returns False (not everything was done as requested), exit with code 1."""
     if not run(tool, *arguments, **switches):
         sys.exit(1)
 
 
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[OffsetClient]:
-    """A client of an adapter. What fails while it is used is raised as a CallError, a bad file as a ConfigError."""
+    """A client of an adapter. Raises CallError for a failed call within the block, ConfigError for a bad token or TLS file."""
     token = read_token(target.token_file, "--token-file") if target.token_file else ""
     try:
         async with OffsetClient.connect(target.address, token=token, tls=target.tls) as client:
             yield client
     except grpc.aio.AioRpcError as error:
-        raise CallError(f"{target.address}: {error.code().name}: {error.details()}{_who_failed(error)}") from error
+        raise CallError(f"{target.address}: {error.code().name}: {error.details()}{_hint(error)}") from error
 
 
-def _who_failed(error: grpc.aio.AioRpcError) -> str:
-    """Who did not answer: the adapter itself, or somebody whom it asked, as it says in its answer."""
+def _hint(error: grpc.aio.AioRpcError) -> str:
+    """Which process did not answer: the adapter, or (by the trailing metadata of its reply) the Meta Service behind it."""
     failed = dict(error.trailing_metadata() or ()).get(FAILED)
     if failed == META_SERVICE:
         return "; the adapter answers, the Meta Service does not"

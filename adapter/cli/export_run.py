@@ -1,4 +1,7 @@
-"""The export: offsets as this adapter and the Meta Service know them -> a file, whole or not at all. Changes nothing."""
+"""The work of `export`: reads offsets from the adapter (which asks the Meta Service too) and writes them to a file.
+
+The file is written completely or not at all. Nothing is changed in the adapter or the Meta Service.
+"""
 
 import shutil
 import sys
@@ -26,7 +29,7 @@ _WITHOUT_CLIENTS = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
 
 
 class Destination(NamedTuple):
-    """Where to, and how. `layout` is of RocketMQ's RocksDB."""
+    """The file to write: its path (`-` is standard output), format and naming; `layout` is that of RocketMQ's RocksDB."""
 
     path: str
     kind: Format
@@ -35,9 +38,9 @@ class Destination(NamedTuple):
 
 
 async def export(target: Target, groups: Sequence[str], to: Destination) -> bool:
-    """Write the offsets of some groups (none named: of all local ones) to a file; True when each group has one.
+    """Write the offsets of the named groups (of all local ones if none is named); True if each named group has offsets.
 
-    Nothing is written when there are none, or when the format cannot hold one of them (InvalidInputError).
+    Nothing is written if there are no offsets. Raises InvalidInputError if the format cannot hold one of them.
     """
     namespace = to.naming.namespace
     with OffsetSorter() as sorter:
@@ -56,7 +59,7 @@ async def export(target: Target, groups: Sequence[str], to: Destination) -> bool
 
 
 async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destination, sorter: OffsetSorter) -> set[str]:
-    """Take the offsets of some groups in; returns which of those that are named have any."""
+    """Read the offsets of some groups into `sorter`; returns those of the named groups that have any."""
     found: set[str] = set()
     left_out = 0
     with progress("exporting", None) as advance:
@@ -74,7 +77,7 @@ async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destinat
 
 
 def _of_another(shard: str, broker: str) -> bool:
-    """True for the queue of another broker than the one whose offsets are wanted (empty: of all)."""
+    """True if the shard is a queue of a broker other than `broker`; an empty `broker` matches all."""
     queue = queue_of(shard) if broker else None
     return queue is not None and queue.broker_name not in {"", broker}
 
@@ -85,7 +88,7 @@ async def _cut(named: Sequence[GroupKey]) -> AsyncIterator[Sequence[GroupKey]]:
 
 
 async def _pieces(client: OffsetClient, to: Destination) -> AsyncIterator[Sequence[GroupKey]]:
-    """All local groups. Those of broadcasting clients have no place in a broker's file: it has the lowest of them."""
+    """All local groups, in slices. Left out for RocketMQ: broadcasting clients, whose positions a broker does not keep."""
     piece: list[GroupKey] = []
     left_out = 0
     async for row in groups_of(client, to.naming.namespace):

@@ -55,7 +55,7 @@ def list_command(namespace: str, group: str, meta_address: str, cluster: str, ta
     """List the adapter's local offsets, or the Meta Service's."""
     listed = offsets_listing(as_json=as_json)
     if meta_address:
-        from adapter.cli.meta_list import list_meta  # noqa: PLC0415 - the Meta Service's client is ten times as much to import
+        from adapter.cli.meta_list import list_meta  # noqa: PLC0415 - ten times as slow to import as the rest
 
         run(list_meta, Target(meta_address, tls=target.tls), cluster, namespace, group, listed)
     else:
@@ -65,7 +65,7 @@ def list_command(namespace: str, group: str, meta_address: str, cluster: str, ta
 
 
 async def _get(target: Target, namespace: str, group: str, shards: Sequence[str], mode: str, as_json: bool) -> bool:
-    """True when every named shard has an offset."""
+    """Print the offsets of a group; True if every named shard has one."""
     async with connected(target) as client:
         found = await client.read(group, shards, namespace=namespace, mode=MODES[mode])
     with offsets_listing(as_json=as_json) as rows:
@@ -84,7 +84,7 @@ async def _list(target: Target, namespace: str, group: str, listed: Rows[offsets
 
 
 def offsets_listing(*, as_json: bool) -> Rows[offsets_pb.ShardOffset]:
-    """What rows of offsets go to."""
+    """A printer of offsets, as a table or as JSON."""
     return listing(_COLUMNS, _cells, as_json=as_json)
 
 

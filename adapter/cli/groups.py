@@ -1,4 +1,4 @@
-"""The commands `offset-adapter groups`: list, describe, clone, broadcast. They check what was typed; `groups_show` and `offsets_change` do the work.
+"""The commands `groups`: list, describe, clone, broadcast. The work is in `groups_show`, `offsets_change`.
 
 Exit codes: 0 done, or a dry run that found no problem; 1 done, but not everything is as requested; 2 an error: nothing counts as
 done that was not reported as done.
@@ -38,10 +38,10 @@ def list_command(namespace: str, target: Target, *, as_json: bool) -> None:
 @options.target
 @options.as_json
 def describe(names: tuple[str, ...], namespace: str, target: Target, *, all_groups: bool, as_json: bool) -> None:
-    """Show every shard of a group: its offset here and in the Meta Service, the shard's ends, the lag.
+    """Show every shard of a group: its offset here and in the Meta Service, the shard's first and end offset, the lag.
 
-    States: clean (the Meta Service has the local offset), dirty (not yet), behind (it has a larger one, or there is none
-    here), ahead (it has less than it acknowledged), deleted.
+    States: clean (the Meta Service has the local offset), dirty (not yet), behind (the Meta Service has a larger one, or
+    none is stored here), ahead (the Meta Service has less than it acknowledged), deleted.
 
     Exit code 1 when a group has no offsets, or the Meta Service did not answer.
     """
@@ -72,7 +72,7 @@ def clone(
 ) -> None:
     """Give group TO the offsets of group FROM: of all its shards, or of those named. A dry run unless --execute.
 
-    Exit code 1 when something is not as it was asked for.
+    Exit code 1 when an offset could not be changed as requested.
     """
     run_or_exit(
         offsets_change.clone,

@@ -1,4 +1,4 @@
-"""The command `groups broadcast`: where the clients of a broadcasting group stand. Changes nothing."""
+"""The command `groups broadcast`: the lowest offset among the clients of a broadcasting group. Read-only."""
 
 import click
 
@@ -17,9 +17,9 @@ from adapter.runtime.wording import counted
 @options.target_without_token
 @options.as_json
 def broadcast(group: str, shards: tuple[str, ...], namespace: str, target: Target, *, as_json: bool) -> None:
-    """Show where the slowest live client of a broadcasting GROUP stands: in all of its shards, or in those named.
+    """Show the lowest offset among the live clients of a broadcasting GROUP: in all of its shards, or in those named.
 
-    Without a live client it is the last lowest offset that there was. Exit code 1 when a shard, or the group, has none.
+    Without a live client it is the lowest offset known last. Exit code 1 when a shard, or the group, has none.
     """
     run_or_exit(_show, target, namespace, group, shards, as_json)
 
@@ -37,7 +37,7 @@ async def _show(target: Target, namespace: str, group: str, shards: tuple[str, .
 
 
 def _values(row: offsets_pb.BroadcastOffset) -> dict[str, object]:
-    """Without `own`: nobody is asked for."""
+    """The reply without its field `own`, which is the offset of a client that asks for itself."""
     values = as_dict(row)
     return {name: values.get(name) for name in ("shard", "lowest", "lowest_client", "clients")}
 

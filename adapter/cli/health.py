@@ -1,4 +1,4 @@
-"""The command `health`, for probes that run it again and again: it imports gRPC and little else."""
+"""The command `health`. Container probes run it every few seconds, so it imports gRPC and little else."""
 
 import asyncio
 import sys

@@ -1,6 +1,6 @@
-"""The commands `meta kv`: the metadata that a Meta Service keeps, by key.
+"""The commands `meta kv`: put, get, delete and list metadata in a Meta Service.
 
-Exit codes: 0 done; 1 the key is absent, or another revision stands than --if-revision names: nothing is changed; 2 an error.
+Exit codes: 0 done; 1 nothing was changed, because the key is absent or its revision is not that of --if-revision; 2 an error.
 """
 
 import base64
@@ -35,12 +35,12 @@ _CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
 
 _COLUMNS: dict[str, Side] = {"key": LEFT, "revision": RIGHT, "bytes": RIGHT, "value": LEFT}
 
-_cluster = click.option("--cluster", default="default", show_default=True, help="Whose keys.")
+_cluster = click.option("--cluster", default="default", show_default=True, help="The cluster whose keys are meant.")
 _key = click.argument("key")
 _if_revision = click.option(
     "--if-revision",
     type=click.IntRange(0, REVISION_MAX),
-    help="Only over this revision; 0: only when the key is absent. Else exit code 1.",
+    help="Only if the key has this revision; 0: only if it is absent. Otherwise exit code 1.",
 )
 
 
@@ -57,7 +57,7 @@ def kv() -> None:
 @options.meta_target
 @options.as_json
 def put(key: str, value: str, cluster: str, if_revision: int | None, target: Target, *, as_json: bool) -> None:
-    """Write VALUE, at most 1 MiB; `-` reads it from standard input, as it is. Shows its revision."""
+    """Write VALUE, at most 1 MiB; `-` reads the bytes from standard input. Prints the new revision."""
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
     run_or_exit(
         _put, target, metadata_pb.PutRequest(cluster_name=cluster, key=key, value=data, expected_revision=if_revision), as_json
@@ -67,7 +67,7 @@ def put(key: str, value: str, cluster: str, if_revision: int | None, target: Tar
 @kv.command()
 @_key
 @_cluster
-@click.option("--value-only", is_flag=True, help="Only the value, as it is, to standard output.")
+@click.option("--value-only", is_flag=True, help="Write only the value's bytes to standard output.")
 @options.meta_target
 @options.as_json
 def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bool) -> None:
@@ -85,7 +85,7 @@ def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bo
 @options.meta_target
 @options.as_json
 def delete(key: str, cluster: str, if_revision: int | None, target: Target, *, as_json: bool) -> None:
-    """Take a key away. Exit code 1 when it was absent."""
+    """Delete a key. Exit code 1 when it was absent."""
     run_or_exit(_delete, target, metadata_pb.DeleteRequest(cluster_name=cluster, key=key, expected_revision=if_revision), as_json)
 
 
@@ -95,7 +95,7 @@ def delete(key: str, cluster: str, if_revision: int | None, target: Target, *, a
 @options.meta_target
 @options.as_json
 def list_command(prefix: str, cluster: str, target: Target, *, as_json: bool) -> None:
-    """List the keys that start with PREFIX, in their order, with their values and revisions."""
+    """List the keys that start with PREFIX, sorted by their bytes, with values and revisions."""
     run_or_exit(_list, target, metadata_pb.ListRequest(cluster_name=cluster, prefix=prefix, page_size=1_000), as_json)
 
 
@@ -150,7 +150,7 @@ async def _list(target: Target, request: metadata_pb.ListRequest, as_json: bool)
 
 @asynccontextmanager
 async def _connected(target: Target) -> AsyncIterator["Stub"]:
-    """Calls of a Meta Service. What fails meanwhile is raised as a CallError, a bad file as a ConfigError."""
+    """The metadata stub of a Meta Service. Raises CallError for a failed call in the block, ConfigError for a bad TLS file."""
     async with open_channel(target.address, target.tls, _CHANNEL_OPTIONS) as channel:
         try:
             yield metadata_grpc.MetadataStoreStub(channel)
@@ -160,7 +160,7 @@ async def _connected(target: Target) -> AsyncIterator["Stub"]:
 
 
 async def _unless_conflict(call: Awaitable[R]) -> R | None:
-    """Its reply; None, and the reason is shown, when another revision stands."""
+    """The reply to a call; None, after printing the reason, if the key has another revision."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
@@ -188,7 +188,7 @@ def _cells(entry: metadata_pb.Entry) -> Sequence[str]:
 
 
 def _json(entry: metadata_pb.Entry) -> dict[str, Any]:
-    """`value` when it is UTF-8, else `value_base64`."""
+    """The entry for JSON: `value` if it is UTF-8, otherwise `value_base64`."""
     shown: dict[str, Any] = {"key": entry.key, "revision": entry.revision}
     try:
         return {**shown, "value": entry.value.decode()}

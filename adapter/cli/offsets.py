@@ -1,4 +1,4 @@
-"""The commands `offset-adapter offsets`: reset, delete. They check what was typed; `offsets_change` does the work.
+"""The commands `offset-adapter offsets`: reset, delete. They check the options; `offsets_change` does the work.
 
 Exit codes: those of `groups`.
 """
@@ -28,19 +28,21 @@ def offsets() -> None:
 @click.argument("group")
 @click.argument("shards", nargs=-1)
 @options.topics
-@click.option("--to-offset", metavar="N", help="This offset.")
-@click.option("--to-earliest", is_flag=True, default=None, help="The first message of each shard.")
-@click.option("--to-latest", is_flag=True, default=None, help="The end of each shard.")
-@click.option("--to-current", is_flag=True, default=None, help="Where it stands; corrects only what is outside of the shard.")
-@click.option("--shift-by", metavar="N", help="So many messages on, or back when negative.")
+@click.option("--to-offset", metavar="N", help="To this offset.")
+@click.option("--to-earliest", is_flag=True, default=None, help="To the first message of each shard.")
+@click.option("--to-latest", is_flag=True, default=None, help="To the end of each shard (the offset of the next message).")
+@click.option("--to-current", is_flag=True, default=None, help="To the current offset, moved only if it is outside the shard.")
+@click.option("--shift-by", metavar="N", help="Forward by N messages, or back if N is negative.")
 @click.option(
-    "--to-datetime", metavar="TIME", help="YYYY-MM-DDTHH:mm:SS.sss[+hh:mm]; UTC without a zone. The first message since."
+    "--to-datetime", metavar="TIME", help="To the first message since TIME: YYYY-MM-DDTHH:mm:SS.sss[+hh:mm], UTC without a zone."
 )
-@click.option("--by-duration", metavar="PnDTnHnMnS", help="The first message since so long ago: P7D, PT12H, P1DT2H30M5S.")
+@click.option("--by-duration", metavar="PnDTnHnMnS", help="To the first message since that long ago: P7D, PT12H, P1DT2H30M5S.")
 @click.option("--from-file", metavar="FILE", help="CSV as kafka-consumer-groups writes it, or .json; - is standard input.")
 @click.option("--export", default="", metavar="FILE", help="Save the plan for --from-file, also in a dry run: CSV, or .json.")
 @click.option(
-    "--create", is_flag=True, help="A named shard that has no offset gets one. Without this it is refused: a mistyped name."
+    "--create",
+    is_flag=True,
+    help="Also create offsets of named shards that have none. Without this they are refused: typing errors.",
 )
 @options.execute
 @options.namespace
@@ -61,9 +63,9 @@ def reset(
 ) -> None:
     """Move the offsets of GROUP: of all its shards, or of those named. A dry run unless --execute.
 
-    Nothing that was committed before can undo it. Stop the group's consumers first: what they commit afterwards counts.
+    A commit made before the reset cannot undo it. Stop the group's consumers first: a commit made after it counts.
 
-    Exit code 1 when something is not as it was asked for.
+    Exit code 1 when an offset could not be moved as requested.
     """
     given = {name: value for name, value in to.items() if value is not None}
     if len(given) != 1:
@@ -84,7 +86,7 @@ def reset(
 
 @offsets.command()
 @click.argument("names", metavar="[GROUP] [SHARD]...", nargs=-1)
-@click.option("--all-groups", is_flag=True, help="The named shards, of every group: for shards that were made anew.")
+@click.option("--all-groups", is_flag=True, help="Delete the named shards of every group: for shards that were created anew.")
 @options.topics
 @options.execute
 @options.namespace
@@ -102,7 +104,7 @@ def delete(
 ) -> None:
     """Delete the offsets of a group: of all its shards, or of those named. A dry run unless --execute.
 
-    Nothing that was committed before brings them back. Exit code 1 when a named shard had no offset.
+    A commit made before the deletion cannot bring them back. Exit code 1 when a named shard had no offset.
     """
     if not names:
         raise InvalidInputError("name the shards" if all_groups else "name the group, or give --all-groups and the shards")
@@ -117,7 +119,7 @@ def delete(
 
 
 def _destination(where: str, value: object) -> dict[str, int | bool]:
-    """The field of a request that says where to. Raises InvalidInputError."""
+    """The destination as a field of `ResetOffsetsRequest`. Raises InvalidInputError."""
     if not isinstance(value, str):
         return {where: True}
     if where == "to_offset":

@@ -15,10 +15,10 @@ from adapter.sidecar.storage.repair import start_from_meta as set_aside
 
 @click.command()
 @options.config
-@click.option("--start-from-meta", is_flag=True, help="Do not repair: set the store aside and begin an empty one.")
+@click.option("--start-from-meta", is_flag=True, help="Do not repair: set the store aside and start with an empty one.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def repair(config: Path | None, *, start_from_meta: bool, yes: bool) -> None:
-    """Repair a local store that does not open. The adapter must not be running. Nothing is deleted: a copy stays beside it."""
+    """Repair a local store that does not open. The adapter must not be running. The damaged store is kept as a copy."""
     settings = load(config, AdapterConfig) if config else AdapterConfig()
     logs.setup(settings.log)
     what = "be set aside; only what the Meta Service holds remains" if start_from_meta else "be copied, then repaired in place"

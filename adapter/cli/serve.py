@@ -20,7 +20,7 @@ from adapter.sidecar.config import AdapterConfig
 def serve(config: Path | None) -> None:
     """Run the adapter beside a broker.
 
-    Exit code 0 after a complete stop, 1 when dirty offsets stayed behind (they are on disk) or the start failed.
+    Exit code 0 after a complete stop; 1 when the start failed, or dirty offsets remain on disk for the next start.
     """
     settings = load(config, AdapterConfig) if config else AdapterConfig()
     logs.setup(settings.log)

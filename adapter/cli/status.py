@@ -16,12 +16,12 @@ from adapter.runtime.wording import counted
 @options.target
 @options.as_json
 def status(target: Target, *, as_json: bool) -> None:
-    """Show what the adapter does, and what is at risk. Exit code 1 unless it is serving."""
+    """Show the adapter's state, and which offsets a crash could lose. Exit code 1 unless it is serving."""
     run_or_exit(_status, target, as_json)
 
 
 async def _status(target: Target, as_json: bool) -> bool:
-    """True when the adapter is serving."""
+    """Print the status; True if the adapter is serving."""
     async with connected(target) as client:
         reply = await client.status()
     if as_json:
@@ -32,7 +32,7 @@ async def _status(target: Target, as_json: bool) -> bool:
 
 
 def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
-    """What is to be known of an adapter, and how it is."""
+    """The reply as rows of (what, value)."""
     state = offsets_pb.StatusReply.State.Name(reply.state).lower()
     yield "state", f"{state}: {reply.reason}" if reply.reason else state
     yield "version, up for", f"{reply.version}, {reply.uptime_seconds:,.0f} s"
