@@ -98,7 +98,7 @@ class OffsetClient:
         """
         batcher = self._batcher
         try:
-            deadline = await batcher.room.wait(self._timeout_s) if batcher.room.full else 0.0
+            deadline = await batcher.limit.wait(self._timeout_s) if batcher.limit.full else 0.0
             return await batcher.commit((namespace or DEFAULT_NAMESPACE, group), offsets, mode, epochs, member, deadline) or []
         except InvalidInputError as error:
             raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
