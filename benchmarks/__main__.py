@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: measure, print tables, store the results. The exit code says nothing about the numbers."""
+"""`python -m benchmarks [NAME ...]`: measure, print tables, store the results. A missed bar does not change the exit code."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ from benchmarks import (
     worst_requests,
 )
 from benchmarks.peers import run as peers
-from benchmarks.report import Result, show, store, stored
+from benchmarks.report import Result, loaded, show, store, stored
 from benchmarks.scale import Scale, chosen
 
 Benchmark = Callable[[Scale, Path, Progress], Awaitable[Result]]
@@ -82,7 +82,7 @@ ALL: dict[str, Benchmark] = {
     "etcd_rebalance": etcd_rebalance.run,
     "peers": peers.run,
 }
-# They start other people's servers, or Spark: only a short run that names them does.
+# These start the servers of other projects, or Spark: a short run leaves them out unless it names them.
 HEAVY = {name for name in ALL if name == "peers" or name.startswith(("pipeline", "etcd"))}
 RESULTS = Path(__file__).parent / "results"
 
@@ -90,8 +90,13 @@ RESULTS = Path(__file__).parent / "results"
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(ALL)))
 @click.option("--results", type=click.Path(path_type=Path), help="Where results go. Without it, a short run stores none.")
-def main(names: tuple[str, ...], results: Path | None) -> None:
-    """Run benchmarks (default: all). BENCH=short: tiny ones, peers and the pipeline's only if named; BENCH=full: long ones."""
+@click.option("--stored", "only_stored", is_flag=True, help="Measure nothing: print the results that are stored.")
+def main(names: tuple[str, ...], results: Path | None, *, only_stored: bool) -> None:
+    """Run benchmarks (default: all). BENCH=short: tiny sizes; peers, pipeline and etcd only if named. BENCH=full: long ones."""
+    console = Console(width=None if sys.stdout.isatty() else 130)
+    if only_stored:
+        _print_stored(results or RESULTS, names, console)
+        return
     try:
         scale = chosen()
     except ValueError as error:
@@ -99,7 +104,6 @@ def main(names: tuple[str, ...], results: Path | None) -> None:
     if results is None and not scale.short:
         results = RESULTS
     logs.setup(LogSection(level="error"))
-    console = Console(width=None if sys.stdout.isatty() else 130)
     facts = machine.facts()
     console.print(", ".join(f"{name}: {value}" for name, value in facts.items()), style="dim", highlight=False, soft_wrap=True)
     about = {
@@ -119,9 +123,16 @@ def main(names: tuple[str, ...], results: Path | None) -> None:
         console.print(f"Stored in {results}", highlight=False)
 
 
+def _print_stored(directory: Path, names: tuple[str, ...], console: Console) -> None:
+    for name, content in stored(directory).items():
+        if not names or name in names:
+            console.print(f"{content['date']}, `{content['command']}`", style="dim", highlight=False, soft_wrap=True)
+            show(console, loaded(content))
+
+
 async def _measure(benchmark: Benchmark, scale: Scale, console: Console) -> Result:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Twice a second: what shows the progress must not take the time of what is measured.
+    # Twice a second: drawing the progress must not take CPU time from what is measured.
     with (
         tempfile.TemporaryDirectory(prefix="bench-") as directory,
         Progress(*columns, console=console, transient=True, refresh_per_second=2) as progress,

@@ -1,4 +1,4 @@
-"""What a number is worth only together with: the machine, the versions, the code. And what a process takes of the machine."""
+"""The facts that a measured number depends on (machine, versions, commit), and the CPU time and memory of a process."""
 
 import os
 import platform
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parent.parent  # from where `python -m benchmarks` works
+ROOT = Path(__file__).parent.parent  # the working directory for `python -m benchmarks`
 LIBRARIES = ("grpcio", "protobuf", "rocksdict", "anyio", "uvloop")
 
 
 def facts() -> dict[str, str]:
-    """Name -> value, in the order in which a reader wants them."""
+    """Fact -> value, in the order in which they are printed."""
     return {
         "CPU": _cpu_model(),
         "cores": str(os.cpu_count()),
@@ -29,13 +29,13 @@ def facts() -> dict[str, str]:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of a process so far."""
+    """Seconds of CPU time, user and system, that a process has used since its start."""
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
 
 
 def memory_mib(pid: int) -> tuple[float, float]:
-    """Resident memory of a process now, and its peak."""
+    """Resident memory of a process now, and its peak, in MiB."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     rss, peak = (int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))
@@ -51,13 +51,13 @@ def _cpu_model() -> str:
 
 
 def _file_system(path: Path) -> str:
-    """The type of the file system that holds `path`: it decides what a sync costs."""
+    """The type of the file system that holds `path`; the cost of an fsync depends on it."""
     holding = [part for part in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(part.mountpoint)]
     return max(holding, key=lambda part: len(part.mountpoint)).fstype if holding else "unknown"
 
 
 def _commit() -> str:
-    """The code that was measured; a plus says that the tree had changes."""
+    """The commit that was measured, followed by `+` if the tree had uncommitted changes; `unknown` outside a git checkout."""
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--abbrev=10", "--dirty=+", "--exclude=*"]
     try:

@@ -1,7 +1,7 @@
-"""The main rates of all stored results as one picture. Nothing else here needs matplotlib: without it there is no picture."""
+"""`rates.png`: the main commit rates of all stored results. Needs matplotlib, which nothing else in the benchmarks does."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ FILE = "rates.png"
 MISSING = "no plot: matplotlib is not installed (make bench brings it)"
 
 
-def draw(directory: Path, results: Sequence[dict[str, Any]]) -> str:
-    """Write `rates.png` of results as they are stored; returns what to tell the user."""
-    rates = [(result["name"], what, rate) for result in results for what, rate in result.get("rates", {}).items() if rate > 0]
+def draw(directory: Path, results: Mapping[str, dict[str, Any]]) -> str:
+    """Write `rates.png` from the results of `report.stored`. Returns a message: the path, or why there is no plot."""
+    rates = [(name, what, rate) for name, result in results.items() for what, rate in result.get("rates", {}).items() if rate > 0]
     if not rates:
         return "no plot: none of these results has rates"
     try:
@@ -29,7 +29,7 @@ def draw(directory: Path, results: Sequence[dict[str, Any]]) -> str:
 
 
 def _bars(pyplot: Any, rates: Sequence[tuple[str, str, float]]) -> None:  # noqa: ANN401 - matplotlib is loaded by name
-    """One bar each, in the order of the benchmarks; the rates are far apart, hence the logarithm."""
+    """One bar for each rate, in the order of the results. The axis is logarithmic: the rates differ by orders of magnitude."""
     _, axes = pyplot.subplots(figsize=(11, 1.2 + 0.3 * len(rates)), layout="constrained")
     names = list(dict.fromkeys(name for name, _, _ in rates))
     labels = [f"{name}: {what}" for name, what, _ in rates]
@@ -39,4 +39,4 @@ def _bars(pyplot: Any, rates: Sequence[tuple[str, str, float]]) -> None:  # noqa
     axes.margins(x=0.15)
     axes.invert_yaxis()
     axes.set_xlabel("acknowledged commits per second")
-    axes.set_title("Commits per second; what each bar is, and on which machine, is in summary.md")
+    axes.set_title("Commits per second; summary.md names the runs and the machine")

@@ -1,4 +1,7 @@
-"""The export: offsets as this adapter and the Meta Service know them -> a file, whole or not at all. Changes nothing."""
+"""The work of `export`: reads offsets from the adapter (which asks the Meta Service too) and writes them to a file.
+
+The file is written completely or not at all. Nothing is changed in the adapter or the Meta Service.
+"""
 
 import shutil
 import sys
@@ -7,10 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from adapter.cli.adapter_calls import Target, connected, counted
+from adapter.cli.connection import Target, connected
 from adapter.cli.groups_show import PIECE, exported, groups_of
 from adapter.cli.output import note, progress, warn
-from adapter.cli.spool import Spool
+from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient
 from adapter.formats import files as formats
 from adapter.formats.files import Format
@@ -19,13 +22,14 @@ from adapter.formats.rows import Naming
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
 from adapter.runtime import files
+from adapter.runtime.wording import counted
 from adapter.sidecar.engine.broadcast import is_of_client
 
 _WITHOUT_CLIENTS = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
 
 
 class Destination(NamedTuple):
-    """Where to, and how. `layout` is of RocketMQ's RocksDB."""
+    """The file to write: its path (`-` is standard output), format and naming; `layout` is that of RocketMQ's RocksDB."""
 
     path: str
     kind: Format
@@ -34,28 +38,28 @@ class Destination(NamedTuple):
 
 
 async def export(target: Target, groups: Sequence[str], to: Destination) -> bool:
-    """Write the offsets of some groups (none named: of all local ones) to a file; True when each group has one.
+    """Write the offsets of the named groups (of all local ones if none is named); True if each named group has offsets.
 
-    Nothing is written when there are none, or when the format cannot hold one of them (InvalidInputError).
+    Nothing is written if there are no offsets. Raises InvalidInputError if the format cannot hold one of them.
     """
     namespace = to.naming.namespace
-    with Spool() as spool:
+    with OffsetSorter() as sorter:
         async with connected(target) as client:
-            found = await _collect(client, [GroupKey(namespace, name) for name in dict.fromkeys(groups)], to, spool)
+            found = await _collect(client, [GroupKey(namespace, name) for name in dict.fromkeys(groups)], to, sorter)
         missing = sorted(set(groups) - found)
         for name in missing:
             warn(f"group {name!r} has no offsets in namespace {namespace!r}; `groups list` shows those that have")
-        if not spool.added:
+        if not sorter.added:
             warn("no offsets: nothing is written")
             return False
-        written = _write(to, spool)
+        written = _write(to, sorter)
         where = files.name_of(to.path, "standard output")
-        note(f"exported {counted(written, 'offset')} of {counted(spool.groups(), 'group')} to {where}")
+        note(f"exported {counted(written, 'offset')} of {counted(sorter.groups(), 'group')} to {where}")
     return not missing
 
 
-async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destination, spool: Spool) -> set[str]:
-    """Take the offsets of some groups in; returns which of those that are named have any."""
+async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destination, sorter: OffsetSorter) -> set[str]:
+    """Read the offsets of some groups into `sorter`; returns those of the named groups that have any."""
     found: set[str] = set()
     left_out = 0
     with progress("exporting", None) as advance:
@@ -63,7 +67,7 @@ async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destinat
             every = [row async for row in exported(client, piece)]
             rows = [row for row in every if not _of_another(row.shard, to.naming.broker)]
             left_out += len(every) - len(rows)
-            spool.add(rows)
+            sorter.add(rows)
             advance(len(rows))
             if named:
                 found.update(row.group for row in rows)
@@ -73,7 +77,7 @@ async def _collect(client: OffsetClient, named: Sequence[GroupKey], to: Destinat
 
 
 def _of_another(shard: str, broker: str) -> bool:
-    """True for the queue of another broker than the one whose offsets are wanted (empty: of all)."""
+    """True if the shard is a queue of a broker other than `broker`; an empty `broker` matches all."""
     queue = queue_of(shard) if broker else None
     return queue is not None and queue.broker_name not in {"", broker}
 
@@ -84,7 +88,7 @@ async def _cut(named: Sequence[GroupKey]) -> AsyncIterator[Sequence[GroupKey]]:
 
 
 async def _pieces(client: OffsetClient, to: Destination) -> AsyncIterator[Sequence[GroupKey]]:
-    """All local groups. Those of broadcasting clients have no place in a broker's file: it has the lowest of them."""
+    """All local groups, in slices. Left out for RocketMQ: broadcasting clients, whose positions a broker does not keep."""
     piece: list[GroupKey] = []
     left_out = 0
     async for row in groups_of(client, to.naming.namespace):
@@ -102,12 +106,12 @@ async def _pieces(client: OffsetClient, to: Destination) -> AsyncIterator[Sequen
         note(f"left out {counted(left_out, 'group')} of broadcasting clients: RocketMQ's brokers do not keep their positions")
 
 
-def _write(to: Destination, spool: Spool) -> int:
+def _write(to: Destination, sorter: OffsetSorter) -> int:
     if to.path != files.STDIO:
-        return formats.write(Path(to.path), to.kind, spool, to.naming, to.layout)
+        return formats.write(Path(to.path), to.kind, sorter, to.naming, to.layout)
     with tempfile.TemporaryDirectory(prefix="offset-adapter-") as directory:
         whole = Path(directory) / "offsets"
-        written = formats.write(whole, to.kind, spool, to.naming)
+        written = formats.write(whole, to.kind, sorter, to.naming)
         with whole.open("rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()

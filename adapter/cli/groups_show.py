@@ -1,22 +1,24 @@
-"""The tools that look at groups: list, describe. They change nothing.
+"""The work of `groups list` and `groups describe`, and the reads that other commands share. Nothing here changes an offset.
 
-Numbers and names as kafka-consumer-groups shows them (CURRENT-OFFSET, LOG-END-OFFSET, LAG), with what is ours beside.
+Columns are named as kafka-consumer-groups names them (CURRENT-OFFSET, LOG-END-OFFSET, LAG); epoch, state and the Meta Service's
+offset are added.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from adapter.cli.adapter_calls import Target, connected, counted, listing
-from adapter.cli.output import as_dict, note, warn, when
+from adapter.cli.connection import Target, connected
+from adapter.cli.output import as_dict, listing, note, warn, when
 from adapter.cli.table import LEFT, RIGHT, JsonRows, Side, Table
 from adapter.client.client import OffsetClient
 from adapter.formats.rows import OffsetRow
 from adapter.model.queues import queue_of
 from adapter.model.records import GroupKey
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
 
-TIMEOUT_S = 30.0  # of one admin call: it may ask the Meta Service and the broker, and each may take seconds
+TIMEOUT_S = 30.0  # of one admin call: the adapter may call the Meta Service and the broker, and each may take seconds
 PIECE = 1_000  # shards or groups of one request
 
 Group = offsets_pb.ListGroupsReply.Group
@@ -26,7 +28,7 @@ _Add: TypeAlias = Callable[[str, Described], None]
 
 
 async def list_groups(target: Target, namespace: str, *, as_json: bool) -> bool:
-    """Print the groups that have local offsets; True."""
+    """Print the groups that have local offsets. Always returns True."""
     columns: dict[str, Side] = {"namespace": LEFT, "group": LEFT, "shards": RIGHT, "dirty": RIGHT, "last commit": LEFT}
     async with connected(target) as client:
         with listing(columns, _group_cells, as_json=as_json) as rows:
@@ -38,7 +40,7 @@ async def list_groups(target: Target, namespace: str, *, as_json: bool) -> bool:
 
 
 async def describe(target: Target, namespace: str, groups: Sequence[str], *, all_groups: bool, as_json: bool) -> bool:
-    """Print every shard of some groups; True when each has one, and the Meta Service was asked."""
+    """Print every shard of some groups; True if each group has a shard and the Meta Service answered for it."""
     complete = True
     show = _show_json if as_json else _show_table
     async with connected(target) as client:
@@ -78,7 +80,7 @@ def _show_table(namespace: str) -> Iterator[_Add]:
 
 
 async def groups_of(client: OffsetClient, namespace: str) -> AsyncIterator[Group]:
-    """The groups of a namespace (empty: of all) that have local offsets, page by page."""
+    """Yield the groups that have local offsets in a namespace (empty: in all), reading page by page."""
     request = offsets_pb.ListGroupsRequest(namespace=namespace)
     while True:
         reply = await client.admin.ListGroups(request, timeout=TIMEOUT_S)
@@ -90,7 +92,7 @@ async def groups_of(client: OffsetClient, namespace: str) -> AsyncIterator[Group
 
 
 async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIterator[OffsetRow]:
-    """All offsets of groups, as the adapter and the Meta Service together know them, group by group."""
+    """Yield all offsets of some groups, group by group: for each shard the larger of the local one and the Meta Service's."""
     for at in range(0, len(groups), PIECE):
         wanted = [offsets_pb.GroupShards(**group._asdict()) for group in groups[at : at + PIECE]]
         async for reply in client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest(groups=wanted), timeout=TIMEOUT_S):
@@ -109,16 +111,16 @@ async def exported(client: OffsetClient, groups: Sequence[GroupKey]) -> AsyncIte
 
 
 def _shard_order(shard: str) -> tuple[str, int]:
-    """Partition 10 behind partition 9."""
+    """A sort key that puts partition 10 after partition 9."""
     queue = queue_of(shard)
     return (shard[: -len(str(queue.queue_id))], queue.queue_id) if queue else (shard, -1)
 
 
 def state_of(row: Described.Shard, *, remote_known: bool) -> str:
-    """What a person should know of a shard.
+    """How the local record of a shard compares to the Meta Service's.
 
-    `dirty`: the Meta Service has not acknowledged the local value. `behind`: it has a larger one, or there is none here.
-    `ahead`: it has less though it acknowledged more, so it lost something. `deleted`: what stands is a tombstone. Else `clean`.
+    `dirty`: the Meta Service has not acknowledged the local record. `behind`: it has a larger one, or there is no local one.
+    `ahead`: it has a smaller one than it acknowledged, so it lost data. `deleted`: the record is a tombstone. Otherwise `clean`.
     """
     local = _place(row.local if row.HasField("local") else None)
     remote = _place(row.remote if row.HasField("remote") else None)
@@ -180,7 +182,7 @@ def _cells(row: Described.Shard, *, remote_known: bool) -> list[str]:
 
 
 def position_text(position: offsets_pb.Position | None) -> str:
-    """An offset as a table shows it."""
+    """An offset as a table shows it: the number, `deleted`, or `-` for none."""
     if position is None:
         return "-"
     return "deleted" if position.deleted else str(position.offset)

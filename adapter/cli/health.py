@@ -1,4 +1,4 @@
-"""The command `health`, for probes that run it again and again: it imports gRPC and little else."""
+"""The command `health`. Container probes run it every few seconds, so it imports gRPC and little else."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import Target
+from adapter.cli.connection import Target
 from adapter.cli.output import tell
 from adapter.runtime.channels import open_channel
 

@@ -1,13 +1,12 @@
-"""The commands `import` and `export`: what a person types, checked before anybody is called. What they do is in `tools_*`."""
+"""The commands `import` and `export`: their options and checks. `import_run` and `export_run` do the work."""
 
-import sys
 from pathlib import Path
 from typing import get_args
 
 import click
 
 from adapter.cli import export_run, import_run, options
-from adapter.cli.adapter_calls import Target, run
+from adapter.cli.connection import Target, run_or_exit
 from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
@@ -16,14 +15,14 @@ from adapter.runtime import files
 
 _FORMATS = click.Choice([kind.value for kind in Format])
 
-# Where shards are named after their broker; the other formats name whole shards, or the broker themselves.
+# Formats that name a shard TOPIC/QUEUE, without its broker. The others name whole shards, or hold the broker.
 _WITH_BROKER = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
 
 
 @click.command("import")
 @click.argument("file")
 @click.option("--format", "name", type=_FORMATS, help="[default: by FILE's name]")
-@click.option("--group", "-g", default="", help="The group of a file that tells none; of any other, take only this one.")
+@click.option("--group", "-g", default="", help="The group of a file that names none; else import only this group.")
 @click.option("--broker", default="", help="RocketMQ's broker: shards become BROKER/TOPIC/QUEUE instead of TOPIC/QUEUE.")
 @options.execute
 @options.namespace
@@ -32,38 +31,37 @@ _WITH_BROKER = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_ROCKSDB)
 def import_command(
     file: str, name: str | None, group: str, broker: str, namespace: str, target: Target, *, execute: bool, as_json: bool
 ) -> None:
-    """Merge the offsets of FILE (- is standard input): only what is larger than what stands. A dry run unless --execute.
+    """Merge the offsets of FILE (- is standard input): only those larger than the stored ones. A dry run unless --execute.
 
-    FILE is RocketMQ's consumerOffset.json, offsets.json or directory of a RocksDB, Kafka's CSV, or JSON. A torn file is
-    refused before anything is sent. An entry that cannot be read is told, with its place; the others are taken.
+    FILE is RocketMQ's consumerOffset.json, offsets.json or RocksDB directory, Kafka's CSV, or JSON. A truncated file is
+    refused before anything is sent. An unreadable entry is reported with its place; the others are imported.
 
-    An import may be killed and repeated at any time. Exit code 1 when a larger offset stands, or an entry cannot be read.
+    An import may be killed and repeated at any time. Exit code 1 when a larger offset is stored, or an entry is unreadable.
     """
     kind = _kind(name, file, "FILE")
     if kind is Format.ROCKETMQ_CLIENT and file != files.STDIO:
-        group = group or Path(file).resolve().parent.name  # RocketMQ's own place for it: .../<clientId>/<group>/offsets.json
+        group = group or Path(file).resolve().parent.name  # RocketMQ's own path is .../<clientId>/<group>/offsets.json
     source = import_run.Source(file, kind, _naming(kind, namespace, group, broker))
-    if not run(import_run.import_file, target, source, execute=execute, as_json=as_json):
-        sys.exit(1)
+    run_or_exit(import_run.import_file, target, source, execute=execute, as_json=as_json)
 
 
 @click.command("export")
 @click.argument("groups", metavar="[GROUP]...", nargs=-1)
 @click.option("--format", "name", type=_FORMATS, help="[default: by the name of -o]")
 @click.option(
-    "--output", "-o", default=files.STDIO, metavar="FILE", help="Written as a whole or not at all; - is standard output."
+    "--output", "-o", default=files.STDIO, metavar="FILE", help="Written completely or not at all; - is standard output."
 )
-@click.option("--broker", default="", help="RocketMQ's broker: only its shards, BROKER/TOPIC/QUEUE.")
-@click.option("--layout", type=click.Choice(get_args(Layout)), help="Of rocketmq-rocksdb. [default: v1]")
+@click.option("--broker", default="", help="RocketMQ's broker: export only its shards, BROKER/TOPIC/QUEUE.")
+@click.option("--layout", type=click.Choice(get_args(Layout)), help="The layout of rocketmq-rocksdb. [default: v1]")
 @options.namespace
 @options.target
 def export_command(
     groups: tuple[str, ...], name: str | None, output: str, broker: str, layout: Layout | None, namespace: str, target: Target
 ) -> None:
-    """Write the offsets of some groups, or of all that this adapter has, to a file that the original loads.
+    """Write the offsets of the named groups, or of all local ones, to a file for RocketMQ, for Kafka, or in JSON.
 
-    Kafka's CSV has no column for the group when exactly one is named. An offset that the format cannot hold is named, and
-    nothing is written then. JSON holds everything.
+    Kafka's CSV has no group column if exactly one group is named. If the format cannot hold an offset, the offset is
+    reported and nothing is written; JSON can hold every offset.
 
     Exit code 1 when a group has no offsets.
     """
@@ -74,8 +72,7 @@ def export_command(
         raise InvalidInputError(f"{kind.value}: such a file is of one group; name exactly one")
     naming = _naming(kind, namespace, groups[0] if len(groups) == 1 else "", broker)
     to = export_run.Destination(output, kind, naming, layout or "v1")
-    if not run(export_run.export, target, groups, to):
-        sys.exit(1)
+    run_or_exit(export_run.export, target, groups, to)
 
 
 def _kind(name: str | None, path: str, argument: str) -> Format:

@@ -1,16 +1,16 @@
-"""What an import tells: how many offsets went which way, the first of them in a table; all of them in JSON, as they come.
+"""The report of an import: how many offsets were new, raised, unchanged or refused, and which.
 
-Holds what it shows to a person, and no more.
+A table shows the first `SHOWN` rows of each kind, and only these are held in memory. JSON has every row, printed as it arrives.
 """
 
 from collections import Counter
 from typing import Any
 
-from adapter.cli.adapter_calls import counted
 from adapter.cli.offsets_change import print_rows
 from adapter.cli.output import note, tell, warn
 from adapter.cli.table import json_text
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
 
 SHOWN = 1_000  # rows of each kind in the table
 NEW, RAISED, UNCHANGED, LARGER = "new", "raised", "unchanged", "larger_stands"
@@ -19,7 +19,7 @@ Row = offsets_pb.ChangeReply.Row
 
 
 def kind_of(row: Row) -> str:
-    """What happened to an offset, or would."""
+    """The outcome for an offset, or in a dry run the expected one: NEW, RAISED, UNCHANGED or LARGER."""
     if row.warning:
         return LARGER
     if not row.changed:
@@ -28,7 +28,7 @@ def kind_of(row: Row) -> str:
 
 
 class Report:
-    """The answers of the adapter, one after the other. `unreadable`: entries of the file that could not be sent."""
+    """Counts and prints the adapter's replies. `unreadable`: how many entries of the file could not be parsed."""
 
     def __init__(self, *, execute: bool, as_json: bool, unreadable: int) -> None:
         self._execute = execute
@@ -42,7 +42,7 @@ class Report:
             _print('{"rows": [', end="")
 
     def add(self, reply: offsets_pb.ChangeReply) -> None:
-        """One answer."""
+        """Count and, as JSON, print the rows of one reply."""
         self._confirmed = self._confirmed and reply.executed == self._execute
         if self._as_json and reply.rows:
             _print("," if self._counts else "")
@@ -54,11 +54,11 @@ class Report:
                 self._shown[kind].append(row)
 
     def add_contended(self, text: str) -> None:
-        """An answer that says that somebody else moved an offset at the same time."""
+        """Note a request that the adapter refused because another writer moved one of its offsets meanwhile."""
         self._contended.append(text)
 
     def end(self, repeated: int, *, whole: bool = True) -> bool:
-        """Behind the last answer, or (not `whole`) before an error is told; True when all is as it was asked for."""
+        """Print the totals; `whole` is False if an error ended the import early. True if all was imported as requested."""
         counts = {kind: self._counts[kind] for kind in (NEW, RAISED, UNCHANGED, LARGER)}
         counts |= {"repeated": repeated, "unreadable": self._unreadable}
         executed = self._execute and self._confirmed and whole
@@ -99,7 +99,7 @@ class Report:
 
 
 def _as_dict(row: Row) -> dict[str, Any]:
-    """As the reply's proto has it; written out here, since the general way takes ten times as long."""
+    """The row as `as_dict` returns it. Written out by hand: ten times as fast, and an import may have millions of rows."""
     values: dict[str, Any] = {"namespace": row.namespace, "group": row.group, "shard": row.shard}
     for side in ("before", "after"):
         if row.HasField(side):

@@ -1,7 +1,7 @@
-"""The import: a file of offsets -> merged, read back, told. A dry run unless it is to be executed.
+"""The work of `import`: reads a file of offsets and merges them through the adapter, which reads them back. A dry run by default.
 
-The whole file is read before anything is sent, so that a torn one does nothing. Then it goes group by group, one request
-after the other. A merge that is repeated changes nothing: an import that was killed is run again.
+The whole file is read before the first request, so a truncated file changes nothing. Then requests are sent one after the other,
+group by group. Repeating a merge changes nothing, so an import that was killed can be run again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,12 +11,12 @@ from typing import NamedTuple
 import grpc
 import grpc.aio
 
-from adapter.cli.adapter_calls import Target, connected
+from adapter.cli.connection import Target, connected
 from adapter.cli.groups_show import TIMEOUT_S
 from adapter.cli.import_report import Report
 from adapter.cli.output import progress, warn
-from adapter.cli.plan_files import told
-from adapter.cli.spool import Spool
+from adapter.cli.reset_plan_file import reject_text
+from adapter.cli.sorting import OffsetSorter
 from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.formats import files as formats
@@ -25,7 +25,7 @@ from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
 from adapter.rpc import offsets_pb
 from adapter.runtime import files
 
-# Of one request: with names it stays under gRPC's 4 MiB, and no commit of a broker waits for long behind one.
+# Limits of one request: with names it stays below gRPC's 4 MiB, and commits do not wait long behind it.
 PIECE_ROWS = 500
 PIECE_METADATA_BYTES = 2**20
 READ_AT_ONCE = 1_000
@@ -35,7 +35,7 @@ Request = offsets_pb.ImportOffsetsRequest
 
 
 class Source(NamedTuple):
-    """The file, and what it does not tell itself."""
+    """The file, its format, and the names that the file itself does not hold."""
 
     path: str
     kind: Format
@@ -43,29 +43,29 @@ class Source(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As messages name it."""
+        """The file's name in messages."""
         return files.name_of(self.path, "standard input")
 
 
 async def import_file(target: Target, source: Source, *, execute: bool, as_json: bool) -> bool:
-    """Merge the offsets of a file; True when each of them could be read and stands.
+    """Merge the offsets of a file; True if every entry could be read and no larger offset was stored.
 
-    Raises InvalidInputError for a file that is torn or has no offsets: nothing was sent then.
+    Raises InvalidInputError, before anything is sent, for a file that is truncated or has no offsets.
     """
-    with Spool() as spool:
-        unreadable = read_into(spool, source)
+    with OffsetSorter() as sorter:
+        unreadable = read_into(sorter, source)
         async with connected(target) as client:
             report = Report(execute=execute, as_json=as_json, unreadable=unreadable)
             try:
-                with progress("importing" if execute else "comparing", spool.added) as advance:
-                    for request in requests(spool):
+                with progress("importing" if execute else "comparing", sorter.added) as advance:
+                    for request in requests(sorter):
                         request.execute = execute
                         await _send(client, request, report)
                         advance(sum(len(group.shards) for group in request.groups))
             except (AdapterError, grpc.aio.AioRpcError):
-                report.end(spool.repeated, whole=False)
+                report.end(sorter.repeated, whole=False)
                 raise
-        return report.end(spool.repeated)
+        return report.end(sorter.repeated)
 
 
 async def _send(client: OffsetClient, request: Request, report: Report) -> None:
@@ -74,12 +74,12 @@ async def _send(client: OffsetClient, request: Request, report: Report) -> None:
     except grpc.aio.AioRpcError as error:
         if error.code() is not grpc.StatusCode.ABORTED:
             raise
-        # Somebody moved one of these offsets at the same moment. That is no reason to leave the other requests out.
+        # Another writer moved one of these offsets at the same time. The other requests are still sent.
         report.add_contended(error.details() or "")
 
 
-def read_into(spool: Spool, source: Source) -> int:
-    """Read a file to its end; returns how many entries could not be read, each of which is told. Raises InvalidInputError."""
+def read_into(sorter: OffsetSorter, source: Source) -> int:
+    """Read a file to its end; returns how many entries were unreadable. Each is reported. Raises InvalidInputError."""
     rejects = 0
 
     def readable(entries: Iterable[OffsetRow | Reject]) -> Iterator[OffsetRow]:
@@ -90,25 +90,25 @@ def read_into(spool: Spool, source: Source) -> int:
                 continue
             rejects += 1
             if rejects <= UNREADABLE_SHOWN:
-                warn(f"{source.name}: {told(entry)}")
+                warn(f"{source.name}: {reject_text(entry)}")
 
     try:
         with files.on_disk(source.path) as path, progress("reading", None) as advance:
             rows = readable(formats.read(path, source.kind, source.naming))
             while some := list(islice(rows, READ_AT_ONCE)):
-                spool.add(some)
+                sorter.add(some)
                 advance(len(some))
     except NotReadableError as error:
         raise InvalidInputError(f"{source.name}: {error}; nothing was sent") from error
     if rejects > UNREADABLE_SHOWN:
         warn(f"{source.name}: and {rejects - UNREADABLE_SHOWN:,} more that cannot be read")
-    if not spool.added:
+    if not sorter.added:
         raise InvalidInputError(f"{source.name}: holds no offsets" + (" that can be read" if rejects else ""))
     return rejects
 
 
 def requests(rows: Iterable[OffsetRow]) -> Iterator[Request]:
-    """Sorted rows as requests. The rows of a group are together: the adapter loads each group that a request names."""
+    """Sorted rows as requests. Rows of one group stay together, because the adapter loads every group that a request names."""
     request, count, size = Request(), 0, 0
     group: offsets_pb.GroupCommits | None = None
     for row in rows:

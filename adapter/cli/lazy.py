@@ -1,4 +1,4 @@
-"""Commands that are imported when they run: what is listed costs nothing, and a command brings only what it needs."""
+"""click commands that are imported when they run, so that `--help` is fast and a command loads only the modules it needs."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -8,36 +8,36 @@ import click
 
 
 class Lazy(NamedTuple):
-    """Where a command is, `module:attribute`, and its line in the help of its group: the first sentence of its own."""
+    """The place of a command, `module:attribute`, and its line in the help of its group (the first sentence of its own help)."""
 
     place: str
     help: str
 
     def load(self) -> click.Command:
-        """The command."""
+        """Import and return the command."""
         module, _, attribute = self.place.partition(":")
         command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command)  # noqa: S101 - of our own table
+        assert isinstance(command, click.Command)  # noqa: S101 - the table is our own
         return command
 
 
 class LazyGroup(click.Group):
-    """A group that has such commands beside others."""
+    """A click group with lazy commands beside ordinary ones."""
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, Lazy], **options: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*arguments, **options)
         self.lazy = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names, sorted."""
+        """The names of all commands, sorted."""
         return sorted({*super().list_commands(ctx), *self.lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """One of them, which is imported now."""
+        """The command of a name, imported now if it is lazy; None if there is none."""
         return self.lazy[cmd_name].load() if cmd_name in self.lazy else super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write their lines; imports none."""
+        """Write the help section `Commands` without importing a lazy command."""
         others = {name: command.get_short_help_str(formatter.width) for name, command in self.commands.items()}
         lines = {**others, **{name: lazy.help for name, lazy in self.lazy.items()}}
         with formatter.section("Commands"):

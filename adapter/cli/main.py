@@ -1,4 +1,7 @@
-"""The command `offset-adapter`: which commands there are, and how each of them ends. Imports none before it runs."""
+"""The entry point `offset-adapter`: the table of commands, and how errors become messages and exit codes.
+
+No command is imported before it runs. Exit code 2: an error, printed as one line; 141: the reader of the output is gone.
+"""
 
 import os
 import sys
@@ -10,30 +13,32 @@ from adapter.cli.lazy import Lazy, LazyGroup
 from adapter.cli.table import visible
 from adapter.errors import AdapterError, InvalidInputError
 
-READER_GONE = 141  # the exit code of a command that SIGPIPE ended, as shells have it
+READER_GONE = 141  # 128 + SIGPIPE: the exit code that shells report for a command whose reader is gone
 
 COMMANDS = {
-    "serve": Lazy("adapter.cli.processes:serve", "Run the adapter beside a broker."),
-    "status": Lazy("adapter.cli.offsets_here:status", "Show what the adapter does, and what is at risk."),
+    "serve": Lazy("adapter.cli.serve:serve", "Run the adapter beside a broker."),
+    "status": Lazy("adapter.cli.status:status", "Show the adapter's state, and which offsets a crash could lose."),
     "health": Lazy(
         "adapter.cli.health:health",
         "Exit with 0 when the adapter or Meta Service at --address is SERVING, else with 1: for container health checks.",
     ),
-    "get": Lazy("adapter.cli.offsets_here:get", "Show a group's offsets."),
-    "commit": Lazy("adapter.cli.offsets_here:commit", "Commit OFFSET, the next offset to read."),
-    "list": Lazy("adapter.cli.offsets_here:list_command", "List the adapter's local offsets, or the Meta Service's."),
-    "flush": Lazy("adapter.cli.offsets_here:flush", "Send every dirty offset to the Meta Service now."),
-    "check-config": Lazy("adapter.cli.processes:check_config", "Check a configuration file and show the settings that result."),
-    "repair": Lazy("adapter.cli.processes:repair", "Repair a local store that does not open."),
-    "groups": Lazy("adapter.cli.groups_offsets:groups", "Consumer groups: list, describe, clone."),
-    "offsets": Lazy("adapter.cli.groups_offsets:offsets", "Offsets of groups: reset, delete."),
+    "get": Lazy("adapter.cli.get_list:get", "Show a group's offsets."),
+    "commit": Lazy("adapter.cli.commit_flush:commit", "Commit OFFSET, the next offset to read."),
+    "list": Lazy("adapter.cli.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
+    "flush": Lazy("adapter.cli.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "check-config": Lazy(
+        "adapter.cli.check_config:check_config", "Check a configuration file and show the settings that result."
+    ),
+    "repair": Lazy("adapter.cli.repair:repair", "Repair a local store that does not open."),
+    "groups": Lazy("adapter.cli.groups:groups", "Consumer groups: list, describe, clone."),
+    "offsets": Lazy("adapter.cli.offsets:offsets", "Offsets of groups: reset, delete."),
     "import": Lazy(
         "adapter.cli.import_export:import_command",
-        "Merge the offsets of FILE (- is standard input): only what is larger than what stands.",
+        "Merge the offsets of FILE (- is standard input): only those larger than the stored ones.",
     ),
     "export": Lazy(
         "adapter.cli.import_export:export_command",
-        "Write the offsets of some groups, or of all that this adapter has, to a file that the original loads.",
+        "Write the offsets of the named groups, or of all local ones, to a file for RocketMQ, for Kafka, or in JSON.",
     ),
     "snapshot": Lazy(
         "adapter.cli.snapshot:snapshot",
@@ -46,24 +51,21 @@ META_COMMANDS = {
         "Copy all offsets from the Meta Service SOURCE (host:port) to the one at --address, tombstones included.",
     ),
     "kv": Lazy("adapter.cli.meta_kv:kv", "Metadata by key: put, get, delete, list."),
-    "placement": Lazy(
-        "adapter.cli.meta_placement:placement", "Where the leaders of the Raft groups are, and where they should be."
-    ),
+    "placement": Lazy("adapter.cli.meta_placement:placement", "Show or balance the leaders of the etcd Raft groups."),
     "rebalance": Lazy(
-        "adapter.cli.meta_rebalance:rebalance", "Bring the offsets into the configured Raft groups, while all fronts go on."
+        "adapter.cli.meta_rebalance:rebalance",
+        "Move the offsets into the configured Raft groups while the Meta Services keep serving.",
     ),
-    "repair": Lazy("adapter.cli.meta_store:repair", "Repair an embedded store that does not start."),
-    "status": Lazy(
-        "adapter.cli.meta_store:status", "Show which stores a Meta Service has, how far they are, and what they lost."
-    ),
+    "repair": Lazy("adapter.cli.meta_status_repair:repair", "Repair an embedded store that does not start."),
+    "status": Lazy("adapter.cli.meta_status_repair:status", "Show a Meta Service's stores, their revisions, and what they lost."),
 }
 
 
 class Root(LazyGroup):
-    """The command itself."""
+    """The root command. If the reader of standard output is gone (`| head`), it exits silently with code 141."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run what was typed. When nobody reads its output any more (`| head`), it ends without a word."""
+        """Run the command that was typed."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -89,18 +91,18 @@ def cli() -> None:
 )
 @click.pass_context
 def meta(context: click.Context, config: Path | None) -> None:
-    """Run the Meta Service; with a command, look after the one that runs."""
+    """Run the Meta Service; with a subcommand, operate one that runs."""
     if context.invoked_subcommand is None:
-        from adapter.cli.processes import serve_meta  # noqa: PLC0415 - the commands below do without
+        from adapter.cli.serve import serve_meta  # noqa: PLC0415 - the subcommands do not need it
 
         serve_meta(config)
 
 
 def main() -> None:
-    """The console script. Errors that were raised on purpose are one line each, and exit code 2."""
-    # Offsets, metadata and tokens: what any command or process creates is for its owner, whatever the umask was.
+    """The console script. An AdapterError is printed, one line each, and ends the process with exit code 2."""
+    # Files with offsets, metadata or tokens are readable by their owner only, whatever the umask was.
     os.umask(0o077)
-    # A name that the terminal's encoding does not have is shown by its number.
+    # Print characters that the terminal's encoding lacks as escapes instead of failing.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -120,7 +122,7 @@ def main() -> None:
 
 
 def _forget_output() -> None:
-    """Nobody reads standard output: what is still to be written there must not fail at the end of the process."""
+    """Redirect standard output to /dev/null, so that flushing it at exit cannot fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""`offset-adapter meta copy`: all offsets of one Meta Service into another, by merge, while both go on."""
+"""The command `meta copy`: merges all offsets of one Meta Service into another while both keep serving."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -8,52 +8,53 @@ import click
 import grpc
 import grpc.aio
 
-from adapter.cli import adapter_calls, options
-from adapter.cli.adapter_calls import CallError, Target
+from adapter.cli import options
+from adapter.cli.connection import CallError, Target, run
+from adapter.cli.output import progress, tell
+from adapter.cli.table import print_json
 from adapter.meta.client import CHANNEL_OPTIONS
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import open_channel
+from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub
 
-TIMEOUT_S = 60.0  # of a page
+TIMEOUT_S = 60.0  # of one page
 PAGE = 10_000
 
 
 @click.command("copy")
 @click.argument("source")
-@click.option("--cluster", default="default", show_default=True, help="Whose offsets.")
+@click.option("--cluster", default="default", show_default=True, help="The cluster whose offsets are copied.")
 @options.meta_target
 @options.as_json
 def copy(source: str, cluster: str, target: Target, *, as_json: bool) -> None:
     """Copy all offsets from the Meta Service SOURCE (host:port) to the one at --address, tombstones included.
 
-    The larger (epoch, offset) stays, so it can be repeated, and stopped at any time. TLS options hold for both.
+    The larger (epoch, offset) wins, so the copy can be stopped and repeated at any time. TLS options apply to both.
     """
-    counts = adapter_calls.run(_copy, Target(source, tls=target.tls), target, cluster)
+    counts = run(_copy, Target(source, tls=target.tls), target, cluster)
     if as_json:
-        adapter_calls.print_json(counts)
+        print_json(counts)
     else:
         read, applied, superseded = counts.values()
-        adapter_calls.tell(
-            f"{adapter_calls.counted(read, 'offset')}: {applied:,} stand now, above {superseded:,} a larger one stands"
-        )
+        tell(f"{counted(read, 'offset')}: {applied:,} stand now, above {superseded:,} a larger one stands")
 
 
 async def _copy(source: Target, target: Target, cluster: str) -> dict[str, int]:
     counts = {"read": 0, "applied": 0, "superseded": 0}
     async with _connected(source) as read, _connected(target) as write:
-        with _telling(source):
+        with _naming_address(source):
             split = await read.SplitOffsetData(meta_pb.SplitOffsetDataRequest(cluster_name=cluster, parts=1), timeout=TIMEOUT_S)
-        with adapter_calls.progress("offsets", split.records) as advance:
+        with progress("offsets", split.records) as advance:
             token = b""
             while True:
                 request = meta_pb.ScanOffsetDataRequest(cluster_name=cluster, page_size=PAGE, page_token=token)
-                with _telling(source):
+                with _naming_address(source):
                     page = await read.ScanOffsetData(request, timeout=TIMEOUT_S)
                 merge = meta_pb.MergeOffsetDataRequest(cluster_name=cluster, keys=page.keys, records=page.records)
-                with _telling(target):
+                with _naming_address(target):
                     reply = await write.MergeOffsetData(merge, timeout=TIMEOUT_S)
                 if reply.rejected:
                     raise CallError(f"{target.address}: refused an offset: {reply.rejected[0].message}")
@@ -73,11 +74,11 @@ async def _connected(target: Target) -> "AsyncIterator[Stub]":
 
 
 @contextmanager
-def _telling(target: Target) -> Iterator[None]:
-    """What fails is told with the address."""
+def _naming_address(target: Target) -> Iterator[None]:
+    """Raise a failed call as a CallError that names the address."""
     try:
         yield
     except grpc.aio.AioRpcError as error:
         raise CallError(
-            f"{target.address}: {error.code().name}: {error.details()}; run it again: it begins anew, harmlessly"
+            f"{target.address}: {error.code().name}: {error.details()}; run it again: it starts over, which is safe"
         ) from error

@@ -1,11 +1,11 @@
-"""The commands `meta kv`: the metadata that a Meta Service keeps, by key.
+"""The commands `meta kv`: put, get, delete and list metadata in a Meta Service.
 
-Exit codes: 0 done; 1 the key is absent, or another revision stands than --if-revision names: nothing is changed; 2 an error.
+Exit codes: 0 done; 1 nothing was changed, because the key is absent or its revision is not that of --if-revision; 2 an error.
 """
 
 import base64
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,13 +14,14 @@ import grpc
 import grpc.aio
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import CallError, Target, counted, listing, run
-from adapter.cli.output import note, tell
+from adapter.cli.connection import CallError, Target, run_or_exit
+from adapter.cli.output import listing, note, tell
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
 from adapter.errors import InvalidInputError
 from adapter.metaservice.metadata import REVISION_MAX
 from adapter.rpc import metadata_grpc, metadata_pb
 from adapter.runtime.channels import open_channel
+from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.metadata_pb2_grpc import MetadataStoreAsyncStub as Stub
@@ -34,12 +35,12 @@ _CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1),)
 
 _COLUMNS: dict[str, Side] = {"key": LEFT, "revision": RIGHT, "bytes": RIGHT, "value": LEFT}
 
-_cluster = click.option("--cluster", default="default", show_default=True, help="Whose keys.")
+_cluster = click.option("--cluster", default="default", show_default=True, help="The cluster whose keys are meant.")
 _key = click.argument("key")
 _if_revision = click.option(
     "--if-revision",
     type=click.IntRange(0, REVISION_MAX),
-    help="Only over this revision; 0: only when the key is absent. Else exit code 1.",
+    help="Only if the key has this revision; 0: only if it is absent. Otherwise exit code 1.",
 )
 
 
@@ -56,15 +57,17 @@ def kv() -> None:
 @options.meta_target
 @options.as_json
 def put(key: str, value: str, cluster: str, if_revision: int | None, target: Target, *, as_json: bool) -> None:
-    """Write VALUE, at most 1 MiB; `-` reads it from standard input, as it is. Shows its revision."""
+    """Write VALUE, at most 1 MiB; `-` reads the bytes from standard input. Prints the new revision."""
     data = sys.stdin.buffer.read() if value == "-" else value.encode()
-    _run(_put, target, metadata_pb.PutRequest(cluster_name=cluster, key=key, value=data, expected_revision=if_revision), as_json)
+    run_or_exit(
+        _put, target, metadata_pb.PutRequest(cluster_name=cluster, key=key, value=data, expected_revision=if_revision), as_json
+    )
 
 
 @kv.command()
 @_key
 @_cluster
-@click.option("--value-only", is_flag=True, help="Only the value, as it is, to standard output.")
+@click.option("--value-only", is_flag=True, help="Write only the value's bytes to standard output.")
 @options.meta_target
 @options.as_json
 def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bool) -> None:
@@ -72,7 +75,7 @@ def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bo
     if value_only and as_json:
         raise InvalidInputError("--value-only and --json: name one of them")
     show = _show_value if value_only else _show_json if as_json else _show_row
-    _run(_get, target, metadata_pb.GetRequest(cluster_name=cluster, key=key), show)
+    run_or_exit(_get, target, metadata_pb.GetRequest(cluster_name=cluster, key=key), show)
 
 
 @kv.command()
@@ -82,8 +85,8 @@ def get(key: str, cluster: str, value_only: bool, target: Target, *, as_json: bo
 @options.meta_target
 @options.as_json
 def delete(key: str, cluster: str, if_revision: int | None, target: Target, *, as_json: bool) -> None:
-    """Take a key away. Exit code 1 when it was absent."""
-    _run(_delete, target, metadata_pb.DeleteRequest(cluster_name=cluster, key=key, expected_revision=if_revision), as_json)
+    """Delete a key. Exit code 1 when it was absent."""
+    run_or_exit(_delete, target, metadata_pb.DeleteRequest(cluster_name=cluster, key=key, expected_revision=if_revision), as_json)
 
 
 @kv.command("list")
@@ -92,13 +95,8 @@ def delete(key: str, cluster: str, if_revision: int | None, target: Target, *, a
 @options.meta_target
 @options.as_json
 def list_command(prefix: str, cluster: str, target: Target, *, as_json: bool) -> None:
-    """List the keys that start with PREFIX, in their order, with their values and revisions."""
-    _run(_list, target, metadata_pb.ListRequest(cluster_name=cluster, prefix=prefix, page_size=1_000), as_json)
-
-
-def _run(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object) -> None:
-    if not run(tool, *arguments):
-        sys.exit(1)
+    """List the keys that start with PREFIX, sorted by their bytes, with values and revisions."""
+    run_or_exit(_list, target, metadata_pb.ListRequest(cluster_name=cluster, prefix=prefix, page_size=1_000), as_json)
 
 
 async def _put(target: Target, request: metadata_pb.PutRequest, as_json: bool) -> bool:
@@ -152,7 +150,7 @@ async def _list(target: Target, request: metadata_pb.ListRequest, as_json: bool)
 
 @asynccontextmanager
 async def _connected(target: Target) -> AsyncIterator["Stub"]:
-    """Calls of a Meta Service. What fails meanwhile is raised as a CallError, a bad file as a ConfigError."""
+    """The metadata stub of a Meta Service. Raises CallError for a failed call in the block, ConfigError for a bad TLS file."""
     async with open_channel(target.address, target.tls, _CHANNEL_OPTIONS) as channel:
         try:
             yield metadata_grpc.MetadataStoreStub(channel)
@@ -162,7 +160,7 @@ async def _connected(target: Target) -> AsyncIterator["Stub"]:
 
 
 async def _unless_conflict(call: Awaitable[R]) -> R | None:
-    """Its reply; None, and the reason is shown, when another revision stands."""
+    """The reply to a call; None, after printing the reason, if the key has another revision."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
@@ -190,7 +188,7 @@ def _cells(entry: metadata_pb.Entry) -> Sequence[str]:
 
 
 def _json(entry: metadata_pb.Entry) -> dict[str, Any]:
-    """`value` when it is UTF-8, else `value_base64`."""
+    """The entry for JSON: `value` if it is UTF-8, otherwise `value_base64`."""
     shown: dict[str, Any] = {"key": entry.key, "revision": entry.revision}
     try:
         return {**shown, "value": entry.value.decode()}

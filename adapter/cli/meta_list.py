@@ -1,6 +1,6 @@
-"""`offset-adapter list --meta`: what a Meta Service holds, of whichever kind it is."""
+"""The work of `list --meta`: the offsets that a Meta Service holds, whatever its engine."""
 
-from adapter.cli.adapter_calls import Target
+from adapter.cli.connection import Target
 from adapter.cli.table import Rows
 from adapter.errors import InvalidInputError
 from adapter.meta.client import GrpcMetaClient
@@ -11,7 +11,7 @@ from adapter.sidecar.api.replies import shard_offset
 
 
 async def list_meta(target: Target, cluster: str, namespace: str, group: str, listed: Rows[offsets_pb.ShardOffset]) -> None:
-    """List the offsets of a cluster. Raises InvalidInputError, MetaUnavailableError that names the address."""
+    """Print the offsets of a cluster page by page. Raises InvalidInputError, and MetaUnavailableError that names the address."""
     try:
         section = MetaSection(cluster=cluster, endpoints=(target.address,), tls=target.tls)
     except ValueError as error:

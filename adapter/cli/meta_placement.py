@@ -1,6 +1,6 @@
-"""The commands `meta placement`: where the leaders of the Raft groups are, and putting them where they should be.
+"""The commands `meta placement`: show the leaders of the etcd Raft groups (`show`), and move them where they belong (`balance`).
 
-A table for a person, `--json` for a script. What is moved is told as it happens.
+`show` prints a table or JSON. `balance` prints every move when it happens; at a terminal, with `--watch`, below a live table.
 """
 
 import sys
@@ -31,7 +31,7 @@ from adapter.runtime import logs
 from adapter.runtime.config import LogSection, load
 from adapter.runtime.process import on_signals
 
-HAPPENED_SHOWN = 10  # lines under the live table
+EVENTS_SHOWN = 10  # lines under the live table
 GOOD = "good"
 WELL = ("leader", "follower")
 COLUMNS: dict[str, Side] = {
@@ -51,14 +51,14 @@ _config = click.option(
 
 @click.group()
 def placement() -> None:
-    """Where the leaders of the Raft groups are, and where they should be."""
+    """Show or balance the leaders of the etcd Raft groups."""
 
 
 @placement.command()
 @_config
 @options.as_json
 def show(config: Path, *, as_json: bool) -> None:
-    """Show every Raft group's leader and members. Exit code 1 when an offsets leader is not where it should be, or unknown."""
+    """Show every Raft group's leader and members. Exit code 1 when the leader of an offsets group is misplaced or unknown."""
     situation = anyio.run(_look, _section(config))
     if as_json:
         print_json(as_dict(situation))
@@ -70,15 +70,17 @@ def show(config: Path, *, as_json: bool) -> None:
 
 @placement.command()
 @_config
-@click.option("--watch", is_flag=True, help="Go on until a signal comes; of all who balance, one does it at a time.")
+@click.option(
+    "--watch", is_flag=True, help="Balance until a signal comes; of several balancing processes, one is active at a time."
+)
 def balance(config: Path, *, watch: bool) -> None:
-    """Move leaders away from the metadata leader's node, and spread them. Exit code 1 when they are not so afterwards."""
+    """Spread the offsets leaders over the nodes without the metadata leader. Exit code 1 when that is not reached."""
     section = _section(config)
     sys.exit(0 if anyio.run(_watch if watch else _once, section) else 1)
 
 
 def _section(config: Path) -> EtcdSection:
-    # What is done is printed here; the log would say it twice, into the table.
+    # Moves are printed here; log lines would repeat them and break the live table.
     logs.setup(LogSection(level="error"))
     return load(config, MetaConfig).etcd
 
@@ -89,7 +91,7 @@ async def _look(section: EtcdSection) -> ClusterState:
 
 
 async def _once(section: EtcdSection) -> bool:
-    """Balance once and tell it; True when all is well then."""
+    """Balance once and print the result; True if no leader is misplaced afterwards."""
     lines = _Lines()
     async with opened(section) as leaders:
         try:
@@ -104,7 +106,7 @@ async def _once(section: EtcdSection) -> bool:
 
 
 async def _watch(section: EtcdSection) -> bool:
-    """Balance until a signal comes; True when all is well then."""
+    """Balance until a signal comes; True if no leader is misplaced at the end."""
     console = Console()
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         async with opened(section) as leaders:
@@ -115,25 +117,25 @@ async def _watch(section: EtcdSection) -> bool:
 
 
 class _Lines:
-    """Prints what happens, a line each, and only what is new."""
+    """A watcher of the balancer that prints a line for each move and for each change of its own state."""
 
     def __init__(self) -> None:
         self.held: Mapping[str, int] = {}
-        self._turn = ""
+        self._lease = ""
 
     def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:  # noqa: ARG002 - as of Watcher
-        """See `Watcher`."""
+        """Keep the groups that may not be moved again yet, with the milliseconds left."""
         self.held = held
 
     def moved(self, move: Move, problem: str) -> None:
-        """See `Watcher`."""
+        """Print a move, and the problem if it failed."""
         self.tell(_text_of(move, problem))
 
     def lease_changed(self, error: AdapterError | None) -> None:
-        """See `Watcher`."""
-        text = _turn_text(error)
-        if text != self._turn:
-            self._turn = text
+        """Print whether this process balances, when that has changed."""
+        text = _lease_text(error)
+        if text != self._lease:
+            self._lease = text
             self.tell(text)
 
     def tell(self, text: str) -> None:
@@ -142,16 +144,16 @@ class _Lines:
 
 
 class _LiveTable(_Lines):
-    """A table that is up to date, what is wrong, and what happened last."""
+    """A live table of the Raft groups; below it the problems and the last events."""
 
     def __init__(self, live: Live) -> None:
         super().__init__()
         self._live = live
         self._situation: ClusterState | None = None
-        self._happened: deque[str] = deque(maxlen=HAPPENED_SHOWN)
+        self._happened: deque[str] = deque(maxlen=EVENTS_SHOWN)
 
     def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:
-        """See `Watcher`."""
+        """Show a new state of the cluster."""
         super().looked(situation, held)
         self._situation = situation
         self._show()
@@ -168,7 +170,7 @@ class _LiveTable(_Lines):
 
 
 def table(situation: ClusterState) -> Table:
-    """A row for each Raft group."""
+    """The state of the cluster as a rich table, one row for each Raft group."""
     found = Table(box=SIMPLE_HEAD, show_edge=False)
     for name, side in COLUMNS.items():
         found.add_column(name, overflow="fold", justify=side)
@@ -193,7 +195,7 @@ def _rows(situation: ClusterState) -> Iterator[list[str]]:
 
 
 def as_dict(situation: ClusterState) -> dict[str, Any]:
-    """The same for a script, with every member."""
+    """The state of the cluster for JSON, with every member of every Raft group."""
     wrong = problems(situation)
     groups = (situation.metadata, *situation.offsets)
     return {
@@ -262,7 +264,7 @@ def _text_of(move: Move, problem: str) -> str:
     return f"{text} failed: {problem}" if problem else text
 
 
-def _turn_text(error: AdapterError | None) -> str:
+def _lease_text(error: AdapterError | None) -> str:
     if isinstance(error, LeaseTakenError):
         return f"{error} balances now; this one stands by"
     return f"not balancing: {error}" if error else "balancing"

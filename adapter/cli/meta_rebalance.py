@@ -1,4 +1,4 @@
-"""The command `meta rebalance`: says what would be moved, asks, and shows how far it is. The work itself is `rebalancing`'s."""
+"""The command `meta rebalance`: prints the plan, asks, shows progress. The keys are moved by `metaservice.etcd.rebalancing`."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import counted
 from adapter.cli.output import tell, warn
 from adapter.cli.table import print_json
 from adapter.errors import AdapterError, InvalidInputError, TransientError
@@ -21,20 +20,21 @@ from adapter.metaservice.etcd.rebalancing import Plan, opened
 from adapter.runtime import logs
 from adapter.runtime.config import LogSection, load
 from adapter.runtime.process import on_signals
+from adapter.runtime.wording import counted
 
 
 @click.command()
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The TOML file of a front with [etcd]."
 )
-@click.option("--without", multiple=True, metavar="NAME", help="Empty this Raft group, so that it can be taken away. Repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved.")
+@click.option("--without", multiple=True, metavar="NAME", help="Empty this Raft group, so that it can be removed. Repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be moved.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @options.as_json
 def rebalance(config: Path, without: tuple[str, ...], *, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Bring the offsets into the configured Raft groups, while all fronts go on.
+    """Move the offsets into the configured Raft groups while the Meta Services keep serving.
 
-    Every front must have the new configuration already. Exit code 1 when it was stopped before the end; the same command goes on.
+    Every Meta Service must have the new configuration already. Exit code 1 when it was stopped before the end: run it again.
     """
     logs.setup(LogSection(level="warning"))
     section = load(config, MetaConfig).etcd
@@ -73,7 +73,7 @@ async def _plan(section: EtcdSection, groups: Sequence[str]) -> Plan:
 
 
 async def _run(section: EtcdSection, groups: Sequence[str]) -> bool:
-    """Rebalance; False when a signal came before the end."""
+    """Rebalance; False if a signal ended it early."""
     finished = False
     failure: AdapterError | None = None
     with _progress() as bar:
@@ -83,7 +83,7 @@ async def _run(section: EtcdSection, groups: Sequence[str]) -> bool:
                 async with opened(section) as rebalancer:
                     await rebalancer.run(groups, bar)
                     finished = True
-            except AdapterError as error:  # as it is, not in a group
+            except AdapterError as error:  # raised below, outside of the task group, which would wrap it
                 failure = error
             tasks.cancel_scope.cancel()
     if failure:
@@ -92,25 +92,25 @@ async def _run(section: EtcdSection, groups: Sequence[str]) -> bool:
 
 
 class _Bar:
-    """A bar for each step."""
+    """A watcher of the rebalancer that shows one progress bar for each step."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task: TaskID | None = None
 
     def step(self, what: str, keys: int) -> None:
-        """See `Watcher`."""
+        """Begin a step; `keys` is the expected number of keys."""
         self._task = self._progress.add_task(what, total=keys)
 
     def looked(self, keys: int) -> None:
-        """See `Watcher`."""
+        """Advance the bar by this many keys."""
         if self._task is not None:
             self._progress.advance(self._task, keys)
 
 
 @contextmanager
 def _progress() -> Iterator[_Bar]:
-    """On standard error, if a person looks at it."""
+    """Progress bars on standard error, if it is a terminal."""
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("keys"), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -1,7 +1,7 @@
-"""The tools that move offsets anywhere: reset, delete, clone. A dry run unless they are told to execute.
+"""The work of `offsets reset`, `offsets delete` and `groups clone`: changes that may lower or remove offsets. Dry by default.
 
-Large changes go in pieces. More than one piece is planned as a whole before the first is executed, so that what cannot be done
-is refused before anything is. Success is said only for what the adapter has read back from the Meta Service.
+A large change is split into several requests. All of them are planned before the first is executed, so that a change that cannot
+be made is refused as a whole. A row counts as done only if the adapter has read it back from the Meta Service.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import grpc
 import grpc.aio
 
-from adapter.cli.adapter_calls import Target, connected, counted
+from adapter.cli.connection import Target, connected
 from adapter.cli.groups_show import PIECE, TIMEOUT_S, exported, position_text
 from adapter.cli.output import as_dict, note, progress, tell, warn
 from adapter.cli.table import LEFT, RIGHT, Side, print_json, print_table
@@ -19,70 +19,71 @@ from adapter.formats.rows import OffsetRow
 from adapter.model.queues import topics_of
 from adapter.model.records import GroupKey
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
 
 Reply: TypeAlias = offsets_pb.ChangeReply
 Row: TypeAlias = offsets_pb.ChangeReply.Row
-EVERY_GROUP_TIMEOUT_S = 600.0  # the adapter lists a whole namespace, and takes one group after the other
-WARNINGS_SHOWN = 5  # each request of a large change may have its own
+EVERY_GROUP_TIMEOUT_S = 600.0  # for deleting shards of all groups: the adapter goes through the namespace group by group
+WARNINGS_SHOWN = 5  # of a large change, whose every request may have one
 
 Request: TypeAlias = offsets_pb.ResetOffsetsRequest | offsets_pb.DeleteOffsetsRequest | offsets_pb.CloneGroupRequest
 
 
-class Asked(NamedTuple):
-    """How a change is to be made and shown."""
+class ChangeOptions(NamedTuple):
+    """How a change is made and shown: `export` is a file for the plan, `create` allows shards that have no offset yet."""
 
     execute: bool = False
     as_json: bool = False
-    export: str = ""  # a file for the plan
+    export: str = ""
     timeout_s: float = TIMEOUT_S  # of each request
-    create: bool = False  # shards that have no offset
+    create: bool = False
 
 
 class Shards(NamedTuple):
-    """Which shards of a group: those named, and those of the topics; nothing named means all."""
+    """Selected shards of a group: those named and those of the topics; all shards if both are empty."""
 
     names: Sequence[str] = ()
     topics: Sequence[str] = ()
 
 
-_Call: TypeAlias = Callable[..., Awaitable[Reply]]  # each stub takes a request of its own
+_Call: TypeAlias = Callable[..., Awaitable[Reply]]  # a stub method; each takes its own type of request
 
 
-async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str, Any], asked: Asked) -> bool:
-    """Move shards of a group; `to` is the field of the request that says where. True when all are there."""
+async def reset(target: Target, group: GroupKey, shards: Shards, to: Mapping[str, Any], change: ChangeOptions) -> bool:
+    """Move shards of a group; `to` is the destination as a field of the request. True if all were moved."""
     async with connected(target) as client:
         requests = [
-            offsets_pb.ResetOffsetsRequest(**group._asdict(), shards=names, topics=topics, create=asked.create, **to)
+            offsets_pb.ResetOffsetsRequest(**group._asdict(), shards=names, topics=topics, create=change.create, **to)
             for names, topics in await _pieces(client, group, shards)
         ]
-        return await _change(client.admin.ResetOffsets, requests, "moved", asked)
+        return await _change(client.admin.ResetOffsets, requests, "moved", change)
 
 
-async def reset_to_rows(target: Target, group: GroupKey, rows: Sequence[OffsetRow], asked: Asked) -> bool:
-    """Move each shard of a file to its own offset; True when all are there."""
+async def reset_to_rows(target: Target, group: GroupKey, rows: Sequence[OffsetRow], change: ChangeOptions) -> bool:
+    """Move each shard of a plan file to its own offset; True if all were moved."""
     requests = []
     for piece in _cut(rows):
         targets = [offsets_pb.ResetOffsetsRequest.Target(shard=row.shard, offset=row.offset) for row in piece]
         to_targets = offsets_pb.ResetOffsetsRequest.Targets(targets=targets)
-        requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets, create=asked.create))
+        requests.append(offsets_pb.ResetOffsetsRequest(**group._asdict(), to_targets=to_targets, create=change.create))
     async with connected(target) as client:
-        return await _change(client.admin.ResetOffsets, requests, "moved", asked)
+        return await _change(client.admin.ResetOffsets, requests, "moved", change)
 
 
-async def delete(target: Target, group: GroupKey, shards: Shards, asked: Asked) -> bool:
-    """Delete shards of a group, or all of it; with an empty group, of every group. True when all were there and are gone."""
+async def delete(target: Target, group: GroupKey, shards: Shards, change: ChangeOptions) -> bool:
+    """Delete shards of a group; an empty group name means every group. True if each had an offset and has none now."""
     async with connected(target) as client:
         pieces = await _pieces(client, group, shards) if group.group else _named(shards.names)
         requests = [offsets_pb.DeleteOffsetsRequest(**group._asdict(), shards=names, topics=topics) for names, topics in pieces]
         whole = not (shards.names or shards.topics) and len(pieces) > 1
-        # Only a request for the whole group takes its generation along as well.
+        # Only a request for the whole group deletes its generation too.
         last = [offsets_pb.DeleteOffsetsRequest(**group._asdict())] if whole else []
-        asked = asked if group.group else asked._replace(timeout_s=EVERY_GROUP_TIMEOUT_S)
-        return await _change(client.admin.DeleteOffsets, requests, "deleted", asked, last)
+        change = change if group.group else change._replace(timeout_s=EVERY_GROUP_TIMEOUT_S)
+        return await _change(client.admin.DeleteOffsets, requests, "deleted", change, last)
 
 
-async def clone(target: Target, source: GroupKey, to_group: str, shards: Shards, asked: Asked) -> bool:
-    """Give `to_group` the offsets of a group's shards; True when it has them."""
+async def clone(target: Target, source: GroupKey, to_group: str, shards: Shards, change: ChangeOptions) -> bool:
+    """Copy the offsets of a group's shards to `to_group`; True if all were copied."""
     async with connected(target) as client:
         requests = [
             offsets_pb.CloneGroupRequest(
@@ -90,11 +91,11 @@ async def clone(target: Target, source: GroupKey, to_group: str, shards: Shards,
             )
             for named, topics in await _pieces(client, source, shards)
         ]
-        return await _change(client.admin.CloneGroup, requests, "cloned", asked)
+        return await _change(client.admin.CloneGroup, requests, "cloned", change)
 
 
 async def _pieces(client: OffsetClient, group: GroupKey, shards: Shards) -> list[Shards]:
-    """The shards of each request. Not all named and not many there: one request as it is, for which the adapter knows best."""
+    """The shards of each request. Up to PIECE shards that are not all named: one request, which the adapter resolves itself."""
     if shards.names and not shards.topics:
         return _named(shards.names)
     topics = {*shards.topics}
@@ -111,35 +112,37 @@ def _cut(items: Sequence[Any], size: int = PIECE) -> list[Sequence[Any]]:
     return [items[at : at + size] for at in range(0, len(items), size)]
 
 
-async def _change(call: _Call, requests: Sequence[Request], done: str, asked: Asked, last: Sequence[Request] = ()) -> bool:
-    """Plan, save the plan, execute, show; True when everything is as it was asked for."""
+async def _change(
+    call: _Call, requests: Sequence[Request], done: str, change: ChangeOptions, last: Sequence[Request] = ()
+) -> bool:
+    """Plan, save the plan, execute, show; True if everything was done as requested."""
     plan: list[Reply] = []
-    if not asked.execute or asked.export or len(requests) > 1:
-        await _send(call, requests, plan, asked._replace(execute=False))
-    if asked.export:
-        _save_plan(asked.export, plan)
-    if not asked.execute:
-        return _show(plan, done, asked)
+    if not change.execute or change.export or len(requests) > 1:
+        await _send(call, requests, plan, change._replace(execute=False))
+    if change.export:
+        _save_plan(change.export, plan)
+    if not change.execute:
+        return _show(plan, done, change)
     replies: list[Reply] = []
     try:
-        await _send(call, [*requests, *last], replies, asked)
+        await _send(call, [*requests, *last], replies, change)
     except grpc.aio.AioRpcError as error:
         if replies:
-            _show(replies, done, asked, whole=False)
+            _show(replies, done, change, whole=False)
             warn(f"this is what was done before the error: {len(replies)} of {counted(len(requests), 'request')}")
         if error.code() is not grpc.StatusCode.ABORTED:
             raise
         note(f"not as it was asked for: {error.details()}", style="red")
         return False
-    return _show(replies, done, asked)
+    return _show(replies, done, change)
 
 
-async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], asked: Asked) -> None:
-    """Send one after the other. When one fails, the replies to those before it are there."""
-    with progress("executing" if asked.execute else "planning", len(requests)) as advance:
+async def _send(call: _Call, requests: Sequence[Request], replies: list[Reply], change: ChangeOptions) -> None:
+    """Send the requests in order and append each reply to `replies`, which keeps the earlier ones if a call fails."""
+    with progress("executing" if change.execute else "planning", len(requests)) as advance:
         for request in requests:
-            request.execute = asked.execute
-            replies.append(await call(request, timeout=asked.timeout_s))
+            request.execute = change.execute
+            replies.append(await call(request, timeout=change.timeout_s))
             advance(1)
 
 
@@ -151,18 +154,18 @@ def _save_plan(path: str, plan: Iterable[Reply]) -> None:
         if row.HasField("after") and not row.after.deleted
     ]
     if rows:
-        from adapter.cli import plan_files  # noqa: PLC0415 - the formats of files bring RocksDB
+        from adapter.cli import reset_plan_file  # noqa: PLC0415 - the file formats load RocksDB
 
-        plan_files.write(path, rows, rows[0].key.group_key)
+        reset_plan_file.write(path, rows, rows[0].key.group_key)
         note(f"the plan is in {path}; --from-file reads it")
 
 
-def _show(replies: Sequence[Reply], done: str, asked: Asked, *, whole: bool = True) -> bool:
-    """Print what was done, or would be; True when it is as it was asked for."""
+def _show(replies: Sequence[Reply], done: str, change: ChangeOptions, *, whole: bool = True) -> bool:
+    """Print what was done, or in a dry run would be; True if it is what was requested."""
     rows = [row for reply in replies for row in reply.rows]
     warnings = list(dict.fromkeys(warning for reply in replies for warning in reply.warnings))
     executed = all(reply.executed for reply in replies)
-    if asked.as_json:
+    if change.as_json:
         print_json({"executed": executed and whole, "rows": [as_dict(row) for row in rows], "warnings": warnings})
     else:
         print_rows(rows)
@@ -170,8 +173,8 @@ def _show(replies: Sequence[Reply], done: str, asked: Asked, *, whole: bool = Tr
             warn(warning)
         if len(warnings) > WARNINGS_SHOWN:
             warn(f"and {len(warnings) - WARNINGS_SHOWN} more; --json shows all")
-        _print_headline(rows, done, executed=executed, execute=asked.execute)
-    return executed == asked.execute and bool(rows) and all(row.changed or not row.warning for row in rows)
+        _print_headline(rows, done, executed=executed, execute=change.execute)
+    return executed == change.execute and bool(rows) and all(row.changed or not row.warning for row in rows)
 
 
 def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: bool) -> None:
@@ -195,7 +198,7 @@ def _unchanged(count: int) -> str:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Each shard of a change: where it stood, and where it stands or would."""
+    """Print a table of a change: each shard with its offset before and after."""
     columns: dict[str, Side] = {
         "namespace": LEFT,
         "group": LEFT,

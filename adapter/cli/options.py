@@ -1,4 +1,4 @@
-"""Options that commands share. What each means is the same everywhere."""
+"""Options that several commands share; each has one meaning everywhere."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from adapter.cli.adapter_calls import Target
+from adapter.cli.connection import Target
 from adapter.errors import InvalidInputError
 from adapter.model.records import U64_MAX
 from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET, META_LISTEN
 
-if TYPE_CHECKING:  # a command without TLS does without what checks settings
+if TYPE_CHECKING:  # loads pydantic, which a command without TLS does not need
     from adapter.runtime.config import ClientTls
 
 
 def default_address() -> str:
-    """The default Unix socket when it is there, in the working directory; else the default TCP address."""
+    """The default Unix socket if it exists in the working directory, otherwise the default TCP address."""
     with suppress(PermissionError):
         if Path(ADAPTER_SOCKET).is_socket():
             return f"unix:{ADAPTER_SOCKET}"
@@ -30,13 +30,17 @@ topics = click.option(
     "topics",
     multiple=True,
     metavar="TOPIC",
-    help="All shards of this topic: by their label, or named TOPIC/N. Repeatable.",
+    help="All shards of this topic: labelled with it, or named TOPIC/N. Repeatable.",
 )
-execute = click.option("--execute", is_flag=True, help="Do it. Without this it is a dry run that only shows what it would do.")
+execute = click.option(
+    "--execute", is_flag=True, help="Make the change. Without this it is a dry run that only shows the change."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 namespace = click.option("--namespace", "-n", default="default", show_default=True, help="The groups' namespace.")
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+config = click.option("--config", type=FILE, help="A TOML file; without it every setting has its default.")
 
 _address = click.option(
     "--address",
@@ -54,19 +58,19 @@ _meta_address = click.option(
 )
 _token_file = click.option(
     "--token-file",
-    type=_FILE,
+    type=FILE,
     envvar="OFFSET_ADAPTER_TOKEN_FILE",
-    help="Holds the token that the adapter wants on HOST:PORT; not needed on its Unix socket. [env: OFFSET_ADAPTER_TOKEN_FILE]",
+    help="A file with the token that the adapter requires on HOST:PORT (not on a Unix socket). [env: OFFSET_ADAPTER_TOKEN_FILE]",
 )
 _tls = (
-    click.option("--tls-ca", type=_FILE, help="Use TLS on HOST:PORT, and verify the server with this CA. PEM."),
-    click.option("--tls-cert", type=_FILE, help="Show this certificate (mTLS). PEM."),
-    click.option("--tls-key", type=_FILE, help="The certificate's key. PEM."),
+    click.option("--tls-ca", type=FILE, help="Use TLS on HOST:PORT and verify the server with this CA certificate. PEM."),
+    click.option("--tls-cert", type=FILE, help="The client certificate (mTLS). PEM."),
+    click.option("--tls-key", type=FILE, help="The key of the client certificate. PEM."),
 )
 
 
 def _as_target(*given: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Options that a command gets as one argument `target`."""
+    """A decorator that adds these options to a command and passes them to it as one argument `target`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -92,18 +96,18 @@ def _tls_of(**files: Path | None) -> "ClientTls | None":
     named = {name: path for name, path in files.items() if path}
     if not named:
         return None
-    from adapter.runtime.config import ClientTls, parse  # noqa: PLC0415 - 100 ms
+    from adapter.runtime.config import ClientTls, parse  # noqa: PLC0415 - takes 100 ms to import
 
     return parse(named, ClientTls, source="--tls-ca, --tls-cert, --tls-key")
 
 
 def parse_offset(text: str, field: str) -> int:
-    """An offset that a person typed. Raises InvalidInputError."""
+    """An offset as typed: decimal digits, 0 to 2^64 - 1. Raises InvalidInputError."""
     if not (text.isascii() and text.isdecimal()) or int(text) > U64_MAX:
         raise InvalidInputError(f"{field}: {text!r} is not a whole number from 0 to {U64_MAX}")
     return int(text)
 
 
-target = _as_target(_address, _token_file, *_tls)  # of the commands that call OffsetAdmin
+target = _as_target(_address, _token_file, *_tls)  # for commands that call OffsetAdmin
 target_without_token = _as_target(_address, *_tls)
-meta_target = _as_target(_meta_address, *_tls)  # of those that call a Meta Service
+meta_target = _as_target(_meta_address, *_tls)  # for commands that call a Meta Service

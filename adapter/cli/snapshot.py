@@ -1,6 +1,6 @@
-"""The command `snapshot`: all local records of an adapter in a Parquet file, as `offset-adapter-spark reconcile` reads it.
+"""The command `snapshot`: writes all local records of an adapter to a Parquet file, which `offset-adapter-spark reconcile` reads.
 
-The file is there whole or not at all: written beside its place, synced, and renamed once every record has come.
+The file appears completely or not at all: it is written under a temporary name, synced, and renamed after the last record.
 """
 
 import asyncio
@@ -12,17 +12,18 @@ from urllib.parse import quote
 import click
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import CallError, Target, connected, counted, run
+from adapter.cli.connection import CallError, Target, connected, run
 from adapter.cli.output import progress, tell, warn
 from adapter.cli.table import print_json
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.rpc import offsets_pb
 from adapter.runtime import files
+from adapter.runtime.wording import counted
 
 if TYPE_CHECKING:
     from adapter.cli.snapshot_file import SnapshotFile
 
-TIMEOUT_S = 30.0  # between two replies, each of which takes the adapter milliseconds
+TIMEOUT_S = 30.0  # between two replies; the adapter needs milliseconds for each
 
 Reply = offsets_pb.SnapshotOffsetsReply
 
@@ -44,7 +45,7 @@ def snapshot(output: str, target: Target, *, as_json: bool) -> None:
 
 
 async def take(target: Target, output: str, as_json: bool) -> None:
-    """Take a snapshot and tell what is in it. Raises CallError, InvalidInputError for the file, ConfigError without pyarrow."""
+    """Take a snapshot and print its counts. Raises CallError, InvalidInputError for the file, ConfigError without pyarrow."""
     kind = _file_kind()
     async with connected(target) as client:
         replies = aiter(client.admin.SnapshotOffsets(offsets_pb.SnapshotOffsetsRequest()))
@@ -66,7 +67,7 @@ async def take(target: Target, output: str, as_json: bool) -> None:
 
 def _file_kind() -> "type[SnapshotFile]":
     try:
-        from adapter.cli.snapshot_file import SnapshotFile  # noqa: PLC0415 - no other command needs the extra
+        from adapter.cli.snapshot_file import SnapshotFile  # noqa: PLC0415 - needs the extra `journal`
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"snapshots need {error.name}, which is not installed: pip install 'offset-adapter[journal]'"
@@ -75,7 +76,7 @@ def _file_kind() -> "type[SnapshotFile]":
 
 
 async def _next(replies: AsyncIterator[Reply], target: Target) -> Reply | None:
-    """The next reply; None behind the last one, when the call has ended with OK."""
+    """The next reply; None after the last one. Raises CallError if none comes within TIMEOUT_S."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             return await anext(replies, None)

@@ -1,14 +1,38 @@
-"""An adapter's status as a person reads it."""
+"""The command `status`: an adapter's state as a table of sentences, or as JSON."""
 
 from collections.abc import Iterator
 
-from adapter.cli.adapter_calls import counted
-from adapter.cli.output import when
+import click
+
+from adapter.cli import options
+from adapter.cli.connection import Target, connected, run_or_exit
+from adapter.cli.output import as_dict, when
+from adapter.cli.table import LEFT, print_json, print_table
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
+
+
+@click.command()
+@options.target
+@options.as_json
+def status(target: Target, *, as_json: bool) -> None:
+    """Show the adapter's state, and which offsets a crash could lose. Exit code 1 unless it is serving."""
+    run_or_exit(_status, target, as_json)
+
+
+async def _status(target: Target, as_json: bool) -> bool:
+    """Print the status; True if the adapter is serving."""
+    async with connected(target) as client:
+        reply = await client.status()
+    if as_json:
+        print_json(as_dict(reply))
+    else:
+        print_table({"status": LEFT, "value": LEFT}, status_rows(reply))
+    return reply.state == offsets_pb.StatusReply.SERVING
 
 
 def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
-    """What is to be known of an adapter, and how it is."""
+    """The reply as rows of (what, value)."""
     state = offsets_pb.StatusReply.State.Name(reply.state).lower()
     yield "state", f"{state}: {reply.reason}" if reply.reason else state
     yield "version, up for", f"{reply.version}, {reply.uptime_seconds:,.0f} s"

@@ -1,6 +1,6 @@
-"""Rows on standard output, as they come: columns for a person at a terminal, tabs for a script, JSON where it is asked for.
+"""Rows on standard output, printed as they arrive: aligned columns at a terminal, tab-separated in a pipe, JSON with `--json`.
 
-Nothing is ever cut, and nothing that somebody else wrote moves a cursor or begins a line.
+Cells are never truncated. Characters that would control the terminal, or begin a new line, are escaped.
 """
 
 import json
@@ -13,9 +13,9 @@ Side = Literal["left", "right"]
 LEFT: Final = "left"
 RIGHT: Final = "right"
 
-PAGE = 500  # rows by which a terminal's columns get their widths; wider cells that come later push their row to the right
+PAGE = 500  # rows that determine the column widths at a terminal; a wider cell in a later row shifts that row
 GAP = "  "
-_RAW_BYTES = range(0xDC80, 0xDD00)  # what is no UTF-8, as errors="surrogateescape" has it
+_RAW_BYTES = range(0xDC80, 0xDD00)  # bytes that are not UTF-8, as errors="surrogateescape" decodes them
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 R = TypeVar("R")
@@ -23,21 +23,21 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Rows(Protocol[R_contra]):
-    """What rows are given to, one after the other; the output is complete when this is left."""
+    """A printer of rows. The output is complete when its context is left."""
 
     count: int
 
     def __enter__(self) -> Self: ...  # noqa: D105
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...  # noqa: D105
     def add(self, row: R_contra, /) -> None:
-        """The next row."""
+        """Print a row."""
 
 
 class Table(Generic[R]):
-    """Below their columns; `cells` says what of a row stands in them.
+    """Prints rows as a table; `cells` turns a row into its cells.
 
-    At a terminal the first page is held back for the widths, and an empty table is not shown. Else a line of names, then a line
-    for each row, with a tab between cells.
+    At a terminal the first PAGE rows are buffered to determine the widths, and an empty table prints nothing. Otherwise it prints
+    a line with the column names, then one line for each row, with tabs between cells.
     """
 
     def __init__(self, columns: Mapping[str, Side], cells: Callable[[R], Sequence[str]]) -> None:
@@ -49,22 +49,22 @@ class Table(Generic[R]):
         self._terminal = sys.stdout.isatty()
 
     def __enter__(self) -> Self:
-        """Ready for rows."""
+        """Return the printer itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Print what waits, also when not all rows have come: those are true."""
+        """Print the buffered rows, also after an error: the rows that arrived are valid."""
         if kind is None and not self.count and not self._terminal:
             self._tabbed([*self._columns])
         self._print_page()
 
     def end_part(self) -> None:
-        """At a terminal, what comes next has a head and widths of its own."""
+        """End a part of the table: at a terminal, the next row starts with a new header and new widths."""
         self._print_page()
         self._widths = None
 
     def add(self, row: R, /) -> None:
-        """The next row."""
+        """Print a row."""
         cells = [visible(cell) for cell in self._cells(row)]
         if self._terminal:
             self._aligned(cells)
@@ -96,29 +96,29 @@ class Table(Generic[R]):
 
 
 class JsonRows(Generic[R]):
-    """An array of JSON, a line for each row; `values` makes an object of one. Left by an error, it is no valid JSON."""
+    """Prints a JSON array, one row on each line; `values` turns a row into an object. After an error the JSON is cut off."""
 
     def __init__(self, values: Callable[[R], Mapping[str, Any]]) -> None:
         self.count = 0
         self._values = values
 
     def __enter__(self) -> Self:
-        """Ready for rows."""
+        """Return the printer itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Its end."""
+        """Close the array, unless an error ended the context."""
         if kind is None:
             sys.stdout.write("\n]\n" if self.count else "[]\n")
 
     def add(self, row: R, /) -> None:
-        """The next row."""
+        """Print a row."""
         sys.stdout.write((",\n" if self.count else "[\n") + json_text(self._values(row)))
         self.count += 1
 
 
 def print_table(columns: Mapping[str, Side], rows: Iterable[Sequence[str]]) -> None:
-    """A table of which all rows are there."""
+    """Print a table at once."""
     table: Table[Sequence[str]] = Table(columns, lambda row: row)
     with table:
         for row in rows:
@@ -126,17 +126,17 @@ def print_table(columns: Mapping[str, Side], rows: Iterable[Sequence[str]]) -> N
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - anything json takes
-    """One value, over several lines."""
-    print(_harmless_json(json.dumps(value, indent=2, ensure_ascii=False)))  # noqa: T201 - what the command is for
+    """Print a value as indented JSON."""
+    print(_printable_json(json.dumps(value, indent=2, ensure_ascii=False)))  # noqa: T201 - what the command is for
 
 
 def json_text(value: Any) -> str:  # noqa: ANN401 - anything json takes
-    """One value in one line."""
-    return _harmless_json(json.dumps(value, ensure_ascii=False))
+    """A value as JSON on one line."""
+    return _printable_json(json.dumps(value, ensure_ascii=False))
 
 
 def visible(text: str) -> str:
-    """A text from outside, on one line: what a terminal would obey or hide is shown by its number, as Python writes it."""
+    """A text from outside as one printable line: unprintable characters are escaped as in a Python string."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
 
 
@@ -149,8 +149,8 @@ def _escape(letter: str) -> str:
     )
 
 
-def _harmless_json(text: str) -> str:
-    """The same JSON. Line ends are of its own making: within a string they are escaped already."""
+def _printable_json(text: str) -> str:
+    """Escape unprintable characters in JSON text, except the line ends between values (those in strings are escaped already)."""
     if text.isprintable() or text.replace("\n", "").isprintable():
         return text
     return "".join(letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in text)
@@ -162,7 +162,7 @@ def _padded(cell: str, width: int, side: Side) -> str:
 
 
 def _width(cell: str) -> int:
-    """How many columns of a terminal it takes."""
+    """The number of terminal columns that a cell takes."""
     if cell.isascii():
         return len(cell)
     from rich.cells import cell_len  # noqa: PLC0415 - 10 ms, for names that are not ASCII

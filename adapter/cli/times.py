@@ -1,13 +1,13 @@
-"""Times and durations that a person types -> Unix time in milliseconds. No I/O, no clock of its own."""
+"""Parses times and durations as typed on the command line into Unix time in milliseconds. Pure functions: no clock, no I/O."""
 
 import re
 from datetime import UTC, datetime, timedelta
 
 from adapter.errors import InvalidInputError
 
-# kafka-consumer-groups wants the milliseconds too; a time with fewer digits is as clear.
+# kafka-consumer-groups requires the milliseconds; here they are optional.
 _DATETIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,3})?)?(Z|[+-]\d\d(:?\d\d)?)?", re.ASCII)
-# What java.time.Duration reads, without signs: no years and months, which are not of one length.
+# The format of java.time.Duration without signs. Years and months are excluded: their length varies.
 _DURATION = re.compile(
     r"P(?=\d|T\d)(?:(\d{1,9})D)?(?:T(?=\d)(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,12})(?:\.(\d{1,3}))?S)?)?",
     re.ASCII | re.IGNORECASE,

@@ -1,6 +1,11 @@
-"""What a consumer or a broker imports: `from adapter.client import OffsetClient`. What is named here is public, all else is not.
+"""The public API for consumers and brokers: `from adapter.client import OffsetClient`. Only the names in `__all__` are public.
 
-Importing it loads no RocksDB and no settings; what few need (`ClientTls`, RocketMQ's offset stores) is loaded when it is named.
+Importing the package loads no RocksDB and no settings. `ClientTls` and RocketMQ's offset stores are loaded when they are
+accessed.
+
+Modules: `client` (OffsetClient, for asyncio), `blocking` (BlockingOffsetClient, for threads), `batching` and `pending`
+(concurrent commits share requests), `ack_window` (AckWindow: the committable offset while messages finish out of order),
+`offset_store` (RocketMQ's OffsetStore), `broker_log` (the bounds of a broker's log; also used by the adapter itself).
 """
 
 from importlib import import_module
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
     from adapter.client.offset_store.store import OffsetStore, OffsetStoreError, ReadOffsetType
     from adapter.runtime.config import ClientTls
 
-_LATER = {
+_LAZY = {
     "ClientTls": "adapter.runtime.config",
     "ConsumeFromWhere": "adapter.client.offset_store.start",
     "LocalFileOffsetStore": "adapter.client.offset_store.local_file",
@@ -57,7 +62,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load what is not needed by everybody."""
-    if name not in _LATER:
+    """Import a public name that is loaded on first access. Raises AttributeError for any other name."""
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    return getattr(import_module(_LAZY[name]), name)

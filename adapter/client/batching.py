@@ -1,7 +1,11 @@
-"""Coalescing of commits: what arrives while requests are under way goes with the next one, of each shard the newest value.
+"""Merges concurrent commits of a client into few requests: what arrives while requests are in flight goes with the next one.
 
-A commit is answered when a request that had at least its value was. No commit waits for a timer to gather others, no caller
-gets another one's refusal, and no OVERWRITE is coalesced, reordered within its group, or sent twice.
+A commit is answered when a request with at least its offset is answered. It never waits for a timer that collects others. A
+refusal reaches only the callers whose commit was refused. An OVERWRITE is never merged, sent twice, or reordered in its group.
+
+Path of a commit: `commit` puts it into a `Batch` of its `Group`; `_schedule` queues the group, and `_send_due`, once per loop
+iteration, forms requests: shared ones with batches of many groups, separate ones with one group each. After an answer the
+group is scheduled again; after a lost request its batches are delayed and sent again; after a refusal they are sent one by one.
 """
 
 import asyncio
@@ -17,39 +21,39 @@ from adapter.client.pending import (
     Answer,
     Batch,
     Group,
-    Room,
+    PendingLimit,
     checked_epochs,
     checked_key,
     checked_member,
     checked_offsets,
-    closed,
-    overdue,
+    closed_error,
+    timeout_error,
 )
 from adapter.model.records import CommitMode, Member
 from adapter.rpc import offsets_pb
 from adapter.runtime.backoff import MAX_DOUBLINGS, jitter
 
-MAX_SHARED = 2  # requests of many groups under way: one is worked on while the next is on its way
-MAX_APART = 32  # requests of one group each: rewinds, and groups that wait for the Meta Service or were in a failed request
-MAX_SHARE = 2_048  # entries of a request, unless one commit alone has more: 2.7 MiB with the longest names; gRPC takes 4
-MIN_SHARE = 32  # entries; above it, what waits is spread evenly over the requests that may be under way, so that none idles
-MAX_WAITING = 65_536  # entries of all commits without an answer; beyond that there is no room for more
-MAX_KEPT = 4_096  # groups; beyond that, those without commits are forgotten
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.5  # before what was lost is sent again
-EXPIRY_STEP_S = 0.02  # commits whose time is over get their error at most so late
-LEAST_TIMEOUT_S = 0.001  # of a request
-# What may pass when it is sent again. It may also have been applied.
+MAX_SHARED = 2  # shared requests in flight: the adapter works on one while the next is on the wire
+MAX_SEPARATE = 32  # separate requests in flight: OVERWRITE, and groups that are written through or whose request failed
+MAX_REQUEST = 2_048  # offsets of a request, unless a single commit has more: 2.7 MiB with the longest names; gRPC's limit is 4
+MIN_REQUEST = 32  # offsets; above it, pending offsets are spread evenly over the requests that may be in flight
+MAX_PENDING = 65_536  # offsets without an answer; beyond that, callers wait
+MAX_GROUPS = 4_096  # groups; beyond that, those without pending commits are dropped
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.01, 0.5  # shortest and longest delay before a lost request is sent again
+EXPIRY_STEP_S = 0.02  # how late a commit gets its DEADLINE_EXCEEDED at most
+LEAST_TIMEOUT_S = 0.001  # of a request whose deadline has passed
+# The request was lost: it may have been applied, and may succeed if it is sent again.
 TRANSIENT = frozenset({Code.UNAVAILABLE, Code.CANCELLED, Code.DEADLINE_EXCEEDED})
-# What everybody gets (a full disk, say): sent again caller by caller it would only come back more often.
+# Errors for all callers of a request alike, such as a full disk: sending each commit by itself would only repeat them.
 COMMON = frozenset({Code.RESOURCE_EXHAUSTED, Code.PERMISSION_DENIED, Code.UNAUTHENTICATED, Code.DATA_LOSS})
 
 Send: TypeAlias = Callable[[offsets_pb.CommitOffsetsRequest, float], Awaitable[offsets_pb.CommitOffsetsReply]]
 
 
 class Batcher:
-    """The commits of one client, all in one event loop. `send` sends a request, and ends within the seconds that it is given.
+    """The pending commits of one client, in one event loop. `send(request, timeout_s)` makes the call within its timeout.
 
-    Without `resend`, those whose own group's request was lost get that error at once.
+    Without `resend`, the callers of a lost request get its error at once.
     """
 
     def __init__(self, send: Send, timeout_s: float, *, resend: bool) -> None:
@@ -57,23 +61,23 @@ class Batcher:
         self._timeout_s = timeout_s
         self._resend = resend
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False  # nothing is taken any more
-        self._ended = False  # nothing is sent any more
-        self.room = Room(MAX_WAITING)  # for commits without an answer
+        self._closed = False  # no more commits are accepted
+        self._ended = False  # no more requests are sent
+        self.limit = PendingLimit(MAX_PENDING)
         self._groups: dict[tuple[str, str], Group] = {}
-        self._forget_at = MAX_KEPT
-        # Groups whose first batch may be sent, with others or by itself, in the order of their turns.
-        self._shared: deque[Group] = deque()
-        self._apart: deque[Group] = deque()
-        self._under_way = [0, 0]  # requests: shared ones, and those apart
-        self._flights: dict[asyncio.Task[None], list[Batch]] = {}
-        self._pump_due = False
-        self._share = MIN_SHARE
+        self._forget_at = MAX_GROUPS
+        # Groups whose first batch may be sent now, in a shared or in a separate request, in the order of sending.
+        self._shared_queue: deque[Group] = deque()
+        self._separate_queue: deque[Group] = deque()
+        self._in_flight = [0, 0]  # number of shared and of separate requests
+        self._requests: dict[asyncio.Task[None], list[Batch]] = {}
+        self._send_scheduled = False
+        self._request_size = MIN_REQUEST
         self._expiry: asyncio.TimerHandle | None = None
-        self._held: dict[Group, None] = {}  # they wait for the end of the pause
+        self._delayed: dict[Group, None] = {}  # groups that are delayed until the pause ends
         self._pause: asyncio.TimerHandle | None = None
-        self._losses = 0  # pauses since something that was sent again passed
-        self._lost_at = 0.0  # when the last one began
+        self._pauses = 0  # pauses since a repeated request succeeded: the exponent of the backoff
+        self._paused_at = 0.0  # when the last pause began, in the loop's time
 
     def commit(
         self,
@@ -84,14 +88,14 @@ class Batcher:
         member: Member | None,
         deadline: float = 0.0,
     ) -> Answer:
-        """Take a commit of a (namespace, group). It is answered when it is durable, or with an AioRpcError.
+        """Accept a commit of a (namespace, group). The future gets the superseded rows once it is durable, or an AioRpcError.
 
-        Until `deadline` (in the loop's time; 0: `timeout_s` from now), what was lost is sent again with the newest values; an
-        OVERWRITE never: repeated, it could undo what others committed since.
-        Raises InvalidInputError for a bad commit, and CANCELLED after the close.
+        Until `deadline` (in the loop's time; 0: `timeout_s` from now) a lost commit is sent again with the newest offsets. An
+        OVERWRITE is not: repeated, it could undo later commits of others.
+        Raises InvalidInputError for an invalid commit, and an AioRpcError with CANCELLED after the close.
         """
         if self._closed:
-            raise closed(sent=False)
+            raise closed_error(sent=False)
         group = self._groups.get(key) or self._new_group(key)
         offsets = checked_offsets(offsets)
         if epochs:
@@ -101,36 +105,36 @@ class Batcher:
             batch = self._new_batch(group, member, overwrite=True)
         else:
             open_batch = group.open.get(member)
-            if open_batch is None or not open_batch.takes(offsets, epochs, weight):
+            if open_batch is None or not open_batch.accepts(offsets, epochs, weight):
                 open_batch = self._new_batch(group, member)
             batch = open_batch
         loop = self._loop or self._enter_loop()
         answer: Answer = loop.create_future()
         deadline = deadline or loop.time() + self._timeout_s
         batch.add((answer, offsets, epochs, deadline), weight)
-        self.room.taken += weight
-        if not group.lined:
-            self._rouse(group)
+        self.limit.used += weight
+        if not group.scheduled:
+            self._schedule(group)
         if self._expiry is None:
             self._expiry = loop.call_at(deadline, self._expire)
         return answer
 
     async def close(self, limit_s: float) -> None:
-        """Take nothing more; wait up to `limit_s` seconds for what was taken. What is not answered then gets an error."""
+        """Accept no more commits; wait up to `limit_s` seconds for the pending ones. Those left then get an error."""
         self._closed = True
         if self._ended:
             return
         try:
-            await self.room.emptied(limit_s)
+            await self.limit.drain(limit_s)
         finally:
             self._ended = True
-            flights = dict(self._flights)
-            for flight in flights:
-                flight.cancel()
-            await asyncio.gather(*flights, return_exceptions=True)
-            # Also those whose flight had not begun, or that a failed one has put back meanwhile.
-            for batch in (*chain(*flights.values()), *self._batches()):
-                batch.fail(closed(sent=True))
+            tasks = dict(self._requests)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Also batches whose request had not started, and those that a failed request has queued again meanwhile.
+            for batch in (*chain(*tasks.values()), *self._batches()):
+                batch.fail(closed_error(sent=True))
             for timer in (self._expiry, self._pause):
                 if timer:
                     timer.cancel()
@@ -142,23 +146,23 @@ class Batcher:
     def _new_group(self, key: tuple[str, str]) -> Group:
         if len(self._groups) >= self._forget_at:
             self._groups = {key: group for key, group in self._groups.items() if not group.idle}
-            self._forget_at = max(MAX_KEPT, 2 * len(self._groups))
+            self._forget_at = max(MAX_GROUPS, 2 * len(self._groups))
         group = self._groups[key] = Group(checked_key(*key))
         return group
 
     def _new_batch(self, group: Group, member: Member | None, *, overwrite: bool = False) -> Batch:
         if member:
             checked_member(member)
-        batch = Batch(group, member, room=self._share, overwrite=overwrite)
+        batch = Batch(group, member, room=self._request_size, overwrite=overwrite)
         if overwrite:
-            group.open.clear()  # nothing that comes later goes before it
+            group.open.clear()  # later commits must not overtake it
         else:
             group.open[member] = batch
         group.queue.append(batch)
         return batch
 
     def _expire(self) -> None:
-        """Give those whose time is over their error. One timer is for all: the timeout is the same, so the oldest is first."""
+        """Fail the commits whose deadline has passed. One timer serves all: with one timeout, the oldest is due first."""
         loop = asyncio.get_running_loop()
         now, next_at = loop.time(), float("inf")
         for batch in self._batches():
@@ -167,88 +171,88 @@ class Batcher:
                     next_at = min(next_at, deadline)
                     break
                 if not answer.done():
-                    answer.set_exception(batch.error or overdue())
+                    answer.set_exception(batch.error or timeout_error())
         self._expiry = loop.call_at(max(next_at, now + EXPIRY_STEP_S), self._expire) if next_at < float("inf") else None
 
     def _batches(self) -> Iterator[Batch]:
-        for batches in self._flights.values():
+        for batches in self._requests.values():
             yield from batches
         for group in self._groups.values():
             yield from group.queue
 
-    # Turns
+    # Scheduling
 
-    def _rouse(self, group: Group) -> None:
-        """Give a group its turn, if something of it may be sent now."""
-        if group.lined or group in self._held:
+    def _schedule(self, group: Group) -> None:
+        """Queue a group for sending, if its first batch may be sent now."""
+        if group.scheduled or group in self._delayed:
             return
-        while group.queue and not group.queue[0].wanted:
-            self.room.give_back(group.draw().weight)
+        while group.queue and not group.queue[0].awaited:
+            self.limit.release(group.pop().weight)
         if not group.queue:
             return
-        if not (group.apart or group.queue[0].alone):
-            self._shared.append(group)
-        elif not group.flying:
-            self._apart.append(group)
+        if not (group.separate or group.queue[0].alone):
+            self._shared_queue.append(group)
+        elif not group.in_flight:
+            self._separate_queue.append(group)
         else:
             return
-        group.lined = True
-        self._pump_soon()
+        group.scheduled = True
+        self._send_soon()
 
-    def _pump_soon(self) -> None:
-        """Send at the end of this turn of the loop: those whom one answer has woken then go together."""
-        if not self._pump_due and (self._shared or self._apart):
-            self._pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump)
+    def _send_soon(self) -> None:
+        """Send at the end of this loop iteration, so that callers that one answer has woken share a request."""
+        if not self._send_scheduled and (self._shared_queue or self._separate_queue):
+            self._send_scheduled = True
+            asyncio.get_running_loop().call_soon(self._send_due)
 
-    def _pump(self) -> None:
-        """Send what may be sent."""
-        self._pump_due = False
+    def _send_due(self) -> None:
+        """Start requests, as many as may be in flight."""
+        self._send_scheduled = False
         if self._ended:
             return
-        self._share = min(max(self.room.taken // MAX_SHARED, MIN_SHARE), MAX_SHARE)
-        while self._shared and self._under_way[False] < MAX_SHARED:
-            if batches := self._gather():
-                self._depart(batches, solo=False)
-        while self._apart and self._under_way[True] < MAX_APART:
-            group = self._apart.popleft()
-            group.lined = False
+        self._request_size = min(max(self.limit.used // MAX_SHARED, MIN_REQUEST), MAX_REQUEST)
+        while self._shared_queue and self._in_flight[False] < MAX_SHARED:
+            if batches := self._next_shared():
+                self._start_request(batches, separate=False)
+        while self._separate_queue and self._in_flight[True] < MAX_SEPARATE:
+            group = self._separate_queue.popleft()
+            group.scheduled = False
             if self._pause and group.queue[0].error:
-                self._hold(group)
-            elif group.queue[0].wanted:
-                self._depart([group.draw_with(MAX_SHARE)], solo=True)
+                self._delay(group)
+            elif group.queue[0].awaited:
+                self._start_request([group.pop_merged(MAX_REQUEST)], separate=True)
             else:
-                self._rouse(group)
+                self._schedule(group)
 
-    def _gather(self) -> list[Batch]:
-        """What the next shared request has: of each group at most one batch, since its members must not meet."""
-        room, batches = self._share, []
-        while self._shared and room > 0:
-            group = self._shared.popleft()
-            group.lined = False
-            if group.apart or not group.queue[0].wanted:
-                self._rouse(group)
+    def _next_shared(self) -> list[Batch]:
+        """The batches of the next shared request, at most one of each group: two could be of different members."""
+        room, batches = self._request_size, []
+        while self._shared_queue and room > 0:
+            group = self._shared_queue.popleft()
+            group.scheduled = False
+            if group.separate or not group.queue[0].awaited:
+                self._schedule(group)
                 continue
-            batch = group.draw_with(room)
+            batch = group.pop_merged(room)
             batches.append(batch)
             room -= batch.weight
         return batches
 
     # Requests
 
-    def _depart(self, batches: list[Batch], *, solo: bool) -> None:
-        self._under_way[solo] += 1
-        task = asyncio.create_task(self._fly(batches, solo=solo), name="client.commits")
-        self._flights[task] = batches
-        task.add_done_callback(self._flights.pop)
+    def _start_request(self, batches: list[Batch], *, separate: bool) -> None:
+        self._in_flight[separate] += 1
+        task = asyncio.create_task(self._run_request(batches, separate=separate), name="client.commits")
+        self._requests[task] = batches
+        task.add_done_callback(self._requests.pop)
         for batch in batches:
             group = batch.group
-            group.flying += 1
-            group.apart |= solo  # also while it is under way
-            self._rouse(group)
+            group.in_flight += 1
+            group.separate |= separate  # at least until this request is answered
+            self._schedule(group)
 
-    async def _fly(self, batches: list[Batch], *, solo: bool) -> None:
-        """Send a request, and settle its callers or let them wait again."""
+    async def _run_request(self, batches: list[Batch], *, separate: bool) -> None:
+        """Send a request and handle its reply or error."""
         try:
             request = offsets_pb.CommitOffsetsRequest()
             if batches[0].overwrite:
@@ -256,87 +260,90 @@ class Batcher:
             for batch in batches:
                 batch.write_to(request.groups.add())
             left_s = max(batch.deadline for batch in batches) - asyncio.get_running_loop().time()
-            self._answered(batches, await self._send(request, max(left_s, LEAST_TIMEOUT_S)), solo=solo)
-        except asyncio.CancelledError:  # by the close, or the end of the loop
-            self._give_up(batches, closed(sent=True))
+            self._answered(batches, await self._send(request, max(left_s, LEAST_TIMEOUT_S)), separate=separate)
+        except asyncio.CancelledError:  # by `close`, or at the end of the loop
+            self._give_up(batches, closed_error(sent=True))
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, its callers have to get it
+        except Exception as error:  # noqa: BLE001 - any error has to reach the callers
             self._failed(batches, error)
         finally:
-            self._landed(batches, solo=solo)
+            self._request_ended(batches, separate=separate)
 
-    def _landed(self, batches: list[Batch], *, solo: bool) -> None:
-        self._under_way[solo] -= 1
+    def _request_ended(self, batches: list[Batch], *, separate: bool) -> None:
+        self._in_flight[separate] -= 1
         for batch in batches:
-            batch.group.flying -= 1
-            self._rouse(batch.group)
-        self._pump_soon()
+            batch.group.in_flight -= 1
+            self._schedule(batch.group)
+        self._send_soon()
 
-    def _answered(self, batches: list[Batch], reply: offsets_pb.CommitOffsetsReply, *, solo: bool) -> None:
-        if solo:
-            batches[0].group.apart = False
-            if batches[0].error:  # what was lost passes again
-                self._losses = 0
+    def _answered(self, batches: list[Batch], reply: offsets_pb.CommitOffsetsReply, *, separate: bool) -> None:
+        if separate:
+            batches[0].group.separate = False
+            if batches[0].error:  # a request that was sent again has succeeded
+                self._pauses = 0
                 self._resume()
         for at in reply.written_through:
-            batches[at].group.apart = True
-        standing: dict[tuple[str, str], dict[str, offsets_pb.Superseded]] = {}
+            batches[at].group.separate = True
+        superseded: dict[tuple[str, str], dict[str, offsets_pb.Superseded]] = {}
         for row in reply.superseded:
-            standing.setdefault((row.namespace, row.group), {})[row.shard] = row
+            superseded.setdefault((row.namespace, row.group), {})[row.shard] = row
         for batch in batches:
-            batch.settle(standing.get(batch.group.key))
-            self.room.give_back(batch.weight)
+            batch.settle(superseded.get(batch.group.key))
+            self.limit.release(batch.weight)
 
     def _failed(self, batches: list[Batch], error: Exception) -> None:
-        """No caller gets another one's refusal: what failed together is sent again apart, group by group, caller by caller."""
+        """Handle a failed request. Batches that failed together are sent again separately: by group, then by caller.
+
+        So a refusal reaches only the caller that it concerns.
+        """
         code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
         transient = code in TRANSIENT
         for batch in batches:
-            batch.group.apart = True
-            if transient:  # a refusal may be another one's
+            batch.group.separate = True
+            if transient:  # a refusal may concern another batch of the request
                 batch.error = error
             if not batch.overwrite and (len(batches) > 1 or (transient and self._resend)):
                 batch.group.queue.appendleft(batch)
                 if transient and self._resend:
-                    self._hold(batch.group)
+                    self._delay(batch.group)
             elif transient or code in COMMON or len(batch.callers) == 1:
                 self._give_up([batch], error)
             else:
-                self._scatter(batch)
+                self._split(batch)
 
-    def _scatter(self, batch: Batch) -> None:
-        """Let each caller of a batch go by itself."""
+    def _split(self, batch: Batch) -> None:
+        """Split a batch into one batch for each caller."""
         for caller in reversed(batch.callers):
             if not caller[0].done():
                 alone = Batch(batch.group, batch.member, alone=True)
                 alone.add(caller, len(caller[1]))
-                self.room.taken += alone.weight
+                self.limit.used += alone.weight
                 batch.group.queue.appendleft(alone)
-        self.room.give_back(batch.weight)
+        self.limit.release(batch.weight)
 
     def _give_up(self, batches: list[Batch], error: Exception) -> None:
         for batch in batches:
             batch.fail(error)
-            self.room.give_back(batch.weight)
+            self.limit.release(batch.weight)
 
-    # The pause
+    # Sending again
 
-    def _hold(self, group: Group) -> None:
-        """Let a group wait before something of it is sent again. There is one pause for all, longer each time."""
-        self._held[group] = None
+    def _delay(self, group: Group) -> None:
+        """Delay a group until the end of the pause. All groups share one pause, which grows exponentially with jitter."""
+        self._delayed[group] = None
         if self._pause is None:
             loop = asyncio.get_running_loop()
-            if loop.time() - self._lost_at > self._timeout_s:
-                self._losses = 0
-            longest = min(FIRST_PAUSE_S * 2 ** min(self._losses, MAX_DOUBLINGS), MAX_PAUSE_S)
-            self._losses += 1
-            self._lost_at = loop.time()
+            if loop.time() - self._paused_at > self._timeout_s:
+                self._pauses = 0
+            longest = min(FIRST_PAUSE_S * 2 ** min(self._pauses, MAX_DOUBLINGS), MAX_PAUSE_S)
+            self._pauses += 1
+            self._paused_at = loop.time()
             self._pause = loop.call_later(jitter.uniform(FIRST_PAUSE_S, longest), self._resume)
 
     def _resume(self) -> None:
         if self._pause:
             self._pause.cancel()
             self._pause = None
-        held, self._held = self._held, {}
-        for group in held:
-            self._rouse(group)
+        delayed, self._delayed = self._delayed, {}
+        for group in delayed:
+            self._schedule(group)

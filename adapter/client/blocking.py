@@ -1,6 +1,6 @@
-"""The client for threads: the methods of `client.OffsetClient`, blocking, over a thread with an event loop of its own.
+"""BlockingOffsetClient: the methods of `OffsetClient` as blocking calls. An event loop in a background thread makes the calls.
 
-Any number of threads may share one; their commits share requests. Not for use from a coroutine, nor across a fork.
+Any number of threads may share one client; their concurrent commits share requests. Do not use it in a coroutine or after a fork.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from adapter.client.client import DEFAULT_TIMEOUT_S, OffsetClient
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_pb
 
-if TYPE_CHECKING:  # a client without TLS does without what checks settings
+if TYPE_CHECKING:  # loads pydantic, which a client without TLS does not need
     from adapter.runtime.config import ClientTls
 
 R = TypeVar("R")
@@ -25,9 +25,10 @@ Call: TypeAlias = Callable[[], Coroutine[Any, Any, R]]
 
 
 class BlockingOffsetClient:
-    """One channel to one adapter, as `OffsetClient.connect` opens it; a context manager. Methods raise what that one's do.
+    """A client of one adapter, with the parameters of `OffsetClient.connect`. Use it as a context manager.
 
-    After the close they raise RuntimeError. Calls under way then, but not commits, end with `concurrent.futures.CancelledError`.
+    Methods raise what those of `OffsetClient` raise. After `close` they raise RuntimeError. `close` waits for commits; other
+    calls that are in flight then raise `concurrent.futures.CancelledError`.
     """
 
     def __init__(
@@ -49,11 +50,11 @@ class BlockingOffsetClient:
             raise
 
     def __enter__(self) -> Self:
-        """The client, closed at the end."""
+        """Return the client; leaving the context closes it."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """See `close`."""
+        """Close the client."""
         self.close()
 
     def commit(
@@ -66,8 +67,8 @@ class BlockingOffsetClient:
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
     ) -> list[offsets_pb.Superseded]:
-        """See `OffsetClient.commit`."""
-        copy, known = dict(offsets), dict(epochs)  # what other threads change meanwhile is not looked at
+        """Commit shard -> next offset to read; returns, once it is durable, the superseded rows. See `OffsetClient.commit`."""
+        copy, known = dict(offsets), dict(epochs)  # other threads may change the originals meanwhile
         return self._thread.do(
             lambda: self._client.commit(group, copy, namespace=namespace, mode=mode, epochs=known, member=member)
         )
@@ -80,40 +81,40 @@ class BlockingOffsetClient:
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
     ) -> dict[str, offsets_pb.ShardOffset]:
-        """See `OffsetClient.read`."""
+        """The offsets of a group's shards (of all if none is named), as `OffsetClient.read` returns them."""
         return self._thread.do(lambda: self._client.read(group, shards, namespace=namespace, mode=mode))
 
     def persist(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """See `OffsetClient.persist`."""
+        """Return when the Meta Service has at least the present offsets."""
         self._thread.do(lambda: self._client.persist(group, shards, namespace=namespace))
 
     def remove(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> int:
-        """See `OffsetClient.remove`."""
+        """Persist offsets and remove them from the adapter; returns how many were removed."""
         return self._thread.do(lambda: self._client.remove(group, shards, namespace=namespace))
 
     def commit_broadcast(
         self, group: str, client_id: str, offsets: Mapping[str, int], *, namespace: str = DEFAULT_NAMESPACE
     ) -> "list[offsets_pb.Superseded]":
-        """See `OffsetClient.commit_broadcast`."""
+        """Commit for one client of a broadcasting group; returns the superseded rows. See `OffsetClient.commit_broadcast`."""
         copy = dict(offsets)
         return self._thread.do(lambda: self._client.commit_broadcast(group, client_id, copy, namespace=namespace))
 
     def read_broadcast(
         self, group: str, shards: Sequence[str] = (), *, client_id: str = "", namespace: str = DEFAULT_NAMESPACE
     ) -> dict[str, offsets_pb.BroadcastOffset]:
-        """See `OffsetClient.read_broadcast`."""
+        """The lowest offsets of a broadcasting group, and the client's own. See `OffsetClient.read_broadcast`."""
         return self._thread.do(lambda: self._client.read_broadcast(group, shards, client_id=client_id, namespace=namespace))
 
     def flush(self) -> int:
-        """See `OffsetClient.flush`."""
+        """Send all dirty offsets to the Meta Service; returns how many it acknowledged."""
         return self._thread.do(self._client.flush)
 
     def status(self) -> offsets_pb.StatusReply:
-        """See `OffsetClient.status`."""
+        """The adapter's status."""
         return self._thread.do(self._client.status)
 
     def list(self, namespace: str = "", group: str = "") -> "list[offsets_pb.ShardOffset]":
-        """See `OffsetClient.list`; all of them at once."""
+        """All local offsets, or those of a namespace or group, as one list in key order."""
 
         async def collected() -> "list[offsets_pb.ShardOffset]":
             return [row async for row in self._client.list(namespace, group)]
@@ -121,37 +122,37 @@ class BlockingOffsetClient:
         return self._thread.do(collected)
 
     def close(self) -> None:
-        """Refuse new calls, wait for the answers of the commits under way (up to the timeout), and end the thread."""
+        """Refuse new calls, wait for pending commits (up to the timeout), and end the thread."""
         self._thread.close(self._stack.aclose)
 
 
 class _LoopThread:
-    """A thread with an event loop, and calls from other threads: those that come at the same time wake it once."""
+    """A thread that runs an event loop for calls of other threads. Concurrent calls wake the loop only once."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="offset-client", daemon=True)
-        self._lock = threading.Lock()  # what is taken is taken before the close begins
+        self._lock = threading.Lock()  # a call is either submitted before the close begins, or refused
         self._open = True
         self._calls: deque[tuple[Call[Any], Future[Any]]] = deque()
         self._running: dict[Future[Any], asyncio.Task[Any]] = {}
         self._thread.start()
 
     def do(self, call: Call[R]) -> R:
-        """Run a coroutine there; returns or raises what it does. Raises RuntimeError after the close."""
+        """Run a coroutine in the loop and return its result or raise its error. Raises RuntimeError after the close."""
         future: Future[R] = Future()
         try:
             with self._lock:
                 self._check_open()
                 self._submit(call, future)
             return future.result()
-        except BaseException:  # an interrupt, too: what nobody waits for any more is given up
+        except BaseException:  # also KeyboardInterrupt: cancel the call, since nothing waits for it any more
             if self._open and not future.done():
-                self._loop.call_soon_threadsafe(self._give_up, future)
+                self._loop.call_soon_threadsafe(self._cancel, future)
             raise
 
     def close(self, last: Call[None]) -> None:
-        """Refuse new calls, run `last`, cancel what is left, and end the thread. A second time nothing happens."""
+        """Refuse new calls, run `last`, cancel the remaining calls, and end the thread. A second call has no effect."""
         with self._lock:
             if not self._open:
                 return
@@ -172,20 +173,20 @@ class _LoopThread:
 
     def _submit(self, call: Call[R], future: "Future[R]") -> None:
         self._calls.append((call, future))
-        if len(self._calls) == 1:  # else somebody has woken it, and it has not come to this one yet
+        if len(self._calls) == 1:  # otherwise the loop is woken already and has not emptied the queue yet
             self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
-        """In the loop: begin what was submitted. Empties the queue first, so that the next call wakes the loop again."""
+        """In the loop: start the submitted calls. The queue is emptied first, so that the next call wakes the loop again."""
         calls = []
         while self._calls:
             calls.append(self._calls.popleft())
         for call, future in calls:
             task = self._loop.create_task(call())
             self._running[future] = task
-            task.add_done_callback(partial(self._tell, future))
+            task.add_done_callback(partial(self._finish, future))
 
-    def _tell(self, future: "Future[R]", task: asyncio.Task[R]) -> None:
+    def _finish(self, future: "Future[R]", task: asyncio.Task[R]) -> None:
         del self._running[future]
         if task.cancelled():
             future.cancel()
@@ -195,13 +196,13 @@ class _LoopThread:
         else:
             future.set_result(task.result())
 
-    def _give_up(self, future: "Future[Any]") -> None:
+    def _cancel(self, future: "Future[Any]") -> None:
         if task := self._running.get(future):
             task.cancel()
 
 
 async def _cancel_others() -> None:
-    """Cancel whatever is left in this loop, and wait for it: its callers wait in other threads."""
+    """Cancel all other tasks of this loop and wait for their end, because their callers wait in other threads."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

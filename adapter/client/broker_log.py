@@ -1,6 +1,7 @@
-"""The way to the broker's own log: where its shards begin and end, and offsets by time (`offsets.v1.BrokerLog`).
+"""The client of a broker's `offsets.v1.BrokerLog`: the bounds of its shards, and offsets by time.
 
-Answers come whole and checked, or not at all. Never retries, never guesses: whoever asks says what is missing without it.
+A reply is checked completely before any of it is returned. Calls are not repeated; a failed one raises BrokerLogError, and the
+caller decides what to do without the answer.
 """
 
 import asyncio
@@ -22,47 +23,47 @@ from adapter.runtime.config import OptionalAddress, Section
 
 R = TypeVar("R")
 
-MAX_SHARDS = 1_000  # of one call: a quarter of a MiB at most, far below gRPC's limit for a message
-MAX_SHOWN = 200  # characters of what a broker says that go into an error, which travels in a header of limited size
+MAX_SHARDS = 1_000  # of one call: at most 256 KiB, far below gRPC's limit of 4 MiB
+MAX_SHOWN = 200  # characters of a broker's message in an error, which travels in a header of limited size
 
-# What a call to a healthy broker at the right address does not meet.
-_AWAY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+# Statuses that mean that the broker cannot be reached.
+_UNREACHABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 
-# The next call decides, not a channel that is still waiting to reconnect. No larger messages than gRPC's 4 MiB.
+# Short backoff, so that a call is not refused by a channel that waits to reconnect. Messages: gRPC's default limit of 4 MiB.
 _CHANNEL_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000))
 
 
 class BrokerLogSection(Section):
-    """Where the broker serves `offsets.v1.BrokerLog`. Empty: it does not."""
+    """The address at which the broker serves `offsets.v1.BrokerLog`; empty if it does not."""
 
     address: OptionalAddress = ""
     timeout_ms: int = Field(default=2_000, ge=10, le=600_000)
 
 
 class BrokerLog(Protocol):
-    """The logs behind the shards. Every method raises BrokerLogError when it has no trustworthy answer."""
+    """The broker's logs, one for each shard. Methods raise BrokerLogError if the broker gives no valid answer."""
 
     @property
     def configured(self) -> bool:
-        """False when there is no broker to ask."""
+        """False if no broker is configured."""
 
     async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:
         """The bounds of these shards at this moment. A shard that the broker does not have is left out."""
 
     async def offsets_for_time(self, namespace: str, shards: Iterable[str], timestamp_ms: int) -> dict[str, int | None]:
-        """For each shard the first message at or after a Unix time; None: no message is that young.
+        """The first offset at or after a Unix time for each shard; None if all messages are older.
 
         A shard that the broker does not have is left out.
         """
 
 
 class NoBrokerLog:
-    """Instead of a broker, where none is configured."""
+    """The BrokerLog of an adapter without a configured broker: every call raises BrokerLogError."""
 
     configured = False
 
     async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:  # noqa: ARG002 - as the Protocol says
-        """See `BrokerLog.bounds`. Always raises BrokerLogError."""
+        """Raise BrokerLogError."""
         self._refuse()
 
     async def offsets_for_time(
@@ -71,7 +72,7 @@ class NoBrokerLog:
         shards: Iterable[str],  # noqa: ARG002
         timestamp_ms: int,  # noqa: ARG002
     ) -> dict[str, int | None]:
-        """See `BrokerLog.offsets_for_time`. Always raises BrokerLogError."""
+        """Raise BrokerLogError."""
         self._refuse()
 
     @staticmethod
@@ -83,7 +84,7 @@ class NoBrokerLog:
 
 
 class GrpcBrokerLog:
-    """Asks the broker at one address, without TLS: it is on this machine."""
+    """Calls the broker at one address. Without TLS, because it runs on the same machine."""
 
     configured = True
 
@@ -103,7 +104,7 @@ class GrpcBrokerLog:
             await close_channels([channel])
 
     async def bounds(self, namespace: str, shards: Iterable[str]) -> dict[str, Bounds]:
-        """See `BrokerLog.bounds`."""
+        """The bounds of these shards, in calls of up to MAX_SHARDS. Raises BrokerLogError."""
         found: dict[str, Bounds] = {}
         for chunk in _chunks(shards):
             request = offsets_pb.GetBoundsRequest(namespace=namespace, shards=chunk)
@@ -112,12 +113,12 @@ class GrpcBrokerLog:
             self._check_names(chunk, (row.shard for row in reply.bounds))
             for row in reply.bounds:
                 if row.low > row.high:
-                    self._distrust(f"the bounds of shard {row.shard!r} begin at {row.low} and end before, at {row.high}")
+                    self._reject(f"the bounds of shard {row.shard!r} begin at {row.low} and end before, at {row.high}")
                 found[row.shard] = Bounds(row.low, row.high, now_ms)
         return found
 
     async def offsets_for_time(self, namespace: str, shards: Iterable[str], timestamp_ms: int) -> dict[str, int | None]:
-        """See `BrokerLog.offsets_for_time`."""
+        """The first offset at or after a Unix time for each shard, in calls of up to MAX_SHARDS. Raises BrokerLogError."""
         found: dict[str, int | None] = {}
         for chunk in _chunks(shards):
             request = offsets_pb.GetOffsetsForTimeRequest(namespace=namespace, shards=chunk, timestamp_ms=timestamp_ms)
@@ -132,11 +133,11 @@ class GrpcBrokerLog:
         except grpc.aio.AioRpcError as error:
             raise BrokerLogError(self._explain(error)) from error
         except asyncio.CancelledError:
-            # grpc.aio loses the mark by which a cancel scope knows its own cancellation, which would then go on beyond it.
+            # grpc.aio raises a new CancelledError, which anyio's cancel scope does not recognize as its own and would not stop.
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
-        if reply is None:  # grpc.aio's answer where it could not read the broker's
-            self._distrust("it is not a message of offsets.v1.BrokerLog")
+        if reply is None:  # grpc.aio's result if the reply could not be parsed
+            self._reject("it is not a message of offsets.v1.BrokerLog")
         return reply
 
     def _explain(self, error: grpc.aio.AioRpcError) -> str:
@@ -151,7 +152,7 @@ class GrpcBrokerLog:
                 f"the broker at {self._address} did not answer within {self._timeout_s:g} s: "
                 "try again, or raise broker_log.timeout_ms"
             )
-        if code in _AWAY:
+        if code in _UNREACHABLE:
             return f"the broker at {self._address} cannot be reached: {said}; is it running, and is broker_log.address right?"
         return f"the broker at {self._address} answered {code.name}: {said}; its own log should say more"
 
@@ -159,20 +160,20 @@ class GrpcBrokerLog:
         left = set(asked)
         for shard in answered:
             if not shard:
-                self._distrust("a row names no shard")
+                self._reject("a row names no shard")
             if shard not in left:
                 problem = "is in the answer twice" if shard in asked else "was not asked for"
-                self._distrust(f"shard {_shortened(repr(shard))} {problem}")
+                self._reject(f"shard {_shortened(repr(shard))} {problem}")
             left.remove(shard)
 
-    def _distrust(self, problem: str) -> NoReturn:
+    def _reject(self, problem: str) -> NoReturn:
         raise BrokerLogError(
             f"the broker at {self._address} gave an answer that cannot be right: {problem}; nothing of it is used"
         )
 
 
 def opened(section: BrokerLogSection) -> AbstractAsyncContextManager[BrokerLog]:
-    """The broker that the configuration names, or the lack of one."""
+    """The configured broker as a context manager, or a NoBrokerLog."""
     return GrpcBrokerLog.open(section) if section.address else nullcontext(NoBrokerLog())
 
 

@@ -1,4 +1,4 @@
-"""A client of the adapter's local API, for Python brokers and tools. Its concurrent commits share requests (`batching`)."""
+"""OffsetClient: an asyncio client of the adapter's API. Concurrent commits share requests (`batching`)."""
 
 import asyncio
 import getpass
@@ -20,14 +20,14 @@ from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.addresses import is_loopback
 from adapter.runtime.channels import open_channel
 
-if TYPE_CHECKING:  # a command without TLS does without what checks settings
+if TYPE_CHECKING:  # loads pydantic, which a client without TLS does not need
     from adapter.runtime.config import ClientTls
 
-USER_KEY = "x-offset-adapter-user"  # metadata of admin calls: who the client says that it is
-# The adapter is trusted, and a reply grows with its group.
+USER_KEY = "x-offset-adapter-user"  # metadata of admin calls: the name of the calling user
+# Unlimited: the adapter is trusted, and the size of a reply depends on the group.
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
-    # It is on this machine, and back within a second or two of a restart.
+    # Reconnect fast: an adapter on this machine restarts within a second or two.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
@@ -35,11 +35,12 @@ DEFAULT_TIMEOUT_S = 5.0  # Kafka's commit timeout
 
 
 class OffsetClient:
-    """One channel to one adapter, in one event loop. Methods raise `grpc.aio.AioRpcError`.
+    """A client of one adapter over one channel, for one event loop. Methods raise `grpc.aio.AioRpcError`.
 
-    Concurrent commits share requests. One whose request was lost (UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED) is sent again for
-    `timeout_s` seconds, as Kafka's commitSync does: it outlives a restart of the adapter. Without `resend` that is its end.
-    `admin` is open on the Unix socket; on TCP it needs the adapter's `token` (or mTLS, by the channel). Only admin calls show it.
+    Concurrent commits share requests. A commit whose request was lost (UNAVAILABLE, CANCELLED, DEADLINE_EXCEEDED) is sent again
+    for `timeout_s` seconds, as Kafka's commitSync does, so it survives a restart of the adapter. Without `resend` it fails at
+    once. `admin` calls need no credentials on the Unix socket; on TCP they need the adapter's `token`, or mTLS. Other calls send
+    no token.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class OffsetClient:
         tls: "ClientTls | None" = None,
         resend: bool = True,
     ) -> AsyncIterator[Self]:
-        """A client of `host:port` or `unix:path`. Its end waits for the commits under way, see `close`.
+        """Open a client of `host:port` or `unix:path`. Leaving the context waits for pending commits, see `close`.
 
-        Raises ConfigError for TLS files that cannot be used, and for a token that would leave this machine in plaintext.
+        Raises ConfigError for unusable TLS files, and for a token that would leave this machine in plaintext.
         """
-        if token and tls is None and not _stays_here(address):
+        if token and tls is None and not _is_local(address):
             raise ConfigError(
                 f"{address}: the token would go there in plaintext, for everybody on the way to read: "
                 "use TLS (--tls-ca), or the adapter's Unix socket"
@@ -87,26 +88,28 @@ class OffsetClient:
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
     ) -> list[offsets_pb.Superseded]:
-        """Commit shard -> next offset to read; returns once it is durable, with the shards above whose value a larger one stands.
+        """Commit shard -> next offset to read.
 
-        Commits that come while another request is under way share the next one. What a commit of the same time went beyond is
-        superseded, with epoch 0 where `epochs` does not name one. `epochs` are those that came with the offsets when they were
-        read: a commit in flight then cannot undo a reset. `member` fences: one of an older generation than the group's newest
-        is refused with FAILED_PRECONDITION. After UNAVAILABLE, CANCELLED or DEADLINE_EXCEEDED it is not known whether it was
-        applied. A cancelled commit may be applied all the same. An OVERWRITE goes by itself, after all that was committed to its
-        group before it, and is never sent again: repeated, it could undo what others committed since.
+        Returns, once the commit is durable, the shards for which a larger offset is stored.
+
+        Commits that arrive while requests are in flight share the next request. An offset below that of a concurrent commit is
+        returned as superseded, with epoch 0 if `epochs` names none. `epochs` are the epochs that were read with the offsets; with
+        them, a commit in flight cannot undo a reset. `member` fences: the commit of a generation older than the group's newest is
+        refused with FAILED_PRECONDITION. After UNAVAILABLE, CANCELLED or DEADLINE_EXCEEDED the commit may have been applied; the
+        same holds if the task is cancelled. An OVERWRITE is sent alone, after all earlier commits of its group, and never sent
+        again: repeated, it could undo later commits of others.
         """
         batcher = self._batcher
         try:
-            deadline = await batcher.room.wait(self._timeout_s) if batcher.room.full else 0.0
+            deadline = await batcher.limit.wait(self._timeout_s) if batcher.limit.full else 0.0
             return await batcher.commit((namespace or DEFAULT_NAMESPACE, group), offsets, mode, epochs, member, deadline) or []
         except InvalidInputError as error:
             raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
 
     async def close(self, limit_s: float | None = None) -> None:
-        """Refuse new commits, wait for the answers of those under way for `limit_s` seconds (the client's timeout, if not given).
+        """Refuse new commits, and wait up to `limit_s` seconds (default: the client's timeout) for the pending ones.
 
-        Does not close the channel; `connect` does both.
+        Does not close the channel; the context of `connect` does both.
         """
         await self._batcher.close(self._timeout_s if limit_s is None else limit_s)
 
@@ -127,7 +130,7 @@ class OffsetClient:
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
     ) -> dict[str, offsets_pb.ShardOffset]:
-        """The offsets of a group's shards (none named: of all); absent ones are left out."""
+        """The offsets of a group's shards (of all if none is named). Shards without an offset are left out."""
         request = offsets_pb.ReadOffsetsRequest(
             groups=[_shards(namespace, group, shards)], mode=offsets_pb.ReadMode.ValueType(mode.value)
         )
@@ -135,12 +138,12 @@ class OffsetClient:
         return {offset.shard: offset for offset in reply.offsets}
 
     async def persist(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Return when the Meta Service holds at least the present values."""
+        """Return when the Meta Service has at least the present offsets of these shards (of all if none is named)."""
         request = offsets_pb.PersistOffsetsRequest(groups=[_shards(namespace, group, shards)])
         await self.store.PersistOffsets(request, timeout=self._timeout_s)
 
     async def remove(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> int:
-        """Persist, then forget locally; returns how many keys were removed."""
+        """Persist offsets, then remove them from the adapter; returns how many were removed. The Meta Service keeps them."""
         request = offsets_pb.RemoveOffsetsRequest(groups=[_shards(namespace, group, shards)])
         reply = await self.store.RemoveOffsets(request, timeout=self._timeout_s)
         return reply.removed
@@ -150,9 +153,9 @@ class OffsetClient:
     ) -> list[offsets_pb.Superseded]:
         """Commit shard -> next offset to read for a client of a broadcasting group; only increases.
 
-        Returns once it is durable, with the shards above whose value a larger one stands. Sent once: what had no answer may be
-        sent again. A client counts as gone `[expiry] broadcast_seconds` after its last commit; where nothing moves, it commits
-        the same again.
+        Returns, once the commit is durable, the shards for which a larger offset is stored. It is sent once; the caller may send
+        it again after an error. A client counts as gone `[expiry] broadcast_seconds` after its last commit, so an idle client
+        commits its offsets again.
         """
         shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
         request = offsets_pb.CommitBroadcastRequest(namespace=namespace, group=group, client_id=client_id, shards=shards)
@@ -162,25 +165,26 @@ class OffsetClient:
     async def read_broadcast(
         self, group: str, shards: Sequence[str] = (), *, client_id: str = "", namespace: str = DEFAULT_NAMESPACE
     ) -> dict[str, offsets_pb.BroadcastOffset]:
-        """The lowest offset of a broadcasting group in each shard (none named: in all), and the client's own if one is named.
+        """The lowest offset of a broadcasting group in each shard (in all if none is named), and the client's own.
 
-        Where the client has none (`HasField("own")`), it begins at the lowest, and where nobody ever committed, as it likes.
+        `client_id` names the client. A client without an offset of its own (`HasField("own")` is False) should begin at the
+        lowest one, if there is one.
         """
         request = offsets_pb.ReadBroadcastRequest(namespace=namespace, group=group, client_id=client_id, shards=shards)
         reply = await self.store.ReadBroadcast(request, timeout=self._timeout_s)
         return {row.shard: row for row in reply.offsets}
 
     async def flush(self) -> int:
-        """Send everything dirty to the Meta Service; returns how many keys it acknowledged."""
+        """Send all dirty offsets to the Meta Service; returns how many it acknowledged."""
         reply = await self.admin.Flush(offsets_pb.FlushRequest(), timeout=self._timeout_s)
         return reply.flushed
 
     async def status(self) -> offsets_pb.StatusReply:
-        """What the adapter does at the moment."""
+        """The adapter's status."""
         return await self.admin.Status(offsets_pb.StatusRequest(), timeout=self._timeout_s)
 
     async def list(self, namespace: str = "", group: str = "") -> AsyncIterator[offsets_pb.ShardOffset]:
-        """All local offsets, or those of a namespace or group, in key order."""
+        """Yield all local offsets, or those of a namespace or group, in key order."""
         request = offsets_pb.ListOffsetsRequest(namespace=namespace, group=group)
         while True:
             reply = await self.admin.ListOffsets(request, timeout=self._timeout_s)
@@ -196,7 +200,7 @@ def _shards(namespace: str, group: str, shards: Sequence[str]) -> offsets_pb.Gro
 
 
 class _AdminChannel:
-    """A channel on which every call says who calls, and shows the token."""
+    """A channel that adds the calling user and the token to the metadata of every call."""
 
     def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
         self._channel = channel
@@ -211,17 +215,17 @@ class _AdminChannel:
         return partial(self._channel.unary_stream(*method, **options), metadata=self._metadata)
 
 
-def _stays_here(address: str) -> bool:
+def _is_local(address: str) -> bool:
     try:
         return address.startswith("unix:") or is_loopback(address)
-    except ValueError:  # not host:port; gRPC knows more forms
+    except ValueError:  # not host:port, but another form of address that gRPC knows
         return False
 
 
 def _user() -> str:
-    """Who runs this, in printable ASCII, as metadata must be. Only a claim: the adapter logs it and believes nothing."""
+    """The name of the user in printable ASCII, as gRPC metadata requires. The adapter logs it, and grants nothing by it."""
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not be in its passwd
+    except (KeyError, OSError):  # the user id of a container may have no name
         name = str(os.getuid())
     return "".join(letter if " " < letter <= "~" else "?" for letter in name)

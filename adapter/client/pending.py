@@ -1,6 +1,7 @@
-"""Commits that wait in a client: what goes together of a group, who waits for it, and what each of them is told.
+"""The pending commits of a client: which of them share an entry of a request, and what each caller gets as its answer.
 
-Values for `batching`, which decides when something is sent. A bad commit is refused here, before it meets others (invariant 10).
+Data for `batching`, which decides when a request is sent. `Group` is the queue of one consumer group, `Batch` an element of it:
+commits that are merged into one entry. Invalid commits are refused before they are merged with others (invariant 10).
 """
 
 import asyncio
@@ -19,16 +20,19 @@ from adapter.model.records import EPOCH_MAX, U64_MAX, GroupKey, Member
 from adapter.rpc import offsets_pb
 
 Rows: TypeAlias = list[offsets_pb.Superseded]
-Answer: TypeAlias = "asyncio.Future[Rows | None]"  # None: nothing supersedes it
-# A plain tuple, made for each commit: (answer, shard -> offset, shard -> epoch, deadline in the time of the loop).
+Answer: TypeAlias = "asyncio.Future[Rows | None]"  # the superseded shards of one commit; None if there are none
+# One call of `commit`: (answer, shard -> offset, shard -> epoch, deadline in the loop's time). A tuple, because it is cheap.
 Caller: TypeAlias = tuple[Answer, dict[str, int], Mapping[str, int], float]
-Standing: TypeAlias = Mapping[str, offsets_pb.Superseded]  # shard -> what stands above what was sent
+SupersededBy: TypeAlias = Mapping[str, offsets_pb.Superseded]  # shard -> the larger offset that the adapter has
 
 
 class Batch:
-    """What goes together of one group: of each shard the newest value, and the callers that wait for it."""
+    """Commits of one group that are sent as one: the largest offset of each shard, and the callers that wait for the answer.
 
-    __slots__ = ("_mixed", "_room", "alone", "callers", "epochs", "error", "group", "member", "offsets", "overwrite", "weight")
+    All commits of a batch have the same member, mode and, for a shard that they share, epoch.
+    """
+
+    __slots__ = ("_differ", "_room", "alone", "callers", "epochs", "error", "group", "member", "offsets", "overwrite", "weight")
 
     def __init__(
         self, group: "Group", member: Member | None, *, room: int = 0, alone: bool = False, overwrite: bool = False
@@ -36,41 +40,41 @@ class Batch:
         self.group = group
         self.member = member
         self.offsets: dict[str, int] = {}
-        self.epochs: dict[str, int] = {}  # of shards whose epoch the callers know
+        self.epochs: dict[str, int] = {}  # only of shards whose epoch the callers named
         self.callers: list[Caller] = []
-        self.weight = 0  # entries of all callers
+        self.weight = 0  # offsets of all callers together, repeated shards included
         self.overwrite = overwrite
-        self.alone = alone or overwrite  # it is the commit of one caller, and goes by itself
-        self.error: Exception | None = None  # how its last request ended
-        self._room = room  # entries; a first commit may have more
-        self._mixed = False  # callers have different offsets of a shard
+        self.alone = alone or overwrite  # a single commit, which is neither merged nor sent with others
+        self.error: Exception | None = None  # of its last request, if that was lost
+        self._room = room  # the most that `weight` may become; a single commit may exceed it
+        self._differ = False  # callers have different offsets for a shard: some of them are superseded by others
 
     @property
     def deadline(self) -> float:
-        """Of the last of its callers."""
+        """The latest deadline of its callers, which are sorted by it."""
         _, _, _, deadline = self.callers[-1]
         return deadline
 
     @property
-    def wanted(self) -> bool:
-        """False when nobody waits for it any more."""
-        for caller in self.callers:  # mostly the first one: `any` would cost more  # noqa: SIM110
+    def awaited(self) -> bool:
+        """False if all callers have an answer already: they were cancelled, or their time ran out."""
+        for caller in self.callers:  # usually the first one decides: faster than `any`  # noqa: SIM110
             if not caller[0].done():
                 return True
         return False
 
-    def takes(self, offsets: Mapping[str, int], epochs: Mapping[str, int], weight: int) -> bool:
-        """Whether a commit may go with it. Of two epochs only the adapter knows which one stands."""
+    def accepts(self, offsets: Mapping[str, int], epochs: Mapping[str, int], weight: int) -> bool:
+        """Whether a commit may be merged in: it fits, and no shard gets two epochs, of which only the adapter knows the newer."""
         return weight <= self._room - self.weight and (not (epochs or self.epochs) or self._agrees(offsets, epochs))
 
     def add(self, caller: Caller, weight: int) -> None:
-        """Let a commit go with it."""
+        """Merge a commit in."""
         _, offsets, epochs, _ = caller
         newest = self.offsets
         for shard, offset in offsets.items():
             known = newest.setdefault(shard, offset)
             if known != offset:
-                self._mixed = True
+                self._differ = True
                 if known < offset:
                     newest[shard] = offset
         if epochs:
@@ -78,8 +82,8 @@ class Batch:
         self.weight += weight
         self.callers.append(caller)
 
-    def absorb(self, other: "Batch", room: int) -> bool:
-        """Take what another batch has, if both together have at most `room` entries and may go together."""
+    def merge(self, other: "Batch", room: int) -> bool:
+        """Merge another batch in, if they fit together and have at most `room` entries; returns whether it was done."""
         together = not (self.alone or other.alone) and self.member == other.member and self.weight + other.weight <= room
         if not together or not self._agrees(other.offsets, other.epochs):
             return False
@@ -90,7 +94,7 @@ class Batch:
         return True
 
     def write_to(self, commits: offsets_pb.GroupCommits) -> None:
-        """Write it into a request."""
+        """Write the batch into a request, as one `GroupCommits`."""
         commits.namespace, commits.group = self.group.key
         if self.member:
             commits.generation, commits.member_id = self.member
@@ -99,19 +103,19 @@ class Batch:
         if self.epochs:
             commits.epochs.extend([self.epochs.get(shard, 0) for shard in self.offsets])
 
-    def settle(self, standing: Standing | None) -> None:
-        """It is durable: tell each caller what supersedes its own values."""
-        if standing or self._mixed:
+    def settle(self, superseded: SupersededBy | None) -> None:
+        """Answer the callers: the batch is durable. Each gets the rows that supersede its own offsets."""
+        if superseded or self._differ:
             for answer, offsets, *_ in self.callers:
                 if not answer.done():
-                    answer.set_result(self._rows(offsets, standing or {}))
+                    answer.set_result(self._rows(offsets, superseded or {}))
             return
         for answer, *_ in self.callers:
             if not answer.done():
                 answer.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Tell all callers that it is not known to be durable."""
+        """Give all waiting callers an error: the batch is not known to be durable."""
         for answer, *_ in self.callers:
             if not answer.done():
                 answer.set_exception(error)
@@ -119,11 +123,14 @@ class Batch:
     def _agrees(self, offsets: Mapping[str, int], epochs: Mapping[str, int]) -> bool:
         return all(shard not in self.offsets or self.epochs.get(shard) == epochs.get(shard) for shard in offsets)
 
-    def _rows(self, offsets: Mapping[str, int], standing: Standing) -> Rows:
-        """The adapter's rows, and where another caller went further. Such a row has the epoch that was named, 0 for none."""
+    def _rows(self, offsets: Mapping[str, int], superseded: SupersededBy) -> Rows:
+        """A caller's superseded shards: those of the adapter's reply, and those for which another caller of the batch had more.
+
+        The latter have the epoch that a caller named, 0 if none did.
+        """
         rows = []
         for shard, offset in offsets.items():
-            row = standing.get(shard)
+            row = superseded.get(shard)
             if row is None and self.offsets[shard] > offset:
                 namespace, group = self.group.key
                 epoch, further = self.epochs.get(shard, 0), self.offsets[shard]
@@ -134,117 +141,117 @@ class Batch:
 
 
 class Group:
-    """The batches of one group, in the order in which they may be sent, and how its last requests ended."""
+    """The queue of one consumer group: its batches in the order in which they are sent, and its state."""
 
-    __slots__ = ("apart", "flying", "key", "lined", "open", "queue")
+    __slots__ = ("in_flight", "key", "open", "queue", "scheduled", "separate")
 
     def __init__(self, key: GroupKey) -> None:
         self.key = key
         self.queue: deque[Batch] = deque()
-        self.open: dict[Member | None, Batch] = {}  # those of the queue that take more, by member
-        self.flying = 0  # requests under way that have something of it
-        self.apart = False  # it waited for the Meta Service, or was in a failed request: it goes by itself until that is over
-        self.lined = False  # it has its turn
+        self.open: dict[Member | None, Batch] = {}  # batches in the queue that still accept commits, by member
+        self.in_flight = 0  # requests in flight with a batch of this group
+        self.separate = False  # sent in requests of its own: it is written through, or its last request failed
+        self.scheduled = False  # it is in one of the queues of groups that may be sent
 
     @property
     def idle(self) -> bool:
-        """True when nobody waits for it."""
-        return not (self.queue or self.flying)
+        """True if it has no pending commit."""
+        return not (self.queue or self.in_flight)
 
-    def draw(self) -> Batch:
-        """Take the first batch. It takes no more commits."""
+    def pop(self) -> Batch:
+        """Remove and return the first batch, which accepts no more commits."""
         batch = self.queue.popleft()
         if self.open.get(batch.member) is batch:
             del self.open[batch.member]
         return batch
 
-    def draw_with(self, room: int) -> Batch:
-        """Take the first batch, and with it what may follow in the same request, up to `room` entries."""
-        batch = self.draw()
-        while self.queue and batch.absorb(self.queue[0], room):
-            self.draw()
+    def pop_merged(self, room: int) -> Batch:
+        """Remove and return the first batch, with the following ones merged in while they fit into `room` entries."""
+        batch = self.pop()
+        while self.queue and batch.merge(self.queue[0], room):
+            self.pop()
         return batch
 
 
-class Room:
-    """How many entries may be without an answer: beyond that, callers wait for their turn before theirs are taken."""
+class PendingLimit:
+    """Limits how many offsets may be unanswered. Beyond that, callers wait, and are admitted in order."""
 
-    def __init__(self, most: int) -> None:
-        self.taken = 0
-        self._most = most
-        self._turns: deque[asyncio.Future[None]] = deque()
-        self._emptied: asyncio.Future[None] | None = None
+    def __init__(self, limit: int) -> None:
+        self.used = 0
+        self._limit = limit
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._drained: asyncio.Future[None] | None = None
 
     @property
     def full(self) -> bool:
-        """True when a caller has to `wait` before its entries are taken."""
-        return self.taken >= self._most or bool(self._turns)
+        """True if a caller has to `wait` before its commit is accepted."""
+        return self.used >= self._limit or bool(self._waiters)
 
     async def wait(self, timeout_s: float) -> float:
-        """Return when it is the caller's turn, with its deadline in the time of the loop. Raises DEADLINE_EXCEEDED then."""
+        """Wait to be admitted; returns the commit's deadline in the loop's time. Raises DEADLINE_EXCEEDED after `timeout_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        turn: asyncio.Future[None] = loop.create_future()
-        self._turns.append(turn)
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(waiter)
         try:
             async with asyncio.timeout_at(deadline):
-                await turn
+                await waiter
         except TimeoutError:
-            raise overdue() from None
+            raise timeout_error() from None
         finally:
-            if turn.cancelled():
-                self._turns = deque(other for other in self._turns if other is not turn)
-            loop.call_soon(self._admit)  # after this caller, whose entries may leave no room for the next one
+            if waiter.cancelled():
+                self._waiters = deque(other for other in self._waiters if other is not waiter)
+            loop.call_soon(self._admit)  # after this caller has counted its own offsets
         return deadline
 
-    def give_back(self, entries: int) -> None:
-        """So many were answered."""
-        self.taken -= entries
-        if self._turns:
+    def release(self, entries: int) -> None:
+        """Count offsets as answered, and admit the next callers."""
+        self.used -= entries
+        if self._waiters:
             self._admit()
-        if self._emptied and not self.taken and not self._emptied.done():
-            self._emptied.set_result(None)
+        if self._drained and not self.used and not self._drained.done():
+            self._drained.set_result(None)
 
-    async def emptied(self, limit_s: float) -> None:
-        """Let everybody in, and wait up to `limit_s` seconds until all entries are answered."""
-        self._most = sys.maxsize
+    async def drain(self, limit_s: float) -> None:
+        """Admit all waiting callers, and wait up to `limit_s` seconds until every offset is answered."""
+        self._limit = sys.maxsize
         self._admit()
-        if self.taken:
-            self._emptied = self._emptied or asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._emptied], timeout=limit_s)
+        if self.used:
+            self._drained = self._drained or asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._drained], timeout=limit_s)
 
     def _admit(self) -> None:
-        """Let the next caller in. It lets in the one behind it."""
-        while self._turns and self.taken < self._most:
-            turn = self._turns.popleft()
-            if not turn.done():
-                turn.set_result(None)
+        """Admit the next caller, which admits the one behind it."""
+        while self._waiters and self.used < self._limit:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
 
 
 def rpc_error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    """An error of this side, in the form of the adapter's."""
+    """An error that this client raises itself, in the form of one from the adapter."""
     return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
 
 
-def overdue() -> grpc.aio.AioRpcError:
-    """The error of a commit whose time is over."""
+def timeout_error() -> grpc.aio.AioRpcError:
+    """The error of a commit that was not answered before its deadline."""
     return rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "not answered in time; it may be applied or not")
 
 
-def closed(*, sent: bool) -> grpc.aio.AioRpcError:
-    """The error of a commit that came after the close, or was not answered before its end."""
+def closed_error(*, sent: bool) -> grpc.aio.AioRpcError:
+    """The error of a commit after the client was closed, or (`sent`) of one without an answer when it was closed."""
     said = "not answered before the client was closed; it may be applied or not" if sent else "the client is closed"
     return rpc_error(grpc.StatusCode.CANCELLED, said)
 
 
 def checked_key(namespace: str, group: str) -> GroupKey:
-    """A group. Raises InvalidInputError."""
+    """The key of a group with valid names. Raises InvalidInputError."""
     return GroupKey(check_name(namespace, "namespace"), check_name(group, "group"))
 
 
 def checked_member(member: Member) -> Member:
-    """A member. Raises InvalidInputError."""
+    """A member with a valid id and generation. Raises InvalidInputError."""
     if member.member_id:
         check_name(member.member_id, "member_id")
     _check_number(member.generation, U64_MAX, "generation")
@@ -252,7 +259,7 @@ def checked_member(member: Member) -> Member:
 
 
 def checked_offsets(offsets: Mapping[str, int]) -> dict[str, int]:
-    """A copy of shard -> offset. Raises InvalidInputError."""
+    """A copy of shard -> offset with valid names and offsets. Raises InvalidInputError."""
     if not offsets:
         raise InvalidInputError("offsets is empty; at least one offset is needed")
     for shard, offset in offsets.items():
@@ -262,7 +269,7 @@ def checked_offsets(offsets: Mapping[str, int]) -> dict[str, int]:
 
 
 def checked_epochs(epochs: Mapping[str, int], offsets: Mapping[str, int]) -> dict[str, int]:
-    """Shard -> known epoch, of the shards in `offsets`. Raises InvalidInputError."""
+    """Shard -> epoch for the shards in `offsets` whose epoch is known (not 0). Raises InvalidInputError."""
     found = {shard: _check_number(epochs.get(shard, 0), EPOCH_MAX, f"epoch of {shard}") for shard in offsets}
     return {shard: epoch for shard, epoch in found.items() if epoch}
 

@@ -54,7 +54,7 @@ class Ran(NamedTuple):
 
     def stored(self, name: str) -> Any:
         """What it stored of one benchmark."""
-        return json.loads((self.directory / f"{name}.json").read_text())
+        return json.loads((self.directory / "results.json").read_text())[name]
 
     def rows(self, name: str, table: int = 0) -> dict[str, list[Any]]:
         """A table of it, by the first column."""
@@ -87,7 +87,7 @@ def test_all_benchmarks_run(ran: Ran) -> None:
     assert ran.exit_code == 0, ran.errors
     for name in (*BARS, "modes", "ack_window"):
         assert all(table["rows"] for table in ran.stored(name)["tables"])
-    assert not (ran.directory / "peers.json").exists()
+    assert "peers" not in json.loads((ran.directory / "results.json").read_text())
 
 
 @pytest.mark.parametrize(("name", "bars"), BARS.items())

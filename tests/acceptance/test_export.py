@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from adapter.cli.adapter_calls import counted
 from adapter.formats import files
 from adapter.formats.files import Format
 from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import U64_MAX
+from adapter.runtime.wording import counted
 from tests.acceptance.conftest import Pair, run
 from tests.acceptance.helpers import commit, standing
 

@@ -7,7 +7,7 @@ import anyio.to_thread
 import pytest
 from click.testing import CliRunner
 
-from adapter.cli.adapter_calls import CallError
+from adapter.cli.connection import CallError
 from adapter.cli.main import cli
 from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection

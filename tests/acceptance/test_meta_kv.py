@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from adapter.cli.adapter_calls import CallError
+from adapter.cli.connection import CallError
 from adapter.cli.main import cli
 from adapter.errors import InvalidInputError
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from click.testing import CliRunner, Result
 
-from adapter.cli.broadcast import broadcast
+from adapter.cli.groups_broadcast import broadcast
 from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError

@@ -143,7 +143,7 @@ class Client:
         """Commit as `OffsetClient.commit` does; returns the superseded rows."""
         mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY
         epochs = dict.fromkeys(offsets, epoch) if epoch else {}
-        deadline = await self.batcher.room.wait(TIMEOUT_S) if self.batcher.room.full else 0.0
+        deadline = await self.batcher.limit.wait(TIMEOUT_S) if self.batcher.limit.full else 0.0
         rows = await self.batcher.commit(("default", group), offsets, mode, epochs, member, deadline) or []
         assert {(row.namespace, row.group) for row in rows} <= {("default", group)}
         return [(row.shard, row.epoch, row.offset) for row in rows]
@@ -180,8 +180,8 @@ class Client:
         await asyncio.sleep(MAX_PAUSE_S)
         await settled()
         batcher = self.batcher
-        assert batcher.room.taken == sum(batcher._under_way) == 0
-        for left in (batcher._shared, batcher._apart, batcher._held, batcher._flights):
+        assert batcher.limit.used == sum(batcher._in_flight) == 0
+        for left in (batcher._shared_queue, batcher._separate_queue, batcher._delayed, batcher._requests):
             assert not left
         assert all(group.idle and not group.open for group in batcher._groups.values())
 

@@ -1,7 +1,7 @@
-"""The OffsetStore of broadcasting consumers: a file of this machine, where and as RocketMQ's Java client has it.
+"""The OffsetStore of broadcasting consumers: a local file with the path and format of RocketMQ's Java client.
 
-Promises that at every moment `offsets.json` or `offsets.json.bak` is whole and has all that was persisted, wherever the process
-or the machine dies; and that what cannot be read is an error, never an absent offset.
+At every moment `offsets.json` or `offsets.json.bak` is complete and holds all persisted offsets, also after a crash of the
+process or the machine. An unreadable file is an error, never an absent offset.
 """
 
 import fcntl
@@ -37,12 +37,12 @@ Offsets: TypeAlias = dict[MessageQueue, int]
 
 
 class LocalFileOffsetStore(OffsetTable):
-    """See `OffsetStore`. The file is `<directory>/.rocketmq_offsets/<client_id>/<group>/offsets.json`.
+    """An `OffsetStore` in the file `<directory>/.rocketmq_offsets/<client_id>/<group>/offsets.json`.
 
-    For the Java client the directory is its user's home; or all that stands before `<client_id>` is its system property
-    `rocketmq.client.localOffsetStoreDir`. Its client id is `<ip>@<instance name>`, as in `192.168.1.5@DEFAULT`.
-    Queues need a broker's name, and offsets are at most 2^63 - 1. Processes that share a file keep each other's queues.
-    Raises InvalidInputError for a client id or group that is not one part of a path.
+    For the Java client, the directory is its user's home; its system property `rocketmq.client.localOffsetStoreDir` replaces
+    everything before `<client_id>`. Its client id is `<ip>@<instance name>`, as in `192.168.1.5@DEFAULT`.
+    Queues need a broker name, and offsets are at most 2^63 - 1. Processes that share a file keep each other's queues.
+    Raises InvalidInputError for a client id or group that is not a single part of a path.
     """
 
     def __init__(self, directory: Path, client_id: str, group: str) -> None:
@@ -50,15 +50,15 @@ class LocalFileOffsetStore(OffsetTable):
         self._path = directory / FOLDER / _part(client_id, "client_id") / _part(group, "group") / FILE
         self._naming = Naming(group=group)
         self._lock = anyio.Lock()
-        self._turn = 0  # of the last write that was begun
+        self._newest_write = 0  # the number of the write that was started last
 
     @property
     def path(self) -> Path:
-        """Where the offsets are."""
+        """The path of the file."""
         return self._path
 
     async def load(self) -> None:
-        """See `OffsetStore`. Raises OffsetStoreError when neither the file nor its .bak can be read."""
+        """Read the file into memory. Raises OffsetStoreError if neither the file nor its .bak can be read."""
         for queue, offset in (await self._read("loading")).items():
             self.remove_offset(queue)
             self._refresh(queue, offset)
@@ -66,52 +66,55 @@ class LocalFileOffsetStore(OffsetTable):
     async def read_offset(
         self, queue: MessageQueue, read_type: ReadOffsetType = ReadOffsetType.MEMORY_FIRST_THEN_STORE
     ) -> int | None:
-        """See `OffsetStore`. RocketMQ's returns -1 for a file that it cannot read."""
+        """The offset of a queue, None if there is none.
+
+        Raises OffsetStoreError if the file is unreadable (RocketMQ: returns -1).
+        """
         held = self._in_memory(queue)
         if read_type is ReadOffsetType.READ_FROM_MEMORY or (held is not None and read_type is not ReadOffsetType.READ_FROM_STORE):
             return held
         self._shard(queue)
         entry = self._entries.get(queue)
-        told = entry and entry.told
+        before = entry and entry.state
         offset = (await self._read("reading the offset", queue)).get(queue)
-        # What the consumer says or forgets while it is read is newer than what is read.
-        if offset is not None and self._entries.get(queue) is entry and (entry and entry.told) == told:
+        # An update or removal by the consumer during the read is newer than what was read.
+        if offset is not None and self._entries.get(queue) is entry and (entry and entry.state) == before:
             self._refresh(queue, offset)
         return offset
 
     async def persist(self, queue: MessageQueue) -> None:
-        """See `OffsetStore`."""
+        """Write the offset of a queue to the file. Raises OffsetStoreError."""
         await self._persist([queue])
 
     async def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`. RocketMQ's forgets nothing in broadcasting mode; here what is forgotten stays in the file."""
+        """Write the offsets of these queues, and forget all others in memory; the file keeps them. RocketMQ forgets none here."""
         if queues:
             self._retain(queues)
             await self._persist(queues)
 
     async def force_persist(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`. Nobody takes over a queue that everybody reads: the same as a persist."""
+        """The same as `persist_all` without forgetting: in broadcasting mode no consumer takes over a queue."""
         await self._persist(queues)
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`."""
+        """Write the offsets of these queues, then forget them in memory. Raises OffsetStoreError."""
         await self._persist(queues)
         self._forget_stored(queues)
 
     async def update_consume_offset_to_broker(self, queue: MessageQueue, offset: int) -> None:
-        """Nothing, as in RocketMQ (LocalFileOffsetStore.java:211): no broker keeps it. `persist` stores at once."""
+        """Do nothing, as RocketMQ does (LocalFileOffsetStore.java:211): no broker keeps these offsets."""
 
     async def _persist(self, queues: Collection[MessageQueue]) -> None:
         async with self._lock:
             entries = {queue: entry for queue in queues if (entry := self._entries.get(queue))}
-            # With one that changed all are written, so that a file that somebody removed is made anew as a whole.
+            # If one changed, all are written, so that a removed file is restored completely.
             offsets = {queue: entry.offset for queue, entry in entries.items() if entry.offset is not None}
             sent = {queue: entry.take() for queue, entry in entries.items() if entry.dirty}
             if not sent:
                 return
-            self._turn += 1
+            self._newest_write += 1
             try:
-                await anyio.to_thread.run_sync(self._merge_into_file, offsets, self._turn)
+                await anyio.to_thread.run_sync(self._merge_into_file, offsets, self._newest_write)
             except BaseException as error:
                 for queue, value in sent.items():
                     entries[queue].put_back(value)
@@ -133,7 +136,7 @@ class LocalFileOffsetStore(OffsetTable):
             raise InvalidInputError(f"broker_name: {queue} has none, and RocketMQ's file names each queue with its broker")
         return super()._shard(queue)
 
-    # In a thread
+    # These run in a worker thread.
 
     def _read_file(self) -> Offsets:
         if not self._path.parent.is_dir():
@@ -141,29 +144,29 @@ class LocalFileOffsetStore(OffsetTable):
         with self._directory_locked(fcntl.LOCK_SH):
             return self._read_either()[0]
 
-    def _merge_into_file(self, offsets: Offsets, turn: int) -> None:
-        """LocalFileOffsetStore.java:140: what the file has of other queues stays."""
+    def _merge_into_file(self, offsets: Offsets, number: int) -> None:
+        """Write offsets into the file, keeping those of other queues (LocalFileOffsetStore.java:140)."""
         _make_directory(self._path.parent)
         with self._directory_locked(fcntl.LOCK_EX):
-            if turn != self._turn:
-                return  # it was cancelled while it waited, and a newer one must not be written over
+            if number != self._newest_write:
+                return  # cancelled while it waited for the lock; a newer write must not be overwritten
             stored, whole = self._read_either()
             rows = (
                 OffsetRow(DEFAULT_NAMESPACE, self._naming.group, shard_of(queue), offset)
                 for queue, offset in (stored | offsets).items()
             )
             for left in self._path.parent.glob(f"*{FILE}{FRESH}*"):
-                left.unlink()  # by a crash, perhaps of a process with the number of this one
+                left.unlink()  # left by a crash
             fresh = self._path.with_name(FILE + FRESH)
             files.write(fresh, Format.ROCKETMQ_CLIENT, rows, self._naming)
-            if whole:  # only then: a torn file must not take the place of the .bak
+            if whole:  # a torn file must not replace the .bak
                 self._path.replace(self._backup)
-            # Dies it here, the .bak is the newest; RocketMQ's client then reads that, too.
+            # After a crash here, the .bak is the newest complete file; RocketMQ's client reads it too.
             fresh.replace(self._path)
             sync_directory(self._path.parent)
 
     def _read_either(self) -> tuple[Offsets, bool]:
-        """The offsets of the file, or else of its .bak; and whether it was the file."""
+        """The offsets of the file, or if it is unreadable those of its .bak; and whether the file itself was read."""
         reasons: dict[Path, str] = {}
         for path in (self._path, self._backup):
             try:
@@ -199,10 +202,10 @@ class LocalFileOffsetStore(OffsetTable):
 
     @contextmanager
     def _directory_locked(self, kind: int) -> Iterator[None]:
-        """Keep other processes of this kind away. RocketMQ's own does not look at it."""
+        """Hold a lock against other processes that use this class. RocketMQ's client does not respect it."""
         directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with suppress(OSError):  # NFS cannot lock a directory: one process is then all that may write there
+            with suppress(OSError):  # NFS cannot lock a directory: then only one process may write there
                 fcntl.flock(directory, kind)
             yield
         finally:

@@ -1,7 +1,7 @@
-"""A consumer's way from one assignment of queues to the next: give up what went, begin what came. RocketMQ's RebalanceImpl.
+"""Moves a consumer from one assignment of queues to the next, as RocketMQ's RebalanceImpl: releases queues, starts new ones.
 
-Promises that a queue is given up only when the Meta Service has its offset, and begun only where the store says; what fails for
-one queue is told and leaves the others alone. Never decides who gets which queue.
+A queue is released only after the Meta Service has its offset, and started only at the offset that the store gives. A failure of
+one queue is reported and does not affect the others. The assignment itself is decided elsewhere.
 """
 
 from asyncio import Lock
@@ -18,35 +18,35 @@ Queues = frozenset[MessageQueue]
 
 
 class Change(NamedTuple):
-    """What an assignment means for a consumer that reads some queues, and holds others that it could not give up yet."""
+    """A new assignment compared to the queues that a consumer reads, and to those that it holds: could not release yet."""
 
-    went: Queues  # to be given up
-    came: Queues  # to be begun
-    stays: Queues  # is read on
+    went: Queues  # to be released
+    came: Queues  # to be started
+    stays: Queues  # to be read on without a change
 
 
 def change(reads: Queues, holds: Queues, assigned: Queues) -> Change:
-    """The old assignment against the new one. What is held is not read any more: when it comes back, it is begun anew."""
+    """Compare the old assignment to the new one. A held queue is not read: if it is assigned again, it is started anew."""
     return Change(went=(reads | holds) - assigned, came=assigned - reads, stays=reads & assigned)
 
 
 @dataclass(frozen=True)
 class Rebalanced:
-    """What a rebalance came to. Where something failed: rebalance again, to the same or the next assignment."""
+    """The result of a rebalance. If a queue is held or failed, call `to` again with the same or the next assignment."""
 
-    starts: Mapping[MessageQueue, Start]  # begin to read these, here
+    starts: Mapping[MessageQueue, Start]  # start to read these queues at these offsets
     stays: Queues
-    handed_over: Queues  # others may begin to read these: the Meta Service has their offsets
-    held: Mapping[MessageQueue, Exception]  # not read any more, and not given up: the newest offset is only here
-    failed: Mapping[MessageQueue, Exception]  # came, but where to begin is not known: not read, and nothing guessed
+    handed_over: Queues  # released: other consumers may start to read these
+    held: Mapping[MessageQueue, Exception]  # no longer read, but not released: their newest offset is not stored yet
+    failed: Mapping[MessageQueue, Exception]  # assigned, but not read: their start offset could not be determined
 
 
 class Rebalance:
-    """One per consumer and group; it knows what the consumer reads. `reads` is empty at first, also after a crash.
+    """The queues that one consumer of a group reads. Create one for each consumer and group; it starts without queues.
 
-    `before_hand_over` is called for each queue that goes, once its workers must stop: it returns when the last one has, and the
-    last offset (AckWindow.committable) is in the store by `update_offset`. It is called again when the rebalance is repeated,
-    and may have a time limit of its own: as long as it takes, the whole rebalance waits.
+    `before_hand_over` is called for each queue that is to be released. It has to stop the queue's workers, pass the last offset
+    (AckWindow.committable) to the store by `update_offset`, and return then. It is called again if the rebalance is repeated. The
+    rebalance waits for it, so it should have a time limit.
     """
 
     def __init__(
@@ -64,19 +64,20 @@ class Rebalance:
 
     @property
     def reads(self) -> Queues:
-        """The queues that the consumer reads."""
+        """The queues that the consumer reads now."""
         return self._reads
 
     async def to(self, assignment: Collection[MessageQueue]) -> Rebalanced:
-        """Give up what is not in the new assignment, then begin what came. Nothing assigned: a consumer's orderly end.
+        """Release the queues that are not in the new assignment, then start the new ones. An empty assignment releases all.
 
-        Nothing is read twice when the members of a group do this in two steps: first everybody `to(old & new)`, and when all
-        have, everybody `to(new)`. In one step, as RocketMQ does it, the new owner may begin before the old one has ended:
-        messages come twice, none is skipped. Raises nothing of one queue. Repeating it is harmless, also after a cancellation.
+        No message is read twice if the members of a group rebalance in two steps: first all members `to(old & new)`, and after
+        that all members `to(new)`. In one step, as in RocketMQ, the new owner may start before the old one has stopped: messages
+        are delivered twice, but none is skipped. Errors of single queues are returned, not raised. It is safe to repeat, also
+        after a cancellation.
         """
         async with self._one_at_a_time:
             step = change(self._reads, self._holds, frozenset(assignment))
-            # From here on the workers of these may be stopped: should this be cancelled, they are not read, and not given up.
+            # Their workers may be stopped from here on: after a cancellation these queues are held, neither read nor released.
             self._reads, self._holds = step.stays, self._holds | step.went
             _, held = await each(self._holds, self._hand_over)
             self._holds = frozenset(held)
@@ -85,16 +86,16 @@ class Rebalance:
             return Rebalanced(began.starts, step.stays, step.went - self._holds, held, began.failed)
 
     async def _hand_over(self, queue: MessageQueue) -> None:
-        # Persist, wait for those who consume, persist, forget: RebalancePushImpl.removeUnnecessaryMessageQueue. The first is for
-        # a consumer that dies while it waits; whether the queue is given up, the second decides.
+        # Persist, wait for the workers, persist, forget: RebalancePushImpl.removeUnnecessaryMessageQueue. The first persist is
+        # for a crash while it waits; the second one decides whether the queue is released.
         with suppress(OffsetStoreError):
             await self._store.persist(queue)
         await self._before_hand_over(queue)
         await self._store.release([queue])
 
     async def _begin(self, queues: Queues) -> Starts:
-        # RebalanceImpl.updateProcessQueueTableInRebalance: a value from the last time that this consumer had the queue must
-        # neither be read nor persisted over the next owner's (RebalancePushImpl.removeDirtyOffset).
+        # RebalanceImpl.updateProcessQueueTableInRebalance: an offset from an earlier assignment must neither be read nor
+        # persisted over that of the owner in between (RebalancePushImpl.removeDirtyOffset).
         for queue in queues:
             self._store.remove_offset(queue)
         return await self._starts.of(queues)

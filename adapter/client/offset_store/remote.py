@@ -1,7 +1,9 @@
-"""The OffsetStore of clustering consumers: memory, and behind it the adapter of each broker. RocketMQ's RemoteBrokerOffsetStore.
+"""The OffsetStore of clustering consumers: offsets in memory, persisted by each broker's adapter.
 
-Promises that only what changed is sent, with the epoch that was read, so that no commit in flight undoes a reset (invariant 7);
-and that nothing counts as stored before its adapter has answered.
+RocketMQ: RemoteBrokerOffsetStore.
+
+Only changed offsets are sent, with the epoch that was read, so that a commit in flight cannot undo a reset (invariant 7). An
+offset counts as stored when its adapter has answered, not before.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
@@ -29,29 +31,30 @@ Entries: TypeAlias = dict[MessageQueue, Entry]
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of the queues of one call, at all of their adapters."""
+    """The results of one call for all queues, over all adapters."""
 
     failed: dict[MessageQueue, str] = field(default_factory=dict)
     read: dict[MessageQueue, offsets_pb.ShardOffset] = field(default_factory=dict)
     resets: dict[MessageQueue, int | None] = field(default_factory=dict)
 
     def fail(self, queues: Iterable[MessageQueue], error: grpc.aio.AioRpcError) -> None:
-        """An adapter did not answer, or refused."""
+        """Note that a call to an adapter failed for these queues."""
         self.failed.update(dict.fromkeys(queues, f"{error.code().name}: {error.details()}"))
 
 
-Queues: TypeAlias = Mapping[MessageQueue, str]  # of one adapter, with their shards
+Queues: TypeAlias = Mapping[MessageQueue, str]  # the queues of one adapter -> their shard names
 Work: TypeAlias = Callable[[OffsetClient, Queues, _Outcome], Coroutine[Any, Any, None]]
 
 
 class RemoteOffsetStore(OffsetTable):
-    """See `OffsetStore`. `clients` is one adapter for all queues, or that of each broker by the broker's name.
+    """An `OffsetStore` over one adapter for all queues, or (`clients` as a mapping) over the adapter of each broker by its name.
 
-    Where the store has a larger offset of the same epoch, that stays; memory is not raised to it: so far this consumer has not
-    come. Where a higher epoch stands (a reset or delete, or a rewind by another), memory is frozen at what stands, at nothing for
-    a delete, and `on_reset(queue, offset | None)` is called at the end of that persist. `remove_offset` and a read begin anew.
-    A rewind is stored with OVERWRITE, as is what is frozen; all else with INCREASE_ONLY.
-    The first commit of a queue that was not read is placed in the epoch that stands, also in that of a reset; then it is known.
+    A larger stored offset of the same epoch is kept, and the offset in memory is not raised to it: this consumer has not
+    processed those messages. If the store has a higher epoch (a reset, a deletion, or a rewind by another consumer), memory is
+    frozen at the stored offset, at None for a deletion, and `on_reset(queue, offset | None)` is called at the end of that
+    persist. After that, `remove_offset` and a read start anew. Rewinds and frozen offsets are stored with OVERWRITE, all others
+    with INCREASE_ONLY. The first commit of a queue that was never read gets the stored epoch, even that of a reset; its epoch is
+    known from then on.
     """
 
     def __init__(
@@ -68,42 +71,42 @@ class RemoteOffsetStore(OffsetTable):
         self._on_reset = on_reset
 
     async def load(self) -> None:
-        """Nothing: what is stored is read queue by queue."""
+        """Do nothing: stored offsets are read queue by queue."""
 
     async def read_offset(
         self, queue: MessageQueue, read_type: ReadOffsetType = ReadOffsetType.MEMORY_FIRST_THEN_STORE
     ) -> int | None:
-        """See `OffsetStore`. The store is the Meta Service, merged with what the adapter has."""
+        """The offset of a queue; from the store means: the Meta Service's, merged with the adapter's. Raises OffsetStoreError."""
         held = self._in_memory(queue)
         if read_type is ReadOffsetType.READ_FROM_MEMORY or (held is not None and read_type is not ReadOffsetType.READ_FROM_STORE):
             return held
         entry = self._entries.get(queue)
         async with entry.lock if entry else nullcontext():
-            told = entry and entry.told
+            before = entry and entry.state
             outcome = await self._at_each_adapter([queue], self._read)
             row = outcome.read.get(queue)
-            # What the consumer says or forgets while it is read is newer than what is read.
-            if row and self._entries.get(queue) is entry and (entry and entry.told) == told:
+            # An update or removal by the consumer during the read is newer than what was read.
+            if row and self._entries.get(queue) is entry and (entry and entry.state) == before:
                 self._refresh(queue, row.offset, row.epoch)
         _check("reading the offset", outcome)
         return row.offset if row else None
 
     async def persist(self, queue: MessageQueue) -> None:
-        """See `OffsetStore`. Returns when it is durable as the group's policy says."""
+        """Commit the offset of a queue; returns when it is durable as the group's policy says. Raises OffsetStoreError."""
         await self._persist([queue], self._commit)
 
     async def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`. One request for each adapter, one more where something is rewound."""
+        """Commit these queues, and forget all others: one request for each adapter, a second one for rewinds."""
         if queues:
             self._retain(queues)
             await self._persist(queues, self._commit)
 
     async def force_persist(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`. Returns when the Meta Service has them, also those that were committed before."""
+        """Commit these queues; returns when the Meta Service has their offsets, earlier commits included."""
         await self._persist(queues, self._commit_and_flush)
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`."""
+        """Commit these queues, remove them from the adapter once the Meta Service has them, and forget them in memory."""
         try:
             await self._persist(queues, self._commit_and_remove)
         except OffsetStoreError as error:
@@ -112,7 +115,10 @@ class RemoteOffsetStore(OffsetTable):
         self._forget_stored(queues)
 
     async def update_consume_offset_to_broker(self, queue: MessageQueue, offset: int) -> None:
-        """See `OffsetStore`. RocketMQ's leaves memory as it is, so that its next persist puts the older offset back; here not."""
+        """Raise an offset in memory and commit it.
+
+        RocketMQ leaves memory alone, so that its next persist restores the old one.
+        """
         self.update_offset(queue, offset, increase_only=True)
         await self.persist(queue)
 
@@ -127,14 +133,14 @@ class RemoteOffsetStore(OffsetTable):
     async def _at_each_adapter(self, queues: Collection[MessageQueue], work: Work) -> _Outcome:
         outcome = _Outcome()
         parts: dict[OffsetClient, dict[MessageQueue, str]] = {}
-        for queue in sorted(set(queues)):  # in one order, so that no two of these wait for each other's locks
+        for queue in sorted(set(queues)):  # one order for all calls, so that their locks cannot deadlock
             shard = shard_of(queue)
             client = self._clients.get(queue.broker_name) if isinstance(self._clients, Mapping) else self._clients
             if client:
                 parts.setdefault(client, {})[queue] = shard
             else:
                 outcome.failed[queue] = f"no adapter is known for the broker {queue.broker_name!r}"
-        if len(parts) == 1:  # a task group would be half of what a commit of one queue costs
+        if len(parts) == 1:  # a task group would double the cost of committing one queue
             await work(*parts.popitem(), outcome)
             return outcome
         async with anyio.create_task_group() as tasks:
@@ -142,7 +148,7 @@ class RemoteOffsetStore(OffsetTable):
                 tasks.start_soon(work, client, part, outcome)
         return outcome
 
-    # What one adapter is asked
+    # Calls to one adapter
 
     async def _read(self, client: OffsetClient, queues: Queues, outcome: _Outcome) -> None:
         try:
@@ -164,7 +170,7 @@ class RemoteOffsetStore(OffsetTable):
         await self._commit(client, queues, outcome)
         stored = {queue: shard for queue, shard in queues.items() if queue not in outcome.failed}
         try:
-            if stored:  # none named would be all
+            if stored:  # an empty list would mean all shards
                 await finish(self._group, list(stored.values()), namespace=self._namespace)
         except grpc.aio.AioRpcError as error:
             outcome.fail(stored, error)
@@ -181,7 +187,7 @@ class RemoteOffsetStore(OffsetTable):
 
     @asynccontextmanager
     async def _locked(self, queues: Queues) -> AsyncIterator[Entries]:
-        """The entries of queues, none of them under way anywhere else."""
+        """Lock the entries of queues against concurrent sends and reads."""
         found = {queue: entry for queue in queues if (entry := self._entries.get(queue))}
         locked: list[Entry] = []
         try:
@@ -194,7 +200,7 @@ class RemoteOffsetStore(OffsetTable):
                 entry.lock.release()
 
     async def _send(self, client: OffsetClient, entries: Entries, outcome: _Outcome) -> Entries:
-        """Commit dirty entries, all of them to overwrite or none. Returns those that are to be sent again."""
+        """Commit dirty entries, which are all overwrites or none is. Returns those that have to be sent again."""
         sent = {queue: entry.take() for queue, entry in entries.items()}
         overwrite = any(value.overwrite for value in sent.values())
         try:
@@ -218,40 +224,40 @@ class RemoteOffsetStore(OffsetTable):
         self,
         entries: Entries,
         sent: Mapping[MessageQueue, Sent],
-        standing: Mapping[str, offsets_pb.Superseded],
+        stored: Mapping[str, offsets_pb.Superseded],
         outcome: _Outcome,
     ) -> Entries:
         again: Entries = {}
         for queue, entry in entries.items():
-            row = standing.get(entry.shard)
+            row = stored.get(entry.shard)
             if row is None or not 0 < sent[queue].epoch < row.epoch:
                 entry.settle(sent[queue])
-            elif entry.follow(sent[queue], row.epoch, None if row.deleted else row.offset):
+            elif entry.follow_own_rewind(sent[queue], row.epoch, None if row.deleted else row.offset):
                 again[queue] = entry
             else:
-                self._give_way(queue, entry, row.epoch, None if row.deleted else row.offset, outcome)
+                self._freeze(queue, entry, row.epoch, None if row.deleted else row.offset, outcome)
         return again
 
     async def _learn_epochs(self, client: OffsetClient, entries: Entries, outcome: _Outcome) -> None:
-        """Of queues whose first offset was just stored: from here on a reset is noticed."""
+        """Read the epochs of queues whose first offset was just stored, so that a reset is noticed from here on."""
         try:
             shards = [entry.shard for entry in entries.values()]
             rows = await client.read(self._group, shards, namespace=self._namespace, mode=ReadMode.MEMORY)
         except grpc.aio.AioRpcError:
-            return  # what is stored stays stored; the next commit asks again
+            return  # not an error of the commit; the next one reads again
         for queue, entry in entries.items():
             row = rows.get(entry.shard)
             if row is None or entry.stored is None:
                 continue
             if row.offset >= entry.stored:
                 entry.epoch = row.epoch
-            else:  # only a reset, or a rewind by another, can have put it there meanwhile
-                self._give_way(queue, entry, row.epoch, row.offset, outcome)
+            else:  # only a reset, or a rewind by another consumer, can have lowered it meanwhile
+                self._freeze(queue, entry, row.epoch, row.offset, outcome)
 
-    def _give_way(self, queue: MessageQueue, entry: Entry, epoch: int, standing: int | None, outcome: _Outcome) -> None:
-        entry.give_way(epoch, standing)
+    def _freeze(self, queue: MessageQueue, entry: Entry, epoch: int, stored: int | None, outcome: _Outcome) -> None:
+        entry.freeze_at(epoch, stored)
         if self._entries.get(queue) is entry:
-            outcome.resets[queue] = standing
+            outcome.resets[queue] = stored
 
 
 def _due(entries: Entries, *, overwrite: bool) -> Entries:

@@ -1,7 +1,7 @@
-"""Where a consumer begins to read a queue: RocketMQ's ConsumeFromWhere over a group's stored offsets and the bounds of the log.
+"""Where a consumer begins to read a queue: at its stored offset, or by RocketMQ's ConsumeFromWhere and the bounds of the log.
 
-A stored offset wins. One outside the log is corrected to the log's nearest end, in the store too, with a warning and a count.
-Never guesses: when the stored offset, the bounds or a time cannot be had, that queue has no start, and the others do.
+A stored offset outside the log is corrected to the nearest end of the log, in the store too, with a warning and a metric. If the
+stored offset, the bounds or a time cannot be read, that queue fails without a start offset; the other queues are not affected.
 """
 
 import asyncio
@@ -24,20 +24,20 @@ from adapter.runtime.clocks import wall_ms
 K = TypeVar("K")
 R = TypeVar("R")
 
-RETRY_PREFIX = "%RETRY%"  # MixAll.RETRY_GROUP_TOPIC_PREFIX; of pop's retry topics too
+RETRY_PREFIX = "%RETRY%"  # MixAll.RETRY_GROUP_TOPIC_PREFIX; retry topics of pop consumers have it too
 DEFAULT_BACK_MS = 30 * 60 * 1000  # DefaultMQPushConsumer.consumeTimestamp: half an hour before the consumer was made
 TIMESTAMP_FORMAT, TIMESTAMP_LENGTH = "%Y%m%d%H%M%S", 14  # RocketMQ's yyyyMMddHHmmss
 
 log = structlog.get_logger(__name__)
 
-# In Prometheus' own registry: this runs in the consumer's process, beside the consumer's own metrics.
+# In the default registry of Prometheus, because this runs in the consumer's process, beside its own metrics.
 CORRECTIONS = Counter(
     "offset_store_corrections", "Stored offsets outside their log, moved to its nearest end.", ["group", "topic", "reason"]
 )
 
 
 class ConsumeFromWhere(Enum):
-    """Where a group begins in a queue of which it has no offset. The values are RocketMQ's names.
+    """Where a group begins in a queue without a stored offset. The values are RocketMQ's names.
 
     `ConsumeFromWhere("CONSUME_FROM_MIN_OFFSET")` and the two others that RocketMQ deprecated are LAST, as in its
     RebalancePushImpl.computePullFromWhereWithException.
@@ -60,14 +60,14 @@ _DEPRECATED = (
 
 
 class ConsumeInitMode(Enum):
-    """The same for pop consumers, whose position the broker keeps. The values are the wire's."""
+    """The same for pop consumers, whose positions the broker keeps. The values are those of the protocol."""
 
     MIN = 0
     MAX = 1
 
 
 class QueueBounds(NamedTuple):
-    """`low` is the first offset that can be read, `high` the one that the next message will get.
+    """The bounds of a queue: `low` is the first readable offset, `high` the offset of the next message.
 
     `beginning_in_memory`: the message at offset 0 is still in the broker's page cache (RocketMQ's checkInMemByConsumeOffset).
     """
@@ -78,30 +78,30 @@ class QueueBounds(NamedTuple):
 
 
 class LogBounds(Protocol):
-    """What a consumer tells about its broker's logs. Both raise when the broker has no answer; nothing is made up then."""
+    """Access to the bounds of the broker's logs, given by the consumer. Both methods raise if the broker does not answer."""
 
     async def bounds(self, queues: Iterable[MessageQueue]) -> Mapping[MessageQueue, QueueBounds]:
-        """The bounds of these queues, all of one broker, at this moment. A queue that the broker does not have is left out."""
+        """The current bounds of these queues, all of one broker. A queue that the broker does not have is left out."""
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int | None:
-        """The first message at or after a Unix time; None when no message is that young."""
+        """The offset of the first message at or after a Unix time; None if all messages are older."""
 
 
 class BrokerLogBounds:
-    """The bounds from a broker that serves `offsets.v1.BrokerLog`. That does not tell what is in memory."""
+    """LogBounds of a broker that serves `offsets.v1.BrokerLog`, which has no `beginning_in_memory`."""
 
     def __init__(self, broker: BrokerLog, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._broker = broker
         self._namespace = namespace
 
     async def bounds(self, queues: Iterable[MessageQueue]) -> Mapping[MessageQueue, QueueBounds]:
-        """See `LogBounds.bounds`. Raises BrokerLogError."""
+        """The current bounds of these queues. Raises BrokerLogError."""
         shards = {shard_of(queue): queue for queue in queues}
         found = await self._broker.bounds(self._namespace, shards)
         return {shards[shard]: QueueBounds(bounds.low, bounds.high) for shard, bounds in found.items()}
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int | None:
-        """See `LogBounds.offset_for_time`. Raises BrokerLogError, and UnknownBoundsError for a queue that is not there."""
+        """The first offset at or after a Unix time. Raises BrokerLogError, UnknownBoundsError for a queue that does not exist."""
         shard = shard_of(queue)
         found = await self._broker.offsets_for_time(self._namespace, [shard], timestamp_ms)
         if shard not in found:
@@ -110,21 +110,21 @@ class BrokerLogBounds:
 
 
 class Start(NamedTuple):
-    """Where to begin, and what the store held: `None` nothing, another offset than `offset` one that was corrected."""
+    """Where to begin, and the offset that was stored: None if there was none; if it differs from `offset`, it was corrected."""
 
     offset: int
     stored: int | None
 
 
 class Starts(NamedTuple):
-    """The queues that can be read, and those that cannot, each with why."""
+    """The start of each queue that can be read, and the error of each that cannot."""
 
     starts: dict[MessageQueue, Start]
     failed: dict[MessageQueue, Exception]
 
 
 class StartPositions:
-    """Computes where to begin. One per consumer: without `timestamp_ms` TIMESTAMP means half an hour before it was made."""
+    """Determines where a consumer begins. Without `timestamp_ms`, TIMESTAMP means half an hour before this object was created."""
 
     def __init__(
         self,
@@ -139,10 +139,10 @@ class StartPositions:
         self._timestamp_ms = wall_ms() - DEFAULT_BACK_MS if timestamp_ms is None else timestamp_ms
 
     async def of(self, queues: Iterable[MessageQueue]) -> Starts:
-        """Where to begin in each of these queues. What fails for one of them leaves the others alone.
+        """Where to begin in each of these queues. The failure of one queue does not affect the others.
 
-        The store is read before the log, and the bounds before a time is looked up: both only grow. The other way round a
-        commit of another consumer in between would look like one beyond the end, and a message would be passed over.
+        The store is read before the bounds, and these before a time is looked up, because both only grow. In the other order, a
+        commit by another consumer in between would look like an offset beyond the end, and a message would be skipped.
         """
         stored, failed = await each(queues, self._read)
         bounds, unknown = await self._bounds(stored)
@@ -176,8 +176,8 @@ class StartPositions:
             return Start(offset, stored)
         by_rule = first_start(queue.topic, self._where, bounds)
         offset = await self._by_time(queue, bounds) if by_rule is None else by_rule
-        # The next persist stores it, as RocketMQ's does once a first pull found nothing (DefaultMQPushConsumerImpl's
-        # correctTagsOffset): whoever gets the queue before its first message must not begin at a later end of the log.
+        # Stored by the next persist, as RocketMQ does after an empty first pull (DefaultMQPushConsumerImpl's correctTagsOffset):
+        # a consumer that gets the queue before its first message must not begin at a later end of the log.
         self._store.update_offset(queue, offset, increase_only=True)
         return Start(offset, None)
 
@@ -187,7 +187,7 @@ class StartPositions:
 
     async def _correct(self, queue: MessageQueue, stored: int, offset: int, bounds: QueueBounds) -> None:
         # In the store too, as DefaultMQPushConsumerImpl does on OFFSET_ILLEGAL (updateAndFreezeOffset, persist). Otherwise an
-        # offset beyond the end would stand above every commit that follows: apache/rocketmq#4774's negative lag.
+        # offset beyond the end would supersede every later commit: the negative lag of apache/rocketmq#4774.
         self._store.update_offset(queue, offset, increase_only=False)
         await self._store.force_persist([queue])
         reason = "too_small" if stored < offset else "too_large"
@@ -197,16 +197,16 @@ class StartPositions:
 
 
 def within(offset: int, bounds: QueueBounds) -> int:
-    """The offset, or the log's end that is nearest to it: DefaultMessageStore.getMessage's nextOffsetCorrection."""
+    """The offset, moved to the nearest end if it is outside the log (DefaultMessageStore.getMessage: nextOffsetCorrection)."""
     return min(max(offset, bounds.low), bounds.high)
 
 
 def first_start(topic: str, where: ConsumeFromWhere, bounds: QueueBounds) -> int | None:
-    """Where a group without an offset begins; None when that depends on a time.
+    """Where a group without an offset begins; None if that depends on a time.
 
-    While the beginning of a log is still in memory RocketMQ's broker answers 0 as if it were stored, so that a young group
-    misses nothing, whatever was asked for (ConsumerManageProcessor.queryConsumerOffset). A retry topic begins at its beginning,
-    except with TIMESTAMP: at its end (RebalancePushImpl.computePullFromWhereWithException).
+    While the beginning of a log is still in memory, RocketMQ's broker answers 0 as if it were stored, so that a new group misses
+    no message, whatever `where` is (ConsumerManageProcessor.queryConsumerOffset). A retry topic is read from its beginning, with
+    TIMESTAMP from its end (RebalancePushImpl.computePullFromWhereWithException).
     """
     if bounds.low == 0 and bounds.beginning_in_memory:
         return 0
@@ -217,7 +217,7 @@ def first_start(topic: str, where: ConsumeFromWhere, bounds: QueueBounds) -> int
 
 
 def pop_start(topic: str, mode: ConsumeInitMode, bounds: QueueBounds) -> int:
-    """Where a broker begins for a pop group without an offset (PopMessageProcessor.getInitOffset): MAX gives the last message."""
+    """Where a broker begins for a pop group without an offset; MAX means the last message (PopMessageProcessor.getInitOffset)."""
     if mode is ConsumeInitMode.MIN or topic.startswith(RETRY_PREFIX):
         return bounds.low
     return 0 if bounds.low == 0 and bounds.beginning_in_memory else max(bounds.high - 1, bounds.low)
@@ -226,11 +226,11 @@ def pop_start(topic: str, mode: ConsumeInitMode, bounds: QueueBounds) -> int:
 def consume_timestamp_ms(text: str) -> int:
     """RocketMQ's `consumeTimestamp`, such as 20131223171201, in this machine's time zone, as Unix time in milliseconds.
 
-    Raises InvalidInputError. Stricter than Java's SimpleDateFormat, for which the month 13 is January.
+    Raises InvalidInputError. Stricter than Java's SimpleDateFormat, which takes month 13 for January.
     """
     try:
         if len(text) == TIMESTAMP_LENGTH and text.isascii() and text.isdecimal():
-            local = datetime.strptime(text, TIMESTAMP_FORMAT)  # noqa: DTZ007 - RocketMQ's is in the machine's zone
+            local = datetime.strptime(text, TIMESTAMP_FORMAT)  # noqa: DTZ007 - RocketMQ's time is in the machine's zone
             return max(int(local.timestamp()) * 1000, 0)
     except (ValueError, OverflowError):
         pass
@@ -238,7 +238,7 @@ def consume_timestamp_ms(text: str) -> int:
 
 
 async def each(keys: Iterable[K], work: Callable[[K], Awaitable[R]]) -> tuple[dict[K, R], dict[K, Exception]]:
-    """Do the work for all of them at the same time: what came of it, and what went wrong, by key."""
+    """Run `work` for all keys concurrently; returns results and errors by key."""
     wanted = list(dict.fromkeys(keys))
     done: dict[K, R] = {}
     failed: dict[K, Exception] = {}

@@ -1,6 +1,7 @@
-"""RocketMQ's OffsetStore as a Python consumer sees it: the contract, how to read, and how it fails.
+"""The Protocol OffsetStore, after RocketMQ's, with its read types and its error.
 
-What is in memory only is a plain method; what does I/O is `async`. RocketMQ: client/consumer/store/OffsetStore.java, at 8fc57f1.
+Methods that work in memory only are plain, those with I/O are `async`. RocketMQ: client/consumer/store/OffsetStore.java, at
+8fc57f1.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,11 +11,11 @@ from typing import Protocol
 from adapter.errors import TransientError
 from adapter.model.queues import MessageQueue
 
-QUEUES_NAMED = 10  # in an error's text
+QUEUES_NAMED = 10  # at most, in the message of an error
 
 
 class ReadOffsetType(Enum):
-    """Where a read looks. RocketMQ's ReadOffsetType."""
+    """Where a read looks for an offset. RocketMQ's ReadOffsetType."""
 
     READ_FROM_MEMORY = "memory"
     READ_FROM_STORE = "store"
@@ -22,9 +23,9 @@ class ReadOffsetType(Enum):
 
 
 class OffsetStoreError(TransientError):
-    """The store did not answer, or refused, for the queues in `failed`, each with its reason. RocketMQ's -2.
+    """The store did not answer, or refused the call, for the queues in `failed`, each with a reason. RocketMQ returns -2.
 
-    Values in memory are kept, so that the next persist tries them again; whether that helps, the reasons tell.
+    Offsets in memory are kept, so the next persist sends them again.
     """
 
     def __init__(self, text: str, failed: Mapping[MessageQueue, str]) -> None:
@@ -33,7 +34,7 @@ class OffsetStoreError(TransientError):
 
     @classmethod
     def of(cls, what: str, failed: Mapping[MessageQueue, str]) -> "OffsetStoreError":
-        """The error for queues for which `what` failed: names the first of each reason."""
+        """The error for queues for which `what` failed. The message names up to QUEUES_NAMED queues for each reason."""
         queues: dict[str, list[str]] = {}
         for queue, reason in failed.items():
             queues.setdefault(reason, []).append(f"{queue.broker_name}/{queue.topic}/{queue.queue_id}".lstrip("/"))
@@ -46,10 +47,10 @@ def _first(names: Sequence[str]) -> str:
 
 
 class OffsetStore(Protocol):
-    """Where a consumer keeps how far it is in each queue: in memory, and persisted now and then. For one event loop.
+    """The offsets of a consumer by queue: updated in memory, and persisted from time to time. For one event loop.
 
-    An offset is the next one to read. Absent is None and never 0; failed is OffsetStoreError. Methods raise InvalidInputError
-    for a queue or an offset that cannot be stored.
+    An offset is the next one to read. An absent offset is None, never 0; a failed call raises OffsetStoreError. Methods raise
+    InvalidInputError for a queue or an offset that cannot be stored.
     """
 
     @property
@@ -57,55 +58,55 @@ class OffsetStore(Protocol):
         """The consumer group whose offsets these are."""
 
     async def load(self) -> None:
-        """Bring what was persisted into memory, where the store keeps it in a file; otherwise nothing. Before all else."""
+        """Read a file store's offsets into memory; other stores do nothing. Call it before all other methods."""
 
     def update_offset(self, queue: MessageQueue, offset: int, increase_only: bool = False) -> None:  # noqa: FBT001, FBT002 - RocketMQ's
-        """Set the offset in memory; with `increase_only` a lower one changes nothing. Ignored when the offset is frozen.
+        """Set the offset in memory. A lower offset is a rewind, and is persisted as one; with `increase_only` it is ignored.
 
-        Without it a lower offset is a rewind, and is persisted as one.
+        Every update of a frozen offset is ignored.
         """
 
     def update_and_freeze_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset and ignore every update from now on, until `remove_offset`: those still come from before a reset."""
+        """Set the offset, and ignore updates until `remove_offset`, because they come from before a reset."""
 
     async def read_offset(
         self, queue: MessageQueue, read_type: ReadOffsetType = ReadOffsetType.MEMORY_FIRST_THEN_STORE
     ) -> int | None:
-        """The offset; None when there is none. What is read from the store is then in memory, unless it is frozen there.
+        """The offset, or None. An offset that is read from the store is also set in memory, unless it is frozen there.
 
-        Raises OffsetStoreError when the store cannot tell.
+        Raises OffsetStoreError if the store cannot be read.
         """
 
     async def persist(self, queue: MessageQueue) -> None:
-        """Store the offset that is in memory; nothing where there is none. Raises OffsetStoreError."""
+        """Store the offset that is in memory, if there is one. Raises OffsetStoreError."""
 
     async def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        """Store the offsets of these queues, and forget all others. Of no queues: nothing at all, as in RocketMQ.
+        """Store the offsets of these queues, and forget all others. With no queues it does nothing, as in RocketMQ.
 
-        What came in meanwhile stays to be persisted. Raises OffsetStoreError after all were tried.
+        An update during the call is persisted by the next one. Raises OffsetStoreError after all queues were tried.
         """
 
     async def force_persist(self, queues: Collection[MessageQueue]) -> None:
-        """Store the offsets of these queues so that whoever takes them over, anywhere, reads them. Forgets nothing.
+        """Store the offsets of these queues where the next owner of a queue reads them, on any machine. Forgets none.
 
         Raises OffsetStoreError after all were tried.
         """
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
-        """Give queues up: `force_persist` them, then forget them, also in this machine's adapter. Others keep all they have.
+        """Release queues: `force_persist` them, then forget them in memory and in this machine's adapter. Other queues are kept.
 
-        Raises OffsetStoreError after all were tried. What failed, or got a new offset meanwhile, is not forgotten in memory.
+        Raises OffsetStoreError after all were tried. A queue that failed, or got a new offset meanwhile, stays in memory.
         """
 
     def remove_offset(self, queue: MessageQueue) -> None:
-        """Forget the offset in memory, frozen or not. What is stored stays."""
+        """Forget the offset in memory, frozen or not. The stored offset is kept."""
 
     def clone_offset_table(self, topic: str = "") -> dict[MessageQueue, int]:
-        """A copy of what is in memory, of one topic or of all."""
+        """A copy of the offsets in memory, of one topic or of all."""
 
     async def update_consume_offset_to_broker(self, queue: MessageQueue, offset: int) -> None:
-        """Raise the offset and store it at once, where a broker keeps it; otherwise nothing. Raises OffsetStoreError.
+        """Raise the offset and store it at once, if the store is a broker's; a file store does nothing. Raises OffsetStoreError.
 
-        A lower one changes nothing: commits of one queue may overtake each other. RocketMQ's `isOneway` is left out, since only
-        what was answered is stored; who does not want to wait calls `update_offset`, and the next persist takes it along.
+        A lower offset is ignored, because commits of one queue may overtake each other. RocketMQ's `isOneway` is left out, since
+        only answered commits count as stored. To avoid the wait, call `update_offset`: the next persist stores the offset.
         """

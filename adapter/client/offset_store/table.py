@@ -1,6 +1,6 @@
-"""What a consumer has in memory: of each queue the offset, whether it is frozen, and what of it is stored. No I/O.
+"""The offsets of a consumer in memory: for each queue the offset, whether it is frozen, and what of it is stored. No I/O.
 
-Promises RocketMQ's updateOffset and updateAndFreeze (ControllableOffset), and that nothing counts as stored that was not sent.
+Behaves as RocketMQ's updateOffset and updateAndFreeze (ControllableOffset). Only offsets that were sent count as stored.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from adapter.model.queues import MessageQueue, shard_of
 
 
 class Sent(NamedTuple):
-    """An entry as it was when it was sent."""
+    """The values of an entry when it was sent."""
 
     offset: int
     epoch: int
@@ -23,30 +23,30 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One queue. `offset` is None only where a deletion froze it."""
+    """The state of one queue. `offset` is None only if a deletion froze the entry."""
 
     shard: str
     offset: int | None
-    epoch: int = 0  # with which it was read from the store; 0: it never was
-    stored: int | None = None  # what the store is known to have at least, or to have been rewound to
+    epoch: int = 0  # the epoch read from the store with the offset; 0: never read
+    stored: int | None = None  # the store has at least this offset, or was rewound to it; None: unknown
     frozen: bool = False
-    overwrite: bool = False  # `offset` is to be stored also where the store has a larger one: a rewind, or a reset
-    # The lowest offset that was sent to overwrite, until its epoch is known: the store puts a rewind under the next one.
+    overwrite: bool = False  # store `offset` even over a larger one: a rewind or a reset
+    # The lowest offset that was sent as an overwrite and whose epoch is unknown: a rewind gets the next epoch in the store.
     rewound: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one send or read of the store at a time
 
     @property
     def dirty(self) -> bool:
-        """True while the store does not have it."""
+        """True while the store does not have the offset."""
         return self.offset is not None and (self.overwrite or self.stored is None or self.offset > self.stored)
 
     @property
-    def told(self) -> tuple[int | None, bool, bool]:
-        """What the consumer has said of it: changes when it says something new."""
+    def state(self) -> tuple[int | None, bool, bool]:
+        """The part of the entry that the consumer sets: compare two of these to see whether it changed anything meanwhile."""
         return self.offset, self.overwrite, self.frozen
 
     def take(self) -> Sent:
-        """What is to be sent now; only for a dirty entry. What the consumer says from here on is sent the next time."""
+        """The values to send now. Call it only for a dirty entry; later updates are sent the next time."""
         offset = self.offset or 0
         sent = Sent(offset, self.epoch, self.overwrite)
         if self.overwrite:
@@ -55,36 +55,36 @@ class Entry:
         return sent
 
     def put_back(self, sent: Sent) -> None:
-        """It is not known to be stored."""
+        """Undo `take`: the offset is not known to be stored."""
         self.overwrite |= sent.overwrite
 
     def settle(self, sent: Sent) -> None:
-        """The store has at least what was sent."""
+        """Note that the store has at least the sent offset."""
         self.stored = sent.offset
         if not sent.overwrite:
-            self.rewound = None  # it passed with the epoch that is known here, so the rewind raised none
+            self.rewound = None  # the known epoch was still valid, so the rewind did not raise it
 
-    def follow(self, sent: Sent, epoch: int, standing: int | None) -> bool:
-        """True when what supersedes `sent`, one epoch above it, is this consumer's own rewind: it goes on in that epoch."""
-        own = standing is not None and self.rewound is not None and standing >= self.rewound and epoch == sent.epoch + 1
+    def follow_own_rewind(self, sent: Sent, epoch: int, stored: int | None) -> bool:
+        """True if `sent` was superseded by this consumer's own rewind, one epoch above: continue in that epoch."""
+        own = stored is not None and self.rewound is not None and stored >= self.rewound and epoch == sent.epoch + 1
         if own:
             self.epoch, self.rewound = epoch, None
             self.put_back(sent)
         return own
 
-    def give_way(self, epoch: int, standing: int | None) -> None:
-        """What stands in the store is above all that was said here: freeze at it."""
-        self.refresh(standing, epoch)
+    def freeze_at(self, epoch: int, stored: int | None) -> None:
+        """Freeze the entry at the stored offset, whose epoch is higher: a reset or deletion by someone else."""
+        self.refresh(stored, epoch)
         self.frozen = True
 
     def refresh(self, offset: int | None, epoch: int) -> None:
-        """It is as the store has it."""
+        """Take over the offset and epoch of the store."""
         self.offset = self.stored = offset
         self.epoch, self.overwrite, self.rewound = epoch, False, None
 
 
 class OffsetTable:
-    """The half of an `OffsetStore` that is in memory only."""
+    """The base class of the stores: the methods of `OffsetStore` that work in memory only."""
 
     def __init__(self, group: str, offset_max: int) -> None:
         self._group = check_name(group, "group")
@@ -93,11 +93,11 @@ class OffsetTable:
 
     @property
     def group(self) -> str:
-        """See `OffsetStore`."""
+        """The consumer group whose offsets these are."""
         return self._group
 
     def update_offset(self, queue: MessageQueue, offset: int, increase_only: bool = False) -> None:  # noqa: FBT001, FBT002 - RocketMQ's
-        """See `OffsetStore`. RocketMQ: RemoteBrokerOffsetStore.java:59, ControllableOffset.java:72."""
+        """Set an offset in memory unless it is frozen. RocketMQ: RemoteBrokerOffsetStore.java:59, ControllableOffset.java:72."""
         self._check(offset)
         entry = self._entries.get(queue)
         if entry is None:
@@ -110,17 +110,17 @@ class OffsetTable:
             entry.offset, entry.overwrite = offset, True
 
     def update_and_freeze_offset(self, queue: MessageQueue, offset: int) -> None:
-        """See `OffsetStore`. RocketMQ: RemoteBrokerOffsetStore.java:77, ControllableOffset.java:105."""
+        """Set an offset and ignore later updates. RocketMQ: RemoteBrokerOffsetStore.java:77, ControllableOffset.java:105."""
         self._check(offset)
         entry = self._entries.setdefault(queue, Entry(self._shard(queue), offset))
         entry.offset, entry.overwrite, entry.frozen = offset, True, True
 
     def remove_offset(self, queue: MessageQueue) -> None:
-        """See `OffsetStore`. RocketMQ: RemoteBrokerOffsetStore.java:174."""
+        """Forget an offset in memory, frozen or not. RocketMQ: RemoteBrokerOffsetStore.java:174."""
         self._entries.pop(queue, None)
 
     def clone_offset_table(self, topic: str = "") -> dict[MessageQueue, int]:
-        """See `OffsetStore`. A blank topic is every topic. RocketMQ: RemoteBrokerOffsetStore.java:183."""
+        """A copy of the offsets in memory; a blank topic means all topics. RocketMQ: RemoteBrokerOffsetStore.java:183."""
         every = not topic.strip()
         return {
             queue: entry.offset
@@ -133,18 +133,18 @@ class OffsetTable:
         return entry.offset if entry else None
 
     def _refresh(self, queue: MessageQueue, offset: int, epoch: int = 0) -> None:
-        """Have an offset as the store has it, unless it is frozen here. RocketMQ: RemoteBrokerOffsetStore.java:100."""
+        """Take over a stored offset, unless the entry is frozen. RocketMQ: RemoteBrokerOffsetStore.java:100."""
         entry = self._entries.setdefault(queue, Entry(self._shard(queue), offset))
         if not entry.frozen:
             entry.refresh(offset, epoch)
 
     def _retain(self, queues: Collection[MessageQueue]) -> None:
-        """Forget all but these, stored or not: the unusedMQ of persistAll. RocketMQ: RemoteBrokerOffsetStore.java:149."""
+        """Forget all other queues, stored or not. RocketMQ: unusedMQ in persistAll, RemoteBrokerOffsetStore.java:149."""
         kept = frozenset(queues)
         self._entries = {queue: entry for queue, entry in self._entries.items() if queue in kept}
 
     def _forget_stored(self, queues: Collection[MessageQueue]) -> None:
-        """Forget those that the store has."""
+        """Forget those of the queues that are not dirty."""
         for queue in queues:
             if (entry := self._entries.get(queue)) and not entry.dirty:
                 del self._entries[queue]

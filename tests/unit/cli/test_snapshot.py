@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapter.cli import snapshot
-from adapter.cli.adapter_calls import CallError, Target
+from adapter.cli.connection import CallError, Target
 from adapter.cli.snapshot import take
 from adapter.cli.snapshot_file import ROW_GROUP
 from adapter.errors import AdapterError, InvalidInputError, StoreDamagedError

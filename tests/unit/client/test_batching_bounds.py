@@ -8,7 +8,7 @@ import grpc.aio
 import pytest
 
 from adapter.client import batching
-from adapter.client.pending import Room
+from adapter.client.pending import PendingLimit
 from adapter.model.records import Member
 from tests.unit.links import TIMEOUT_S, Client, Code, FakeAdapter, Fault, codes, settled, virtual
 
@@ -16,7 +16,7 @@ from tests.unit.links import TIMEOUT_S, Client, Code, FakeAdapter, Fault, codes,
 @virtual
 async def test_groups_that_are_not_committed_to_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but some, whatever became of their commits: memory does not grow with the names that were ever seen."""
-    monkeypatch.setattr(batching, "MAX_KEPT", 10)
+    monkeypatch.setattr(batching, "MAX_GROUPS", 10)
     client = Client(FakeAdapter(Fault(0.1)), resend=False)
     client.batcher._forget_at = 10
     for turn in range(20):
@@ -32,11 +32,11 @@ async def test_callers_wait_for_room() -> None:
     """What waits is bounded; who waits to be taken may be cancelled."""
     client = Client(FakeAdapter())
     await client.held()
-    client.batcher.room = Room(10)
-    client.batcher.room.taken = 2  # those of `held`
+    client.batcher.limit = PendingLimit(10)
+    client.batcher.limit.used = 2  # those of `held`
     tasks = [client.start({f"{at}": at}) for at in range(50)]
     await settled()
-    assert client.batcher.room.taken == 10
+    assert client.batcher.limit.used == 10
     tasks[30].cancel()
     found = await client.released(*tasks)
     assert [type(one) for one in found].count(list) == 49
@@ -47,7 +47,7 @@ async def test_callers_wait_for_room() -> None:
 async def test_who_comes_later_does_not_pass_those_who_wait_for_room() -> None:
     """Though there is room for it before all of them were let in."""
     client = Client(FakeAdapter(Fault(0.1)))
-    client.batcher.room = Room(2)
+    client.batcher.limit = PendingLimit(2)
     first, *rest = [client.start({str(at): at}) for at in range(5)]
     await first
     last = client.start({"last": 9})
@@ -59,7 +59,7 @@ async def test_who_comes_later_does_not_pass_those_who_wait_for_room() -> None:
 async def test_waiting_for_room_counts_towards_the_deadline() -> None:
     """Nobody waits for longer than the timeout, be it here or there."""
     client = Client(FakeAdapter())
-    client.batcher.room = Room(10)
+    client.batcher.limit = PendingLimit(10)
     client.adapter.hanging.add("g")
     began = asyncio.get_running_loop().time()
     early = [client.start({f"{at}": at}) for at in range(10)]
@@ -75,7 +75,7 @@ async def test_waiting_for_room_counts_towards_the_deadline() -> None:
 async def test_room_for_many_is_taken_by_many_at_once() -> None:
     """Were each let in by the answer of the one before it, they would go one by one."""
     client = Client(FakeAdapter(Fault(0.1)))
-    client.batcher.room = Room(10)
+    client.batcher.limit = PendingLimit(10)
     tasks = [client.start({str(at): at for at in range(10)})] + [client.start({str(at): 99}) for at in range(10)]
     await asyncio.gather(*tasks)
     assert len(client.adapter.requests) <= 4
@@ -86,7 +86,7 @@ async def test_a_close_waits_for_what_was_taken_and_refuses_the_rest() -> None:
     """What waits is sent; a caller that comes later is told at once, and one that waits for room in its turn."""
     client = Client(FakeAdapter())
     await client.held()
-    client.batcher.room = Room(5)
+    client.batcher.limit = PendingLimit(5)
     tasks = [client.start({str(at): at}) for at in range(8)]
     await settled()
     closing = asyncio.create_task(client.batcher.close(3))
@@ -118,7 +118,7 @@ async def test_a_close_ends_after_its_limit() -> None:
         assert codes(found) == [Code.CANCELLED] * 5
         assert "may be applied or not" in str(found[0])
         await client.batcher.close(2)
-        assert client.batcher._flights == {}
+        assert client.batcher._requests == {}
 
 
 @virtual
@@ -164,7 +164,7 @@ async def test_the_end_of_a_request_by_others_leaves_nobody_waiting() -> None:
     client.adapter.gate.clear()
     tasks = [client.start({"s": 1}), client.start({"s": 1}, "h")]
     await settled()
-    for flight in list(client.batcher._flights):
+    for flight in list(client.batcher._requests):
         flight.cancel()
     assert codes(await asyncio.gather(*tasks, return_exceptions=True)) == [Code.CANCELLED] * 2
     await client.ended()

@@ -116,7 +116,7 @@ async def test_a_lost_request_of_many_is_sent_again_group_by_group() -> None:
     client.adapter.away.add("away")
     await client.held()
     lost = [client.start({"s": 1}, "away"), client.start({"s": 1}, epoch=9)]
-    good = [client.start({str(at): 1}, f"g{at}") for at in range(20 * batching.MAX_APART)]
+    good = [client.start({str(at): 1}, f"g{at}") for at in range(20 * batching.MAX_SEPARATE)]
     loop = asyncio.get_running_loop()
     began = loop.time()
     await settled()
@@ -136,7 +136,7 @@ async def test_an_outage_costs_few_requests_and_ends_for_all_at_once() -> None:
     client.adapter.away.update(groups)
     tasks = [client.start({"s": 1}, group) for group in groups]
     await asyncio.sleep(TIMEOUT_S - 2 * batching.MAX_PAUSE_S)
-    assert len(client.adapter.requests) < 30 * batching.MAX_APART
+    assert len(client.adapter.requests) < 30 * batching.MAX_SEPARATE
     client.adapter.away.clear()
     loop = asyncio.get_running_loop()
     began = loop.time()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapter.client import batching
-from adapter.client.pending import Room
+from adapter.client.pending import PendingLimit
 from adapter.model.records import CommitMode, Member, OffsetKey
 from tests.model.loop import VirtualLoop
 from tests.unit.links import LONG_S, TIMEOUT_S, Client, Code, FakeAdapter, Fault, codes
@@ -92,7 +92,7 @@ def _run(plans: list[Plan], faults: list[Fault], *, resend: bool = True, room: i
     """Returns the client, and the runs in the order of their calls. The close is at `close_s`, with a limit of 1 s."""
     loop = VirtualLoop()
     client = Client(FakeAdapter(Fault(0.001)), resend=resend)
-    client.batcher.room = Room(room)
+    client.batcher.limit = PendingLimit(room)
     client.adapter.through.add("through")
     client.adapter.faults.extend(faults)
     runs, calls = [Run(plan) for plan in plans], count()
@@ -146,7 +146,7 @@ def test_every_commit_gets_its_own_answer_in_time(
             case _:
                 assert run.outcome in batching.TRANSIENT
                 assert faults
-    assert not client.batcher._flights
+    assert not client.batcher._requests
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,4 +1,4 @@
-"""The commands `meta status` and `meta repair`: what a Meta Service's own store is, and what to do when it does not start."""
+"""The commands `meta status` and `meta repair`: the stores of a Meta Service, and the repair of one that does not open."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import CallError, Target, counted
+from adapter.cli.connection import CallError, Target
 from adapter.cli.output import tell, when
 from adapter.cli.table import LEFT, print_json, print_table
 from adapter.errors import ConfigError
@@ -22,6 +22,7 @@ from adapter.runtime import logs
 from adapter.runtime.channels import open_channel
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.config import load
+from adapter.runtime.wording import counted
 
 TIMEOUT_S = 10.0
 _NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
@@ -33,7 +34,7 @@ _NOT_THERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED}
 def repair(config: Path | None, *, yes: bool) -> None:
     """Repair an embedded store that does not start. The Meta Service must not be running. The damaged store is kept.
 
-    What cannot be read is noted as lost, and the store's incarnation is raised: adapters push again what they hold.
+    Unreadable records are counted as lost, and the store's incarnation is raised, so that adapters push their offsets again.
     """
     settings = load(config, MetaConfig) if config else MetaConfig()
     logs.setup(settings.log)
@@ -49,7 +50,7 @@ def repair(config: Path | None, *, yes: bool) -> None:
 @options.meta_target
 @options.as_json
 def status(target: Target, *, as_json: bool) -> None:
-    """Show which stores a Meta Service has, how far they are, and what they lost. Exit code 1 when they ever lost something."""
+    """Show a Meta Service's stores, their revisions, and what they lost. Exit code 1 when they ever lost a write."""
     reply, difference_ms = anyio.run(_status, target)
     if as_json:
         print_json(_json(reply, difference_ms))
@@ -59,7 +60,7 @@ def status(target: Target, *, as_json: bool) -> None:
 
 
 async def _status(target: Target) -> tuple[meta_pb.GetStoreStatusReply, int]:
-    """The answer, and by how much the server's clock is ahead of this machine's, in milliseconds."""
+    """The reply, and the milliseconds by which the server's clock is ahead of this machine's."""
     async with open_channel(target.address, target.tls, ()) as channel:
         begun = wall_ms()
         try:
@@ -89,7 +90,7 @@ def _json(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> dict[str, o
 
 
 def _rows(reply: meta_pb.GetStoreStatusReply, difference_ms: int) -> Iterator[tuple[str, str]]:
-    """What is to be known of a Meta Service's stores, and how it is."""
+    """The reply as rows of (what, value)."""
     yield "engine, version", f"{reply.engine}, {reply.version}"
     for mark in reply.marks:
         text = f"{mark.store_id.hex()}, incarnation {mark.incarnation:,}, revision {mark.revision:,}"

@@ -1,6 +1,6 @@
-"""Files with a plan of a reset: which shard of one group goes where. Kafka's CSV, or JSON by the file's name.
+"""Files with the plan of a reset: the new offset of each shard of one group. Kafka's CSV, or JSON if the name ends in `.json`.
 
-Unlike an import, a plan is taken as a whole or not at all: a reset to half of a plan is none.
+Unlike an import, a plan is read completely or refused: applying half of a plan would leave the group in a mixed state.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ PROBLEMS_SHOWN = 100
 
 
 def read(path: str, group: GroupKey) -> list[OffsetRow]:
-    """The plan in a file. Raises InvalidInputError that names every entry that cannot be read, or is there twice."""
+    """Read a plan. Raises InvalidInputError that names every unreadable and every repeated entry."""
     name = files.name_of(path, "standard input")
     naming = Naming(group.namespace, group.group)
     rows: dict[str, OffsetRow] = {}
@@ -26,7 +26,7 @@ def read(path: str, group: GroupKey) -> list[OffsetRow]:
         with files.on_disk(path) as copy:
             for entry in formats.read(copy, _kind(path), naming):
                 if isinstance(entry, Reject):
-                    problems.append(f"{name}: {told(entry)}")
+                    problems.append(f"{name}: {reject_text(entry)}")
                 elif entry.shard in rows:
                     problems.append(f"{name}: shard: {entry.shard!r} is in it twice")
                 else:
@@ -42,12 +42,12 @@ def read(path: str, group: GroupKey) -> list[OffsetRow]:
 
 
 def write(path: str, rows: Iterable[OffsetRow], group: GroupKey) -> None:
-    """Write a plan. Raises InvalidInputError, also for what the format cannot hold: nothing is written then."""
+    """Write a plan completely or not at all. Raises InvalidInputError, also for an offset that the format cannot hold."""
     formats.write(Path(path), _kind(path), rows, Naming(group.namespace, group.group))
 
 
-def told(entry: Reject) -> str:
-    """What a person is told of an entry that cannot be read: its place, the reason, what stands there."""
+def reject_text(entry: Reject) -> str:
+    """An unreadable entry as a message: its line or place, the reason, and its text."""
     parts = [f"line {entry.line}" if entry.line else "", entry.place, entry.reason]
     return ": ".join(part for part in parts if part) + (f" (there stands {entry.text})" if entry.text else "")
 

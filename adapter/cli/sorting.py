@@ -1,6 +1,6 @@
-"""Offsets on their way between a file and the adapter: any order in, the order of their names out, each key once.
+"""An external sort of offsets for import and export: rows go in in any order, and come out sorted by name, each key once.
 
-SQLite sorts them: in memory while they are few, then in a temporary file that nobody else sees, so that memory is bounded.
+SQLite sorts them, in memory or in an anonymous temporary file, so memory stays bounded by CACHE_KIB.
 """
 
 import sqlite3
@@ -16,42 +16,42 @@ from adapter.formats.rows import OffsetRow
 
 CACHE_KIB = 32 * 1_024
 BATCH = 10_000  # rows of one insert
-_DIGITS_MAX = 10  # of Java's int
-_SIGN = 2**63  # SQLite's numbers have a sign, ours are up to 2^64 - 1: shifted, they keep their order
+_DIGITS_MAX = 10  # digits of the largest int of Java, the type of a partition
+_SIGN = 2**63  # SQLite's integers are signed, offsets are 0 to 2^64 - 1: subtracting 2^63 keeps their order
 
-# A shard is sorted by what stands before its number, then by the number: queue 10 behind queue 9.
+# A shard name is split into stem and number, so that queue 10 sorts after queue 9.
 _TABLE = "CREATE TABLE offsets (namespace, grp, stem, number, offset, committed_at_ms, metadata, topic, partition, epoch)"
 _INSERT = "INSERT INTO offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _SORTED = "SELECT * FROM offsets ORDER BY namespace, grp, stem, number, offset, committed_at_ms"
 _KEY = itemgetter(0, 1, 2, 3)
 
 
-class SpoolError(AdapterError):
+class SortingError(AdapterError):
     """The temporary file could not be written."""
 
 
-class Spool:
-    """A table of offsets. Of a key that comes more than once the largest offset stays. Raises SpoolError."""
+class OffsetSorter:
+    """Collects offsets and yields them sorted. Of a repeated key only the largest offset is kept. Raises SortingError."""
 
     def __init__(self) -> None:
-        self.added = 0  # offsets that came
-        self.repeated = 0  # of those that were read so far: how many had a key that was there already
+        self.added = 0  # offsets, repeated ones included
+        self.repeated = 0  # offsets that the last iteration has dropped so far because their key was repeated
         with _translated():
-            self._database = sqlite3.connect("")  # SQLite's name for a temporary file of its own
+            self._database = sqlite3.connect("")  # SQLite's name for an anonymous temporary file
             for setting in (f"store_size = -{CACHE_KIB}", "journal_mode = OFF", "synchronous = OFF"):
                 self._database.execute(f"PRAGMA {setting}")
             self._database.execute(_TABLE)
 
     def __enter__(self) -> Self:
-        """The table, gone at the end."""
+        """Return the sorter; leaving the context deletes its table."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Forget everything."""
+        """Delete the table."""
         self._database.close()
 
     def add(self, rows: Iterable[OffsetRow]) -> None:
-        """Take some offsets in."""
+        """Add offsets."""
         cells = map(_cells, rows)
         while batch := list(islice(cells, BATCH)):
             with _translated():
@@ -59,13 +59,13 @@ class Spool:
             self.added += len(batch)
 
     def groups(self) -> int:
-        """Of how many groups they are."""
+        """How many different groups were added."""
         with _translated():
             (count,) = self._database.execute("SELECT count(*) FROM (SELECT DISTINCT namespace, grp FROM offsets)").fetchone()
             return int(count)
 
     def __iter__(self) -> Iterator[OffsetRow]:
-        """All of them, sorted."""
+        """Yield the offsets, sorted by namespace, group and shard."""
         self.repeated = 0
         with _translated():
             for _, same in groupby(self._database.execute(_SORTED), _KEY):
@@ -79,7 +79,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise SpoolError(f"the temporary table of offsets (in $SQLITE_TMPDIR, else /var/tmp or /tmp): {error}") from error
+        raise SortingError(f"the temporary table of offsets (in $SQLITE_TMPDIR, else /var/tmp or /tmp): {error}") from error
 
 
 def _cells(row: OffsetRow) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
-"""What the commands share: calling an adapter, sentences for a person, protobuf messages as JSON."""
+"""How a command calls an adapter: the address with its credentials, the client, and errors as messages for a person."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,44 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import grpc
 import grpc.aio
 
-from adapter.cli.output import as_dict, note, progress, tell, warn, when
-from adapter.cli.table import JsonRows, Rows, Side, Table, print_json
 from adapter.client.client import OffsetClient
 from adapter.errors import AdapterError
 from adapter.runtime.failures import FAILED, META_SERVICE
 from adapter.runtime.secret_files import read_token
-from adapter.runtime.wording import counted
 
-if TYPE_CHECKING:  # a command without TLS does without what checks settings
-    from collections.abc import Mapping, Sequence
-
+if TYPE_CHECKING:  # loads pydantic, which a command without TLS does not need
     from adapter.runtime.config import ClientTls
-
-__all__ = [
-    "CallError",
-    "Target",
-    "as_dict",
-    "connected",
-    "counted",
-    "listing",
-    "note",
-    "print_json",
-    "progress",
-    "run",
-    "tell",
-    "warn",
-    "when",
-]
 
 R = TypeVar("R")
 
 
 class CallError(AdapterError):
-    """A call of a tool failed."""
+    """A call to an adapter or a Meta Service failed; the message names the address."""
 
 
 class Target(NamedTuple):
-    """Which adapter a command calls, how it is verified, and the file with the token that it is shown."""
+    """The server that a command calls, how TLS verifies it, and the file with the access token."""
 
     address: str
     token_file: Path | None = None
@@ -54,23 +34,29 @@ class Target(NamedTuple):
 
 
 def run(tool: Callable[..., Coroutine[Any, Any, R]], *arguments: object, **switches: object) -> R:
-    """Run a tool to its end."""
+    """Run a tool to its end in an event loop; returns its result."""
     return asyncio.run(tool(*arguments, **switches))
+
+
+def run_or_exit(tool: Callable[..., Coroutine[Any, Any, bool]], *arguments: object, **switches: object) -> None:
+    """Run a tool to its end. If it returns False (not everything was done as requested), exit with code 1."""
+    if not run(tool, *arguments, **switches):
+        sys.exit(1)
 
 
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[OffsetClient]:
-    """A client of an adapter. What fails while it is used is raised as a CallError, a bad file as a ConfigError."""
+    """A client of an adapter. Raises CallError for a failed call within the block, ConfigError for a bad token or TLS file."""
     token = read_token(target.token_file, "--token-file") if target.token_file else ""
     try:
         async with OffsetClient.connect(target.address, token=token, tls=target.tls) as client:
             yield client
     except grpc.aio.AioRpcError as error:
-        raise CallError(f"{target.address}: {error.code().name}: {error.details()}{_who_failed(error)}") from error
+        raise CallError(f"{target.address}: {error.code().name}: {error.details()}{_hint(error)}") from error
 
 
-def _who_failed(error: grpc.aio.AioRpcError) -> str:
-    """Who did not answer: the adapter itself, or somebody whom it asked, as it says in its answer."""
+def _hint(error: grpc.aio.AioRpcError) -> str:
+    """Which process did not answer: the adapter, or (by the trailing metadata of its reply) the Meta Service behind it."""
     failed = dict(error.trailing_metadata() or ()).get(FAILED)
     if failed == META_SERVICE:
         return "; the adapter answers, the Meta Service does not"
@@ -81,14 +67,3 @@ def _who_failed(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "; the adapter did not answer in time"
     return ""
-
-
-def listing(
-    columns: "Mapping[str, Side]",
-    cells: "Callable[[R], Sequence[str]]",
-    *,
-    as_json: bool,
-    values: "Callable[[Any], Mapping[str, Any]]" = as_dict,
-) -> Rows[R]:
-    """What rows go to: a table of `cells`, or JSON of `values`."""
-    return JsonRows[R](values) if as_json else Table[R](columns, cells)

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter.cli.spool import Spool, SpoolError
+from adapter.cli.sorting import OffsetSorter, SortingError
 from adapter.formats.rows import OffsetRow
 from adapter.model.records import U64_MAX
 
 
 def sorted_rows(*rows: OffsetRow) -> list[OffsetRow]:
     """What comes out."""
-    with Spool() as spool:
-        spool.add(rows)
-        return list(spool)
+    with OffsetSorter() as sorter:
+        sorter.add(rows)
+        return list(sorter)
 
 
 def test_queue_10_stands_behind_queue_9() -> None:
@@ -49,11 +49,11 @@ def test_each_key_comes_once_with_its_largest_offset(rows: list[OffsetRow]) -> N
     largest: dict[tuple[str, str], int] = {}
     for row in rows:
         largest[row.group, row.shard] = max(row.offset, largest.get((row.group, row.shard), 0))
-    with Spool() as spool:
-        spool.add(rows)
-        found = list(spool)
+    with OffsetSorter() as sorter:
+        sorter.add(rows)
+        found = list(sorter)
         assert {(row.group, row.shard): row.offset for row in found} == largest
-        assert (spool.added, spool.repeated, spool.groups()) == (
+        assert (sorter.added, sorter.repeated, sorter.groups()) == (
             len(rows),
             len(rows) - len(found),
             len({row.group for row in rows}),
@@ -63,8 +63,8 @@ def test_each_key_comes_once_with_its_largest_offset(rows: list[OffsetRow]) -> N
 
 def test_an_error_of_sqlite_says_where_its_file_is() -> None:
     """A full disk, for one."""
-    with Spool() as spool:
-        spool._database.execute("PRAGMA query_only = ON")  # as if there were no room
-        with pytest.raises(SpoolError, match="the temporary table of offsets") as raised:
-            spool.add([OffsetRow("n", "g", "t/0", 1)])
+    with OffsetSorter() as sorter:
+        sorter._database.execute("PRAGMA query_only = ON")  # as if there were no room
+        with pytest.raises(SortingError, match="the temporary table of offsets") as raised:
+            sorter.add([OffsetRow("n", "g", "t/0", 1)])
     assert isinstance(raised.value.__cause__, sqlite3.Error)

@@ -1,14 +1,13 @@
-"""The command `groups broadcast`: where the clients of a broadcasting group stand. Changes nothing."""
-
-import sys
+"""The command `groups broadcast`: the lowest offset among the clients of a broadcasting group. Read-only."""
 
 import click
 
 from adapter.cli import options
-from adapter.cli.adapter_calls import Target, connected, counted, listing, run
-from adapter.cli.output import as_dict, note
+from adapter.cli.connection import Target, connected, run_or_exit
+from adapter.cli.output import as_dict, listing, note
 from adapter.cli.table import LEFT, RIGHT, Side
 from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
 
 
 @click.command()
@@ -18,12 +17,11 @@ from adapter.rpc import offsets_pb
 @options.target_without_token
 @options.as_json
 def broadcast(group: str, shards: tuple[str, ...], namespace: str, target: Target, *, as_json: bool) -> None:
-    """Show where the slowest live client of a broadcasting GROUP stands: in all of its shards, or in those named.
+    """Show the lowest offset among the live clients of a broadcasting GROUP: in all of its shards, or in those named.
 
-    Without a live client it is the last lowest offset that there was. Exit code 1 when a shard, or the group, has none.
+    Without a live client it is the lowest offset known last. Exit code 1 when a shard, or the group, has none.
     """
-    if not run(_show, target, namespace, group, shards, as_json):
-        sys.exit(1)
+    run_or_exit(_show, target, namespace, group, shards, as_json)
 
 
 async def _show(target: Target, namespace: str, group: str, shards: tuple[str, ...], as_json: bool) -> bool:
@@ -39,7 +37,7 @@ async def _show(target: Target, namespace: str, group: str, shards: tuple[str, .
 
 
 def _values(row: offsets_pb.BroadcastOffset) -> dict[str, object]:
-    """Without `own`: nobody is asked for."""
+    """The reply without its field `own`, which is the offset of a client that asks for itself."""
     values = as_dict(row)
     return {name: values.get(name) for name in ("shard", "lowest", "lowest_client", "clients")}
 

@@ -3,8 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from adapter.cli.groups_offsets import groups, offsets
+from adapter.cli.groups import groups
 from adapter.cli.main import cli
+from adapter.cli.offsets import offsets
 from adapter.errors import InvalidInputError
 from adapter.model.records import U64_MAX
 
@@ -68,7 +69,7 @@ def test_help_says_what_it_does(command: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(cli, [*command, "--help"])
     words = " ".join(shown.output.split())
     assert shown.exit_code == 0
-    assert ("A dry run unless --execute" in words) == ("--execute Do it." in words)
+    assert ("A dry run unless --execute" in words) == ("--execute Make the change." in words)
     assert ("Exit code 1 when" in words) == (command != ("groups", "list"))
 
 

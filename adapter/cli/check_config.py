@@ -1,0 +1,35 @@
+"""The command `check-config`: reads a configuration file as its process would, and prints the settings that result."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from adapter.cli import options
+from adapter.cli.table import LEFT, print_json, print_table
+from adapter.metaservice.config import MetaConfig
+from adapter.runtime.config import load
+from adapter.sidecar.config import AdapterConfig
+
+
+@click.command("check-config")
+@click.argument("path", type=options.FILE)
+@click.option("--kind", type=click.Choice(["adapter", "meta"]), default="adapter", show_default=True)
+@options.as_json
+def check_config(path: Path, kind: str, *, as_json: bool) -> None:
+    """Check a configuration file and show the settings that result. Exit code 2 when a setting is invalid."""
+    values = load(path, AdapterConfig if kind == "adapter" else MetaConfig).model_dump(mode="json")
+    if as_json:
+        print_json(values)
+    else:
+        print_table({"setting": LEFT, "value": LEFT}, _flatten(values))
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,66 @@
+"""The commands `commit` (one offset) and `flush` (all dirty offsets to the Meta Service)."""
+
+import click
+
+from adapter.cli import options
+from adapter.cli.connection import Target, connected, run, run_or_exit
+from adapter.cli.output import as_dict, tell
+from adapter.cli.table import print_json
+from adapter.model.records import CommitMode
+from adapter.rpc import offsets_pb
+from adapter.runtime.wording import counted
+
+COMMIT_TIMEOUT_S = 5.0
+
+
+@click.command()
+@click.argument("group")
+@click.argument("shard")
+@click.argument("offset")
+@options.namespace
+@click.option("--overwrite", is_flag=True, help="Also accept a lower offset: a rewind, stored under the next epoch.")
+@click.option("--metadata", default="", help="At most 4,096 bytes.")
+@options.target_without_token
+@options.as_json
+def commit(
+    group: str, shard: str, offset: str, namespace: str, metadata: str, target: Target, *, overwrite: bool, as_json: bool
+) -> None:
+    """Commit OFFSET, the next offset to read. Exit code 1 when a larger one is stored."""
+    item = offsets_pb.ShardCommit(shard=shard, offset=options.parse_offset(offset, "OFFSET"), metadata=metadata)
+    mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY
+    request = offsets_pb.CommitOffsetsRequest(
+        groups=[offsets_pb.GroupCommits(namespace=namespace, group=group, shards=[item])],
+        mode=offsets_pb.CommitMode.ValueType(mode.value),
+    )
+    run_or_exit(_commit, target, request, as_json)
+
+
+@click.command()
+@options.target
+@options.as_json
+def flush(target: Target, *, as_json: bool) -> None:
+    """Send every dirty offset to the Meta Service now."""
+    run(_flush, target, as_json)
+
+
+async def _commit(target: Target, request: offsets_pb.CommitOffsetsRequest, as_json: bool) -> bool:
+    """Commit one offset and print the outcome; False if a larger offset is stored."""
+    async with connected(target) as client:
+        reply = await client.store.CommitOffsets(request, timeout=COMMIT_TIMEOUT_S)
+    if as_json:
+        print_json(as_dict(reply))
+    elif reply.superseded:
+        row = reply.superseded[0]
+        tell(f"not applied: {'a deletion' if row.deleted else row.offset} (epoch {row.epoch}) stands; --overwrite rewinds")
+    else:
+        tell("committed")
+    return not reply.superseded
+
+
+async def _flush(target: Target, as_json: bool) -> None:
+    async with connected(target) as client:
+        flushed = await client.flush()
+    if as_json:
+        print_json({"flushed": flushed})
+    else:
+        tell(f"flushed {counted(flushed, 'offset')}")

@@ -1,0 +1,84 @@
+"""The commands `groups`: list, describe, clone, broadcast. The work is in `groups_show`, `offsets_change`.
+
+Exit codes: 0 done, or a dry run that found no problem; 1 done, but not everything is as requested; 2 an error: nothing counts as
+done that was not reported as done.
+"""
+
+import click
+
+from adapter.cli import groups_show, offsets_change, options
+from adapter.cli.connection import Target, run_or_exit
+from adapter.cli.groups_broadcast import broadcast
+from adapter.cli.offsets_change import ChangeOptions, Shards
+from adapter.errors import InvalidInputError
+from adapter.model.records import GroupKey
+
+
+@click.group()
+def groups() -> None:
+    """Consumer groups: list, describe, clone."""
+
+
+groups.add_command(broadcast)
+
+
+@groups.command("list")
+@click.option("--namespace", "-n", default="", help="Only this namespace.")
+@options.target
+@options.as_json
+def list_command(namespace: str, target: Target, *, as_json: bool) -> None:
+    """List the groups that have offsets in this adapter."""
+    run_or_exit(groups_show.list_groups, target, namespace, as_json=as_json)
+
+
+@groups.command()
+@click.argument("names", metavar="GROUP...", nargs=-1)
+@click.option("--all-groups", is_flag=True, help="Every group of the namespace that has offsets in this adapter.")
+@options.namespace
+@options.target
+@options.as_json
+def describe(names: tuple[str, ...], namespace: str, target: Target, *, all_groups: bool, as_json: bool) -> None:
+    """Show every shard of a group: its offset here and in the Meta Service, the shard's first and end offset, the lag.
+
+    States: clean (the Meta Service has the local offset), dirty (not yet), behind (the Meta Service has a larger one, or
+    none is stored here), ahead (the Meta Service has less than it acknowledged), deleted.
+
+    Exit code 1 when a group has no offsets, or the Meta Service did not answer.
+    """
+    if bool(names) == all_groups:
+        raise InvalidInputError("name at least one GROUP, or give --all-groups")
+    run_or_exit(groups_show.describe, target, namespace, names, all_groups=all_groups, as_json=as_json)
+
+
+@groups.command()
+@click.argument("from_group", metavar="FROM")
+@click.argument("to_group", metavar="TO")
+@click.argument("shards", nargs=-1)
+@options.topics
+@options.execute
+@options.namespace
+@options.target
+@options.as_json
+def clone(
+    from_group: str,
+    to_group: str,
+    shards: tuple[str, ...],
+    topics: tuple[str, ...],
+    namespace: str,
+    target: Target,
+    *,
+    execute: bool,
+    as_json: bool,
+) -> None:
+    """Give group TO the offsets of group FROM: of all its shards, or of those named. A dry run unless --execute.
+
+    Exit code 1 when an offset could not be changed as requested.
+    """
+    run_or_exit(
+        offsets_change.clone,
+        target,
+        GroupKey(namespace, from_group),
+        to_group,
+        Shards(shards, topics),
+        ChangeOptions(execute, as_json),
+    )
