@@ -13,11 +13,12 @@ import pytest
 from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
 from adapter.errors import BrokerLogError
 from adapter.testing.processes import free_port
+from adapter.testing.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
 CONSUMERS = (ROOT / "docs" / "consumers.md").read_text()
-LIMIT_S = 30.0  # for a Python process to start
+LIMIT_S = PATIENCE_S  # for a Python process to start
 SHOWN = "127.0.0.1:9540"
 
 
