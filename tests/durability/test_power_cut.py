@@ -120,6 +120,26 @@ async def test_without_syncs_a_power_cut_is_alarmed(tmp_path: Path, record_prope
     assert left.alarmed
 
 
+@pytest.mark.parametrize(("wal_sync", "alarmed"), [("always", False), ("interval", True), ("never", True)])
+async def test_a_machine_that_went_down_is_alarmed_though_nothing_is_missing(
+    tmp_path: Path, wal_sync: str, *, alarmed: bool
+) -> None:
+    """Here all of it is there. Only the boot id tells that it might not be, and `always` needs no alarm."""
+    machine.require(f"a reboot under a running adapter, wal_sync {wal_sync}", machine.other_boot)
+    service = adapter_process(tmp_path, NOWHERE, wal_sync=wal_sync, extra=ALONE)
+    history = History()
+    with ended(service):
+        service.start()
+        await Callers(service.address, history).run(turns=5)
+        service.kill()
+        service.prefix = machine.after_a_reboot(tmp_path / "boot_id")
+        service.start()
+        await check_local(service, history)
+        async with OffsetClient.connect(service.address, WAIT_S) as client:
+            assert (await client.status()).HasField("loss") is alarmed
+    assert (ALARM in service.log) is alarmed
+
+
 async def test_a_reboot_after_an_orderly_stop_alarms_nothing(tmp_path: Path) -> None:
     """What was stopped was synced, in every mode; only a machine that went down under a running adapter may have lost some."""
     machine.require("a reboot after an orderly stop", machine.other_boot)
