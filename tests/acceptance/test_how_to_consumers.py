@@ -12,7 +12,7 @@ from adapter.client.offset_store.local_file import LocalFileOffsetStore
 from adapter.model.queues import MessageQueue, shard_of
 from adapter.rpc import offsets_pb
 from adapter.testing.waiting import PATIENCE_S
-from tests.acceptance.test_how_to import CONSUMERS, blocks, section
+from tests.acceptance.documents import CONSUMERS, blocks, section
 from tests.integration.helpers import serving
 
 TEXT = section("OffsetStore", CONSUMERS)

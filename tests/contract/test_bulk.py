@@ -10,7 +10,7 @@ from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, di
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
-from tests.contract.test_engine import ENGINES, TRICKY, Opened, everything, standing
+from tests.contract.engines import ENGINES, TRICKY, Opened, everything, standing
 from tests.unit.helpers import key, record, tombstone
 
 A, B, C = key("a"), key("b"), key("c")

@@ -17,7 +17,7 @@ from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from adapter.testing.waiting import PATIENCE_S
-from tests.durability.test_wal_damage import DAMAGE
+from tests.durability.wal_damage import DAMAGE
 from tests.unit.helpers import key, record
 
 HANDED_OVER, RESET = key("handed-over"), key("reset")
