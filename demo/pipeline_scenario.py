@@ -10,6 +10,7 @@ import anyio.to_thread
 import pyarrow.parquet as pq
 
 from adapter.model.records import OffsetKey
+from adapter.testing.waiting import eventually
 from demo.cluster import DemoError
 from demo.pipeline_checks import Check, equal, every, key_of, newest, offsets_and_lag, rewinds, statuses, survived
 from demo.pipeline_fleet import Broker, Driver, Fleet, journaled
@@ -89,10 +90,11 @@ class Scenario:
         fleet, story = self._fleet, self._story
         fleet.meta.kill()
         story.tell("kill -9 of the Meta Service; commits go on")
-        before = self._load.commits
+        before, stood = self._load.commits, {key: self._load.acknowledged[key] for key in self._lost_keys}
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._load.run, [broker.client for broker in fleet.brokers], OUTAGE_TICKS)
             await anyio.sleep(OUTAGE_TICKS * TICK_S / 2)
+            await eventually(lambda: any(self._load.acknowledged[key] > at for key, at in stood.items()))  # on a busy machine
             self._lost.adapter.kill()
             story.tell(f"kill -9 of the adapter of {self._lost.name}, under load")
         story.tell(f"{self._load.commits - before:,} commits were acknowledged without a Meta Service")

@@ -15,6 +15,7 @@ from hpack import Encoder
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame
 
 from adapter.runtime.addresses import split_address
+from adapter.testing.waiting import PATIENCE_S
 from tests.http2_client import PREFACE, message, request
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -26,7 +27,7 @@ STREAM = "/offsets.v1.OffsetStore/StreamCommits"
 READ = "/offsets.v1.OffsetStore/ReadOffsets"
 EXPORT = "/offsets.v1.OffsetAdmin/ExportOffsets"
 SNAPSHOT = "/offsets.v1.OffsetAdmin/SnapshotOffsets"
-WAIT_S = 30.0  # for what comes at once on an idle machine
+WAIT_S = PATIENCE_S
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

@@ -10,12 +10,12 @@ import grpc
 import structlog
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from adapter.errors import AdapterError, MetaUnavailableError, RefusedError
+from adapter.errors import MetaUnavailableError
 from adapter.meta.config import MetaSection
+from adapter.meta.errors import translated
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import credentials
 from adapter.runtime.config import ClientTls
-from adapter.runtime.statuses import pushback_s
 
 log = structlog.get_logger(__name__)
 
@@ -31,17 +31,6 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
-
-# What the same request may not meet again.
-_UNAVAILABLE = {
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNKNOWN,
-}
-
 
 _BACKOFF = wait_random_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S)
 
@@ -124,7 +113,7 @@ class MetaCalls:
             try:
                 reply = call(request, timeout=self._timeout_s)
             except grpc.RpcError as error:
-                found = _translate(self._section.endpoints[index], error, self._timeout_s)
+                found = translated(self._section.endpoints[index], error, self._timeout_s)
                 if not isinstance(found, MetaUnavailableError):
                     raise found from error
                 problems.append(found)
@@ -139,18 +128,6 @@ def _channel(address: str, tls: ClientTls | None) -> grpc.Channel:
     if tls is None or address.startswith("unix:"):
         return grpc.insecure_channel(address, _CHANNEL_OPTIONS)
     return grpc.secure_channel(address, credentials(tls, "tls"), _CHANNEL_OPTIONS)
-
-
-def _translate(endpoint: str, error: Any, timeout_s: float) -> AdapterError:  # noqa: ANN401 - has what only a failed call has
-    code = error.code()
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return RefusedError(f"{endpoint}: does not know this call: it is no Meta Service of offset-adapter, or an older one")
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return MetaUnavailableError(f"{endpoint}: no answer within {timeout_s:g} s")
-    text = f"{endpoint}: {code.name}: {error.details()}"
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return MetaUnavailableError(text, retry_after_s=pushback_s(error.trailing_metadata()))
-    return MetaUnavailableError(text) if code in _UNAVAILABLE else RefusedError(text)
 
 
 def _pause(state: RetryCallState) -> float:

@@ -14,12 +14,12 @@ import grpc
 import grpc.aio
 import structlog
 
-from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError, UnknownCallError
+from adapter.errors import MetaUnavailableError, TimedOutError
+from adapter.meta.errors import translated
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.clocks import wall_ms
-from adapter.runtime.statuses import pushback_s
 
 if TYPE_CHECKING:  # exists only in the stubs
     from adapter.rpc.meta_service_pb2_grpc import MetaServiceServiceAsyncStub as Stub
@@ -30,16 +30,6 @@ R = TypeVar("R")
 
 # Replies that carry store marks and the server's clock.
 _REPORTING_REPLIES = (meta_pb.SaveOffsetDataReply, meta_pb.MergeOffsetDataReply, meta_pb.ReportStoreReply)
-
-# What the same request may not meet again; another endpoint is tried at once.
-_UNAVAILABLE = {
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.ABORTED,
-    grpc.StatusCode.INTERNAL,
-    grpc.StatusCode.UNKNOWN,
-}
 
 
 class OtherKindError(MetaUnavailableError):
@@ -92,7 +82,7 @@ class Endpoints:
                 known_before, sent_ms = self.server_reports.marks.snapshot(), wall_ms()
                 answer = await call(self._stubs[name])
             except grpc.aio.AioRpcError as error:
-                found = _translate(name, error, timeout_s)
+                found = translated(name, error, timeout_s)
                 if isinstance(found, MetaUnavailableError):
                     problems.append(str(found))
                     timed_out = timed_out or isinstance(found, TimedOutError)
@@ -180,15 +170,3 @@ async def _knows_epochs(stub: "Stub", timeout_s: float) -> bool | None:
             return False
         raise
     return None if reply is None else True
-
-
-def _translate(endpoint: str, error: grpc.aio.AioRpcError, timeout_s: float) -> AdapterError:
-    code = error.code()
-    if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnknownCallError(f"{endpoint}: UNIMPLEMENTED: {error.details()}; is this a Meta Service that knows epochs?")
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return TimedOutError(f"{endpoint}: no answer within {timeout_s:g} s")
-    text = f"{endpoint}: {code.name}: {error.details()}"
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return MetaUnavailableError(text, retry_after_s=pushback_s(error.trailing_metadata()))
-    return MetaUnavailableError(text) if code in _UNAVAILABLE else RefusedError(text)

@@ -21,7 +21,7 @@ import grpc
 from adapter.errors import AdapterError
 from adapter.rpc import etcd_grpc, etcd_pb
 from adapter.testing.processes import ServiceProcess, free_port
-from adapter.testing.waiting import READY_TIMEOUT_S
+from adapter.testing.waiting import PATIENCE_S
 
 CALL_S = 0.3  # of a question to one member; who is frozen does not answer
 # Each question has a connection of its own: a shared one would still wait to reconnect after a failed one.
@@ -108,7 +108,7 @@ class LocalMember(ServiceProcess):
             except grpc.RpcError:
                 return None
 
-    def wait_introduced(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_introduced(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until it answers who its peers are, or ends. A new member asks that of each other one, for a second if need be."""
         deadline = time.monotonic() + timeout_s
         while self.process and self.process.poll() is None and time.monotonic() < deadline:
@@ -149,7 +149,7 @@ class LocalCluster:
         """Where clients call the members, in their order."""
         return tuple(member.endpoint for member in self.members)
 
-    def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def start(self, timeout_s: float = PATIENCE_S) -> None:
         """Start all members and wait until each knows a leader. Raises EtcdMissingError; RuntimeError with a log."""
         self.launch()
         for member in self.members:
@@ -164,7 +164,7 @@ class LocalCluster:
                 member.launch()
                 member.wait_introduced()
 
-    def leader(self, timeout_s: float = READY_TIMEOUT_S) -> LocalMember:
+    def leader(self, timeout_s: float = PATIENCE_S) -> LocalMember:
         """The member that leads now; waits for an election to end. Raises RuntimeError."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -18,7 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adapter.runtime.config import GrpcServerKind
 from adapter.testing.sidecars import server_setting
-from adapter.testing.waiting import READY_TIMEOUT_S
+from adapter.testing.waiting import PATIENCE_S
+
+HEALTH_S = 10.0  # a process that is frozen does not answer; a busy one does, however late
 
 
 def free_port() -> int:
@@ -76,12 +78,12 @@ class ServiceProcess:
                 env={**os.environ, **self.environment},
             )
 
-    def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def start(self, timeout_s: float = PATIENCE_S) -> None:
         """Start it and wait until its health is SERVING. Raises RuntimeError with the log when it ends before."""
         self.launch()
         self.wait_ready(timeout_s)
 
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until its health is SERVING."""
         deadline = time.monotonic() + timeout_s
         while not self.healthy():
@@ -96,7 +98,7 @@ class ServiceProcess:
         with grpc.insecure_channel(self.address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             try:
-                reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=1.0)
+                reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=HEALTH_S)
             except grpc.RpcError:
                 return False
         return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
@@ -112,7 +114,7 @@ class ServiceProcess:
             self.process.kill()
             self.process.wait()
 
-    def stop(self, timeout_s: float = 30.0) -> int:
+    def stop(self, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM; returns the exit code."""
         assert self.process is not None
         self.process.terminate()

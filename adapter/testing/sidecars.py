@@ -11,7 +11,7 @@ from adapter.meta.client import MetaClient
 from adapter.runtime.config import GrpcServerKind, parse
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.process import Sidecar
-from adapter.testing.waiting import READY_TIMEOUT_S
+from adapter.testing.waiting import PATIENCE_S
 
 GRPC_SERVERS: tuple[GrpcServerKind, ...] = get_args(GrpcServerKind)
 
@@ -41,7 +41,7 @@ async def running_sidecar(config: AdapterConfig, meta: MetaClient, broker_log: B
     task = asyncio.create_task(sidecar.run(), name="sidecar")
     ready = asyncio.create_task(sidecar.ready.wait(), name="ready")
     try:
-        await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED, timeout=READY_TIMEOUT_S)
+        await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
         if task.done():
             task.result()
         yield sidecar

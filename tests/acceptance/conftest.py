@@ -11,7 +11,7 @@ import pytest
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from tests import forking
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 class Ran(NamedTuple):

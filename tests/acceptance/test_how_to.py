@@ -1,6 +1,5 @@
 """The examples in docs/how-to.md run as they stand there."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,24 +12,11 @@ import pytest
 from adapter.client.broker_log import BrokerLogSection, GrpcBrokerLog
 from adapter.errors import BrokerLogError
 from adapter.testing.processes import free_port
+from adapter.testing.waiting import PATIENCE_S
+from tests.acceptance.documents import ROOT, blocks, section
 
-ROOT = Path(__file__).parents[2]
-HOW_TO = (ROOT / "docs" / "how-to.md").read_text()
-CONSUMERS = (ROOT / "docs" / "consumers.md").read_text()
-LIMIT_S = 30.0  # for a Python process to start
+LIMIT_S = PATIENCE_S  # for a Python process to start
 SHOWN = "127.0.0.1:9540"
-
-
-def section(title: str, page: str = HOW_TO) -> str:
-    """The text below a heading."""
-    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
-    assert found, title
-    return found[1]
-
-
-def blocks(text: str, language: str) -> list[str]:
-    """The code in it, one item per block."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 BOUNDS = section("Give the adapter the bounds of your shards")

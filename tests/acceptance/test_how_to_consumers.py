@@ -11,13 +11,14 @@ import pytest
 from adapter.client.offset_store.local_file import LocalFileOffsetStore
 from adapter.model.queues import MessageQueue, shard_of
 from adapter.rpc import offsets_pb
-from tests.acceptance.test_how_to import CONSUMERS, blocks, section
+from adapter.testing.waiting import PATIENCE_S
+from tests.acceptance.documents import CONSUMERS, blocks, section
 from tests.integration.helpers import serving
 
 TEXT = section("OffsetStore", CONSUMERS)
 QUEUES = [MessageQueue("orders", number, "broker-a") for number in range(2)]
 MESSAGES = 60  # of each queue
-LIMIT_S = 30.0
+LIMIT_S = PATIENCE_S
 
 
 class Message(NamedTuple):

@@ -16,8 +16,8 @@ from adapter.model.bounds import ShardKey
 from adapter.testing.broker_log import MemoryLog, serving
 from adapter.testing.processes import adapter_process, ended, meta_process
 from tests.acceptance.conftest import Ran, run
+from tests.acceptance.exports import unpack
 from tests.acceptance.helpers import offsets_of, send
-from tests.acceptance.test_import import unpack
 
 HOW_TO = (Path(__file__).parents[2] / "docs" / "how-to.md").read_text()
 OK = 0

@@ -1,22 +1,15 @@
 """`offset-adapter import` against a real adapter: what is merged, what is told, what a file has to be."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.conftest import Pair, Ran, run
+from tests.acceptance.exports import unpack
 from tests.acceptance.helpers import commit, standing
 
 OK, NO, ERROR = 0, 1, 2
 ROCKETMQ = Path(__file__).parents[1] / "data" / "rocketmq"
-
-
-def unpack(archive: Path, directory: Path) -> Path:
-    """The directory, with what is in the archive."""
-    directory.mkdir(parents=True)
-    subprocess.run(["tar", "-xzf", archive, "-C", directory], check=True)
-    return directory
 
 
 def counts(new: int = 0, raised: int = 0, unchanged: int = 0, larger: int = 0, repeated: int = 0, unreadable: int = 0) -> str:

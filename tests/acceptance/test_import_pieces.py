@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from adapter.rpc import offsets_pb
-from tests.acceptance.test_offsets_pieces import Change, ScriptedAdmin, Tool, done, refusing, serving
+from tests.acceptance.scripted_admin import Change, ScriptedAdmin, Tool, done, refusing, serving
 
 OK, NO, ERROR = 0, 1, 2
 

@@ -11,7 +11,7 @@ from adapter.cli.meta_placement import _Lines, _LiveTable, as_dict, table
 from adapter.errors import MetaUnavailableError
 from adapter.metaservice.etcd.leader_placement import ClusterState, Move, RaftGroup
 from adapter.metaservice.etcd.lease import LeaseTakenError
-from tests.unit.metaservice.etcd.test_leader_placement import COMMITTED, member, raft_group, situation
+from tests.unit.metaservice.etcd.raft_groups import COMMITTED, member, raft_group, situation
 
 
 def text_of(what: ClusterState) -> list[str]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -10,19 +9,13 @@ from adapter.metaservice.engine import Differing, Engine, MergeCounts, Parts, di
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
 from tests.contract.cases import CASES, CLUSTER, REQUESTS, Case, Request, save
-from tests.contract.test_engine import ENGINES, TRICKY, Opened, everything, standing
+from tests.contract.engines import TRICKY, Opened, everything, standing
 from tests.unit.helpers import key, record, tombstone
 
 A, B, C = key("a"), key("b"), key("c")
 Rows = list[tuple[OffsetKey, OffsetRecord]]
 NONE_EXPECTED = [case for case in CASES if case.expected_offset is None]
 NONE_EXPECTED_TWICE = [case for case in REQUESTS if all(expected is None for _, expected in case.entries)]
-
-
-@pytest.fixture(params=ENGINES)
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    """Opens the engine, as often as a test wants, over the same data."""
-    return lambda: ENGINES[request.param](tmp_path)
 
 
 async def merge(engine: Engine, *entries: tuple[OffsetKey, OffsetRecord], cluster: str = CLUSTER) -> MergeCounts:

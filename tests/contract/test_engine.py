@@ -1,115 +1,16 @@
-"""What every engine of the Meta Service has to do. A new engine is one more line in ENGINES."""
+"""What every engine of the Meta Service has to do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
-from pathlib import Path
 
 import pytest
 
-from adapter.metaservice.config import EtcdSection
-from adapter.metaservice.engine import Engine, whole_group
-from adapter.metaservice.etcd.client import EtcdCluster
-from adapter.metaservice.etcd.engine import EtcdEngine
-from adapter.metaservice.rocksdb.engine import RocksDbEngine
+from adapter.metaservice.engine import whole_group
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
-from adapter.runtime.clocks import wall_ms
 from tests.contract.cases import CLUSTER, save
-from tests.contract.etcd import shared_members, shared_section
-from tests.model.engine import MemoryEngine
+from tests.contract.engines import TRICKY, Opened, everything, standing
 from tests.unit.helpers import key, record, tombstone
 
-Opened = Callable[[], AbstractAsyncContextManager[Engine]]
-
 A, B, C = key("a"), key("b"), key("c")
-TRICKY = [
-    "g",
-    "gg",
-    "g/a",
-    "a",
-    "/",
-    "\x02a\x01b".replace("\x02", "\xa0").replace("\x01", " "),
-    "ä",
-    "\U0001f600",
-    "g" * 255,
-    "\uffff",
-]
-
-
-@asynccontextmanager
-async def rocksdb(directory: Path) -> AsyncIterator[Engine]:
-    """The embedded engine, closed at the end."""
-    engine = RocksDbEngine.open(directory / "store")
-    syncing = asyncio.create_task(engine.run())
-    try:
-        yield engine
-    finally:
-        syncing.cancel()
-        with suppress(asyncio.CancelledError):
-            await syncing
-        engine.close()
-
-
-@asynccontextmanager
-async def memory(directory: Path) -> AsyncIterator[Engine]:
-    """The model test's engine: one for each directory, and killed at the end."""
-    engine = _MEMORY.setdefault(directory, MemoryEngine(wall_ms))
-    yield engine
-    engine.crash()
-
-
-_MEMORY: dict[Path, MemoryEngine] = {}
-
-
-@asynccontextmanager
-async def etcd(directory: Path) -> AsyncIterator[Engine]:
-    """The engine over etcd, with two Raft groups of offsets; a key prefix for each directory."""
-    section = _SECTIONS.setdefault(directory, shared_section())
-    async with AsyncExitStack() as stack:
-        metadata = await stack.enter_async_context(EtcdCluster.open("metadata", shared_members(), section))
-        groups = [
-            await stack.enter_async_context(EtcdCluster.open(name, shared_members(name), section))
-            for name in ("contract", "contract-2")
-        ]
-        engine = EtcdEngine(metadata, groups, section)
-        await engine.open()
-        running = asyncio.create_task(engine.run())
-        try:
-            yield engine
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-
-
-_SECTIONS: dict[Path, EtcdSection] = {}
-
-ENGINES: dict[str, Callable[[Path], AbstractAsyncContextManager[Engine]]] = {"rocksdb": rocksdb, "memory": memory, "etcd": etcd}
-
-
-@pytest.fixture(params=ENGINES)
-def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
-    """Opens the engine, as often as a test wants, over the same data."""
-    return lambda: ENGINES[request.param](tmp_path)
-
-
-async def standing(engine: Engine, *keys: OffsetKey) -> list[OffsetRecord | None]:
-    """What stands under these keys; None is absent."""
-    found = dict(await engine.get(CLUSTER, keys))
-    return [found.get(where) for where in keys]
-
-
-async def everything(engine: Engine, *names: str, size: int = 1000) -> list[tuple[OffsetKey, OffsetRecord]]:
-    """All pages of a list."""
-    rows: list[tuple[OffsetKey, OffsetRecord]] = []
-    after = b""
-    while True:
-        page = await engine.list_page(CLUSTER, names, size, after)
-        assert len(page.entries) <= size
-        rows += page.entries
-        after = page.after
-        if not after:
-            return rows
 
 
 async def test_what_was_saved_is_there_for_all_kinds_of_reads(opened: Opened) -> None:

@@ -11,7 +11,7 @@ from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.records import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, deleted, expired, next_era
 from adapter.testing.fake_meta import FakeMeta
 from tests.contract.cases import CLUSTER, save
-from tests.contract.test_engine import ENGINES, Opened, rocksdb, standing
+from tests.contract.engines import ENGINES, Opened, rocksdb, standing
 from tests.unit.helpers import key, record
 
 A, B, C = key("a"), key("b"), key("c")

@@ -14,11 +14,9 @@ from adapter.model.codec import encode_key
 from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry
 from adapter.rpc import meta_pb
 from tests.contract.cases import CLUSTER
-from tests.contract.test_engine import TRICKY, Opened, opened
+from tests.contract.engines import TRICKY, Opened
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import key, record
-
-__all__ = ["opened"]
 
 G = GroupKey("default", "g")
 Request = meta_pb.BatchGetOffsetDataRequest

@@ -14,7 +14,7 @@ from adapter.metaservice.engine import Engine
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome
 from adapter.testing.fake_meta import FakeMeta
 from tests.contract.cases import CASES, CLUSTER, INVALID, REQUESTS, Case, Request
-from tests.contract.test_engine import ENGINES
+from tests.contract.engines import ENGINES
 from tests.unit.helpers import key, record
 
 A, B = key("a"), key("b")

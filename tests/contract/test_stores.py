@@ -6,7 +6,7 @@ import pytest
 
 from adapter.model.records import SaveEntry, StoreReport
 from tests.contract.cases import CLUSTER
-from tests.contract.test_engine import etcd, memory, rocksdb
+from tests.contract.engines import etcd, memory, rocksdb
 from tests.unit.helpers import key, record
 
 ENGINES = {"rocksdb": rocksdb, "memory": memory}

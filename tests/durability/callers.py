@@ -22,9 +22,9 @@ from adapter.meta.config import MetaSection
 from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
 from adapter.testing.history import ADAPTER, META, History, Violation
 from adapter.testing.processes import ServiceProcess
-from adapter.testing.waiting import eventually, positions
+from adapter.testing.waiting import PATIENCE_S, eventually, positions
 
-WAIT_S = 30.0  # for what comes at once on an idle machine
+WAIT_S = PATIENCE_S
 
 _offsets = count(1)  # of all callers, so that each commit is above all commits before it
 

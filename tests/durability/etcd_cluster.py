@@ -26,10 +26,10 @@ from adapter.rpc import etcd_grpc, etcd_pb
 from adapter.testing.etcd import CHANNEL_OPTIONS, EtcdMissingError, LocalCluster, LocalMember, etcd_binary
 from adapter.testing.history import META, History
 from adapter.testing.processes import ServiceProcess, ended, free_port
-from adapter.testing.waiting import eventually
+from adapter.testing.waiting import PATIENCE_S, eventually
 from tests.durability.etcd_network import PeerNetwork
 
-WAIT_S = 30.0  # for what comes within a few seconds on an idle machine
+WAIT_S = PATIENCE_S
 PAUSE_S = 0.03  # of a writer or reader, whatever became of its call
 OFFSETS = "offsets-1"  # the Raft group
 QUOTA_BYTES = 32 * 2**20  # of the store of a member of offsets: soon full

@@ -19,6 +19,7 @@ from adapter.client.offset_store.remote import RemoteOffsetStore
 from adapter.client.offset_store.start import ConsumeFromWhere, QueueBounds, StartPositions
 from adapter.client.offset_store.store import OffsetStore
 from adapter.model.queues import MessageQueue, queue_of, shard_of
+from adapter.testing.waiting import PATIENCE_S
 
 GROUP = "g"
 SPAN = 8  # messages of a queue that are worked on at a time
@@ -110,7 +111,7 @@ async def main(adapter: str, ledger: str, high: str) -> None:
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     written = os.open(ledger, os.O_WRONLY | os.O_APPEND)
-    async with OffsetClient.connect(adapter) as client:
+    async with OffsetClient.connect(adapter, PATIENCE_S) as client:
         consumer = Consumer(client, written, int(high))
         async for line in commands:
             sys.stdout.write(json.dumps(await consumer.obey(json.loads(line))) + "\n")

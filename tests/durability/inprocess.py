@@ -28,12 +28,13 @@ from adapter.runtime.statuses import Context
 from adapter.sidecar.config import AdapterConfig
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import PATIENCE_S
 
 GROUP = "g"
 NEVER_MS = 60_000
 TICK_MS = 20
 TIMEOUT_MS = 1_000
-LIMIT_S = 20.0
+LIMIT_S = PATIENCE_S
 UNREACHABLE = MetaUnavailableError("no route")
 
 Reply = meta_pb.MergeOffsetDataReply

@@ -24,10 +24,10 @@ from adapter.meta.config import MetaSection
 from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.testing.history import ADAPTER, META, History, Write
-from adapter.testing.waiting import eventually, positions
+from adapter.testing.waiting import PATIENCE_S, eventually, positions
 
-LIMIT_S = 30.0  # of every wait for something that will happen
-CALL_S = 20.0  # of every call; the machine may be busy, and nothing here measures time
+LIMIT_S = PATIENCE_S  # of every wait for something that will happen
+CALL_S = PATIENCE_S  # of every call; nothing here measures time
 RETRY_S = 0.02  # the pause of a consumer whose commit failed
 POLL_S = 0.05
 SHARDS = 4  # of a consumer that commits one message at a time

@@ -17,10 +17,11 @@ from typing import Self
 
 import pytest
 
+from adapter.testing.waiting import PATIENCE_S
+
 INSTALL = "sh tests/install-tools.sh installs it on Debian"
 TOOLS_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
-UNMOUNT_S = 10.0
 
 NOWHERE = "127.0.0.1:1"  # a Meta Service that is stopped: nobody listens on a privileged port
 ALONE = "[recovery]\ntimeout_ms = 0\n[stop]\ndrain_timeout_ms = 0\n"  # such an adapter does not wait for it
@@ -129,7 +130,7 @@ class Strace:
         assert self._process is not None
         assert self._process.stderr is not None
         self._process.send_signal(signal.SIGINT)
-        self._process.wait(30)
+        self._process.wait(PATIENCE_S)
         self._process.stderr.close()
 
     @property
@@ -157,6 +158,16 @@ def loop_options(image: Path, options: str = "noatime") -> list[str]:
     return ["-o", f"loop,{options}", str(image)]
 
 
+def copied(image: Path, copy: Path) -> Path:
+    """A copy of an image as it is now, for a mount of its own.
+
+    A mount namespace that another process made meanwhile has a copy of every mount, and keeps its file system in use after our
+    unmount: a second mount of the same image would show that file system, read-only where it was.
+    """
+    run("cp", "--sparse=always", str(image), str(copy))
+    return copy
+
+
 def make_ext4(image: Path, megabytes: int) -> Path:
     """Make an ext4 file system in a sparse file."""
     with image.open("wb") as file:
@@ -178,7 +189,7 @@ def mounted(where: Path, options: Sequence[str]) -> Iterator[Path]:
 
 def unmount(where: Path) -> None:
     """Unmount as soon as nobody uses it; by force when somebody still does after a while. Raises RuntimeError in that case."""
-    deadline = time.monotonic() + UNMOUNT_S
+    deadline = time.monotonic() + PATIENCE_S
     while subprocess.run([_which("umount"), str(where)], stderr=subprocess.DEVNULL, check=False).returncode:
         if time.monotonic() > deadline:
             run(_which("umount"), "-l", str(where))

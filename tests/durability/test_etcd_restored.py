@@ -12,7 +12,7 @@ from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S, Callers
 from tests.durability.etcd_cluster import OFFSETS, etcd, front_process
 from tests.durability.machine import require
-from tests.durability.test_meta_restored import NOTICED, at_least_in
+from tests.durability.restored import NOTICED, at_least_in
 from tests.integration.helpers import status_of, until_clean
 
 

@@ -21,6 +21,7 @@ from adapter.model.queues import MessageQueue, shard_of
 from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import PATIENCE_S
 from tests.durability.hand_over_consumer import FORCE_EVERY, GROUP, PERSIST_EVERY
 from tests.durability.load import random_instants
 from tests.integration.helpers import rpc, stored_in, wait_until
@@ -28,6 +29,8 @@ from tests.integration.helpers import rpc, stored_in, wait_until
 HAND_OVERS = int(os.environ.get("HAND_OVERS", "8"))
 KILLS = int(os.environ.get("HAND_OVER_KILLS", "2"))
 QUEUES = 6
+# A queue is taken over by a read of the Meta Service, which has half a second by default: too little for a busy machine.
+PATIENT = f"timeout_ms = {int(PATIENCE_S * 1000)}\nload_timeout_ms = {int(PATIENCE_S * 1000)}\n"
 MESSAGES_BETWEEN = 120  # of all queues, from one rebalance to the next
 
 
@@ -145,7 +148,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     ledger, high = Ledger(directory / "ledger"), max(HAND_OVERS, 4 * KILLS) * MESSAGES_BETWEEN // QUEUES
     ledger.path.touch()
     meta = meta_process(directory / "m")
-    adapters = [adapter_process(directory / name, meta.address) for name in "ab"]
+    adapters = [adapter_process(directory / name, meta.address, extra=PATIENT) for name in "ab"]
     members = [Member(adapter, ledger.path, high) for adapter in adapters]
     with ended(meta, *adapters):
         for service in (meta, *adapters):

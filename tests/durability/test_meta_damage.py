@@ -16,13 +16,14 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
-from tests.durability.test_wal_damage import DAMAGE
+from adapter.testing.waiting import PATIENCE_S
+from tests.durability.wal_damage import DAMAGE
 from tests.unit.helpers import key, record
 
 HANDED_OVER, RESET = key("handed-over"), key("reset")
 STANDS = {HANDED_OVER: record(300, committed_at_ms=1), RESET: record(50, epoch=1 << 32, committed_at_ms=2)}
 STEPS = range(10, 301, 10)
-WAIT_S = 30.0
+WAIT_S = PATIENCE_S
 
 
 async def save(address: str, *entries: tuple[OffsetKey, OffsetRecord]) -> None:

@@ -3,24 +3,21 @@
 Without a restart of them, and without new commits: also an idle adapter notices.
 """
 
-import asyncio
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from adapter.client.client import OffsetClient
-from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
-from adapter.testing.history import ADAPTER, History
+from adapter.testing.history import History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from adapter.testing.waiting import eventually
-from tests.durability.callers import WAIT_S, Callers, check_remote, remote_positions
+from tests.durability.callers import WAIT_S, Callers, check_remote
+from tests.durability.restored import NOTICED, at_least_in
 from tests.integration.helpers import status_of, until_clean
-
-NOTICED = "meta.holds_less"
 
 
 def _older(store: Path, copy: Path) -> None:
@@ -36,18 +33,6 @@ async def _flushed(*adapters: ServiceProcess) -> None:
     for adapter in adapters:
         async with OffsetClient.connect(adapter.address, WAIT_S) as client:
             await until_clean(client)
-
-
-async def at_least_in(meta: ServiceProcess, history: History) -> None:
-    """Wait until a Meta Service holds all that adapters acknowledged."""
-    least = history.least(ADAPTER)
-    async with asyncio.timeout(WAIT_S):
-        while not _at_least(await remote_positions(meta, least), least):  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.05)
-
-
-def _at_least(found: Mapping[OffsetKey, tuple[int, int]], least: Mapping[OffsetKey, tuple[int, int]]) -> bool:
-    return all(found.get(key, (0, 0)) >= position for key, position in least.items())
 
 
 @pytest.mark.parametrize("lose", [_older, _empty])

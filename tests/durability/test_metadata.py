@@ -21,7 +21,7 @@ from adapter.rpc import metadata_grpc, metadata_pb
 from adapter.runtime.channels import open_channel
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.processes import ServiceProcess, ended, meta_process
-from adapter.testing.waiting import eventually
+from adapter.testing.waiting import PATIENCE_S, eventually
 from tests.durability.etcd_cluster import etcd
 from tests.durability.load import LIMIT_S, random_instants
 from tests.durability.machine import require
@@ -29,7 +29,7 @@ from tests.durability.machine import require
 KILLS = 2  # of a Meta Service
 LEADER_KILLS = 2
 WRITERS = 8
-CALL_S = 10.0
+CALL_S = PATIENCE_S
 
 
 class Remote:

@@ -1,7 +1,6 @@
 """A store directory that goes away, comes back older, or is another one, with real processes: nothing is lost in silence (1)."""
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from tests.durability.callers import WAIT_S, Callers, check_local, health_turns,
 from tests.integration.helpers import key, status_of, stored_in, until_clean
 
 ALARM = "store.acknowledged_writes_lost"
-NOTICED_S = 10.0  # a second on an idle machine
 
 
 async def _reason_says(adapter: ServiceProcess, text: str) -> None:
@@ -52,15 +50,16 @@ async def test_commits_into_files_that_are_gone_end_soon_and_reach_the_meta_serv
         adapter.start()
         async with under(Callers(adapter.address, history, places=[ADAPTER])) as load:
             await load.acknowledged_more(100)
-            gone_at = time.time()
             away(tmp_path / "a" / "adapter")
-            await health_turns(adapter, serving=False, timeout_s=NOTICED_S)
-            await load.refused_more(5)
-            assert max(answer.answered_at for answer in load.acknowledged) < gone_at + NOTICED_S
-            refused = load.refused[-1]
-            assert refused.code is grpc.StatusCode.UNAVAILABLE
-            assert "the store is gone" in refused.text
+            if away is not _unlink_the_log:  # then it opens what is left at once: nobody may be quick enough to see it refuse
+                noticed_at = await health_turns(adapter, serving=False)
+                await load.refused_more(5)
+                assert not [answer for answer in load.acknowledged if answer.sent_at > noticed_at]
+                refused = load.refused[-1]
+                assert refused.code is grpc.StatusCode.UNAVAILABLE
+                assert "the store is gone" in refused.text
         await eventually(lambda: "store.rescued" in adapter.log, WAIT_S)
+        assert "the store is gone" in adapter.log
         adapter.kill()
         least = history.least()
         found = await remote_positions(meta, least)

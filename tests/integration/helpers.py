@@ -20,7 +20,7 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess
 from adapter.testing.sidecars import adapter_config, running_sidecar
 
-PATIENCE_S = 30.0  # for what takes milliseconds on an idle machine
+PATIENCE_S = 60.0  # for what takes milliseconds on an idle machine
 
 
 class Rpc(NamedTuple):

@@ -5,25 +5,31 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from adapter.client import client as client_module
 from adapter.client.client import OffsetClient
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
 
-AWAY_S = 0.5
+NEVER_MS = 3_600_000
 TRIES = 3
 
 
-async def test_a_new_client_does_not_wait_for_the_reconnect_of_an_old_one(tmp_path: Path) -> None:
-    """The old one has failed and pauses before its next attempt; the adapter is back, and the new one finds it at once."""
+async def test_a_new_client_does_not_wait_for_the_reconnect_of_an_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one has failed and pauses, here for an hour; the adapter is back, and the new one finds it."""
     config, meta = adapter_config(tmp_path), FakeMeta()
     address = f"unix:{config.server.unix_socket}"
-    async with OffsetClient.connect(address, AWAY_S, resend=False) as old:
+    pauses = tuple((f"grpc.{which}_reconnect_backoff_ms", NEVER_MS) for which in ("initial", "min", "max"))
+    monkeypatch.setattr(client_module, "CHANNEL_OPTIONS", pauses)
+    async with OffsetClient.connect(address, PATIENCE_S, resend=False) as old:
         async with running_sidecar(config, meta):
             await old.commit("g", {"s": 1})
         for _ in range(TRIES):
             with pytest.raises(grpc.aio.AioRpcError):
                 await old.commit("g", {"s": 2})
-        async with running_sidecar(config, meta), OffsetClient.connect(address, AWAY_S, resend=False) as new:
+        async with running_sidecar(config, meta), OffsetClient.connect(address, PATIENCE_S, resend=False) as new:
             assert await new.commit("g", {"s": 3}) == []

@@ -16,6 +16,7 @@ from adapter.testing.processes import ServiceProcess, adapter_process, ended, fr
 from adapter.testing.sidecars import GRPC_SERVERS
 from tests.http2_client import opening
 from tests.integration.helpers import PATIENCE_S, commits, rpc, wait_until
+from tests.integration.idle_connections import hung_up
 
 FILES = 400  # that each process may have
 MANY = 450  # connections
@@ -48,22 +49,6 @@ def held(ports: Sequence[int], said: bytes, many: int = MANY) -> Iterator[list[s
                     peer.sendall(said)
                 made.append(peer)
         yield made
-
-
-def hung_up(peers: Sequence[socket.socket]) -> int:
-    """How many of them the other side has closed."""
-    count = 0
-    for peer in peers:
-        peer.settimeout(0)
-        try:
-            while data := peer.recv(65_536):
-                pass
-            count += not data
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            count += 1
-    return count
 
 
 def metric(port: int, name: str) -> float:

@@ -13,11 +13,11 @@ import pytest
 from adapter.rpc import etcd_grpc, etcd_pb
 from adapter.testing import etcd as local_etcd
 from adapter.testing.etcd import CHANNEL_OPTIONS, EtcdMissingError, LocalCluster, etcd_binary
-from adapter.testing.waiting import eventually
+from adapter.testing.waiting import PATIENCE_S, eventually
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 
-CALL_S = 10.0
+CALL_S = PATIENCE_S
 OWNER = """
 import sys
 from pathlib import Path

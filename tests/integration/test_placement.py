@@ -22,6 +22,7 @@ from adapter.metaservice.etcd.leader_placement import apart
 from adapter.rpc import etcd_grpc, etcd_pb
 from adapter.runtime.config import load
 from adapter.testing.etcd import LocalCluster
+from adapter.testing.waiting import PATIENCE_S
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
 from tests.unit.leader_fakes import NODES, Seen
@@ -69,7 +70,7 @@ nodes = {list(NODES)}
         if source is not target:
             with grpc.insecure_channel(source.endpoint) as channel:
                 request = etcd_pb.MoveLeaderRequest(targetID=status.header.member_id)
-                etcd_grpc.MaintenanceStub(channel).MoveLeader(request, timeout=3.0)
+                etcd_grpc.MaintenanceStub(channel).MoveLeader(request, timeout=PATIENCE_S)
         return node
 
     def run(self, *arguments: str) -> Result:

@@ -23,7 +23,7 @@ from adapter.sidecar.config import AdapterMetricsSection
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, free_port, meta_process
 from tests.durability.machine import NOWHERE
 from tests.integration.helpers import PATIENCE_S, commits, rpc, serving, wait_until
-from tests.integration.test_descriptors import hung_up
+from tests.integration.idle_connections import hung_up
 
 ROOT = Path(__file__).parents[2]
 STATES = {

@@ -24,7 +24,7 @@ from benchmarks.worst_requests import fill
 from tests.integration.helpers import PATIENCE_S, rpc, stored_in, wait_until
 from tests.integration.honest import MIB, Held, undisturbed
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(900)
 
 KEYS = 30_000  # with more than 20,000 in one group, which no answer to a change or description may have
 AT_ONCE = 2

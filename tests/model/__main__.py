@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def _run_portion(runs: int, seed: int) -> int:
-    from tests.model.test_model import run  # noqa: PLC0415 - not in the parent, which only waits
+    from tests.model.runs import run  # noqa: PLC0415 - not in the parent, which only waits
 
     run(runs, seed=seed)
     return 0

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.model.test_model import run
+from tests.model.runs import run
 
 SEED = 1
 CAUGHT = 3  # an import that fails ends with 1, pytest and Python use 2

@@ -6,9 +6,10 @@ import anyio
 import pytest
 
 from adapter.model.records import OffsetKey
+from adapter.testing.waiting import eventually
 from demo.pipeline_checks import Check, equal, every, key_of, newest, offsets_and_lag, rewinds, statuses, survived
 from demo.pipeline_fleet import Fleet, run
-from demo.pipeline_load import TICK_S, Load, Way
+from demo.pipeline_load import Load, Way
 from demo.pipeline_scenario import below, clean, collect, held, write_config
 from demo.table import QueueOffset
 
@@ -34,13 +35,23 @@ def right(check: Check) -> None:
     assert check.holds, check
 
 
+def moving_keys(load: Load) -> set[OffsetKey]:
+    """What is still committed to the last adapter, which is lost."""
+    return {key for key in load.keys_of(1) if load.ways[key.group] is not Way.STOPS}
+
+
 async def crash(fleet: Fleet, load: Load) -> None:
-    """The Meta Service goes away, then the last adapter is killed under load, and comes back degraded."""
+    """The Meta Service goes away, then the last adapter is killed under load, and comes back degraded.
+
+    Not before every key of that adapter has an acknowledged commit that the Meta Service cannot have.
+    """
     lost = fleet.brokers[-1]
     fleet.meta.kill()
+    before = dict(load.acknowledged)
+    moving = moving_keys(load)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(load.run, [broker.client for broker in fleet.brokers], OUTAGE_TICKS)
-        await anyio.sleep(OUTAGE_TICKS * TICK_S / 2)
+        await eventually(lambda: all(load.acknowledged[key] > before[key] for key in moving))
         lost.adapter.kill()
     await anyio.to_thread.run_sync(lost.adapter.start)
 
@@ -85,7 +96,7 @@ async def test_journals_tell_the_lag_and_snapshots_repair_what_a_crash_left(
         await clean(fleet.brokers[0])
         remote = await fleet.remote_offsets()
         behind = {key: offset for key, offset in kept.items() if remote[key] < offset}
-        assert set(behind) == {key for key in load.keys_of(1) if load.ways[key.group] is not Way.STOPS}
+        assert set(behind) == moving_keys(load)
 
         await run(job(tmp_path, "reconcile", "--apply"))
         found: dict[OffsetKey, int] = {}

@@ -5,10 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from adapter.pipeline.java import java_home
 from tests.pipeline.bulk_meta import BulkMeta, kill_the_caller, no_fault, serving
 
 ROOT = Path(__file__).parent.parent.parent
+LIMIT_S = 550  # far above what it takes
+pytestmark = pytest.mark.timeout(600)  # a JVM, and everything that it loads, on a machine that may be busy
 PLAIN = """
 import sys
 from pyspark.sql import SparkSession
@@ -39,7 +43,7 @@ def test_a_plain_session_knows_the_source_and_repeats_a_task_that_was_killed_hal
             env={**environment, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=LIMIT_S,
             check=False,
         )
     assert f"rows, sum: 50000 {sum(range(50_000))}" in ran.stdout, ran.stderr[-4000:]

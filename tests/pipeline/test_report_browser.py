@@ -19,7 +19,7 @@ from adapter.pipeline.report import Bar, Reject, Report, Rewind, RewindTotals
 from tests.pipeline.reports import AT_MS, HOSTILE, group, report_of
 
 WIDTHS = (1_200, 360)
-LIMIT_S = 60  # far above what it takes
+LIMIT_S = 250  # far above what it takes
 
 # `console.info` at the end proves that the console is listened to.
 LOOKING = """<!doctype html><meta charset="utf-8">

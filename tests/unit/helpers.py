@@ -36,7 +36,7 @@ async def whole_groups(meta: MetaClient, *groups: GroupKey) -> list[dict[OffsetK
     return list(found.values())
 
 
-PATIENCE_S = 30.0  # for what takes milliseconds on an idle machine
+PATIENCE_S = 60.0  # for what takes milliseconds on an idle machine
 
 NAMES = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=63)  # at most 4 bytes each: 252
 KEYS = st.builds(OffsetKey, NAMES, NAMES, NAMES)

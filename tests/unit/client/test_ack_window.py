@@ -1,33 +1,10 @@
 """The acknowledgement window: what may be committed while messages finish out of order, and what holds it back."""
 
-import time
-from collections.abc import Callable, Iterable
-
 import pytest
 
-from adapter.client.ack_window import DEFAULT_MAX_SPAN, AckWindow
+from adapter.client.ack_window import AckWindow
 from adapter.model.records import U64_MAX
-
-
-class Clock:
-    """Seconds, as a test wants them."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        """The time."""
-        return self.now
-
-
-def window_of(
-    offsets: Iterable[int], max_span: int = DEFAULT_MAX_SPAN, *, start: int = 0, clock: Callable[[], float] = time.monotonic
-) -> AckWindow:
-    """A window that took these."""
-    window = AckWindow(start, max_span, clock=clock)
-    for offset in offsets:
-        assert window.try_take(offset)
-    return window
+from tests.unit.client.ack_windows import Clock, window_of
 
 
 def test_the_committable_offset_is_the_lowest_unfinished_one() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from adapter.client.ack_window import AGE_STEP_S, AckWindow
-from tests.unit.client.test_ack_window import Clock
+from tests.unit.client.ack_windows import Clock
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60), st.randoms(use_true_random=False))

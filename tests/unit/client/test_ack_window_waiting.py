@@ -11,7 +11,7 @@ import pytest
 
 from adapter.client.ack_window import AckWindow, WindowClosedError
 from adapter.testing.waiting import eventually
-from tests.unit.client.test_ack_window import window_of
+from tests.unit.client.ack_windows import window_of
 
 
 async def waiting_take(window: AckWindow, offset: int) -> asyncio.Task[None]:

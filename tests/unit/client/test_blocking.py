@@ -22,7 +22,7 @@ from adapter.testing.sidecars import adapter_config, running_sidecar
 
 THREADS = 16
 COMMITS = 40  # of each
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @contextmanager

@@ -9,12 +9,13 @@ from adapter.client.offset_store.remote import RemoteOffsetStore
 from adapter.client.offset_store.store import ReadOffsetType
 from adapter.model.queues import MessageQueue
 from adapter.model.records import CommitMode
+from adapter.testing.waiting import PATIENCE_S
 from tests.unit.fake_adapter import FakeAdapter
 
 A, B = (MessageQueue("t", number, "broker-a") for number in range(2))
 SHARD = "broker-a/t/0"
 MEMORY, STORE = ReadOffsetType.READ_FROM_MEMORY, ReadOffsetType.READ_FROM_STORE
-LIMIT_S = 20.0  # for what takes no time
+LIMIT_S = PATIENCE_S
 INCREASE_ONLY, OVERWRITE = CommitMode.INCREASE_ONLY, CommitMode.OVERWRITE
 
 

@@ -21,38 +21,9 @@ from adapter.metaservice.etcd.leader_placement import (
     plan,
     problems,
 )
+from tests.unit.metaservice.etcd.raft_groups import COMMITTED, TERM, leaders, member, raft_group, situation
 
-TERM = 7
-COMMITTED = 50_000
 COOLDOWN_MS = 30_000
-
-
-def member(group: str, node: str, leader: str, **fields: object) -> RaftMember:
-    """A member that has caught up and follows the leader on the node `leader`."""
-    known = {
-        "reachable": True,
-        "id": _id(node),
-        "leader_id": _id(leader) if leader else 0,
-        "term": TERM,
-        "committed": COMMITTED,
-        "applied": COMMITTED,
-    }
-    return RaftMember(endpoint=f"{group}.{node}", node=node, **{**known, **fields})  # type: ignore[arg-type]
-
-
-def _id(node: str) -> int:
-    return int(node[1:]) + 1
-
-
-def raft_group(name: str, leader: str, nodes: str = "n0 n1 n2", **others: RaftMember) -> RaftGroup:
-    """A Raft group led on a node, all members caught up, but those given by their node."""
-    return RaftGroup(name, tuple(others.get(node) or member(name, node, leader) for node in nodes.split()))
-
-
-def situation(metadata: str, *leaders: str, nodes: str = "n0 n1 n2") -> ClusterState:
-    """Leaders by their nodes: the metadata group's, and those of offsets-1, offsets-2, ..."""
-    offsets = tuple(raft_group(f"offsets-{number}", leader, nodes) for number, leader in enumerate(leaders, start=1))
-    return ClusterState(raft_group("metadata", metadata, nodes), offsets)
 
 
 def moved(what: ClusterState, moves: list[Move]) -> ClusterState:
@@ -74,11 +45,6 @@ def _led_by(group: RaftGroup, target: RaftMember) -> RaftGroup:
 def shown(moves: list[Move]) -> list[str]:
     """Moves as text."""
     return [f"{move.group} {move.source.node}-{move.target.node}" for move in moves]
-
-
-def leaders(what: ClusterState) -> list[str]:
-    """The nodes that lead offsets."""
-    return [group.leader.node for group in what.offsets if group.leader]
 
 
 def test_nothing_is_moved_when_all_is_well() -> None:

@@ -19,7 +19,7 @@ from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, StoreRepor
 from adapter.runtime import rocks
 from adapter.runtime.watermark import Watermark
 from adapter.testing.waiting import eventually
-from tests.durability.test_wal_damage import DAMAGE, WAL_DAMAGE
+from tests.durability.wal_damage import DAMAGE, WAL_DAMAGE
 from tests.unit.helpers import key, record
 
 CLUSTER = "c"

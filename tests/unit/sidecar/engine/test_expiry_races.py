@@ -286,6 +286,12 @@ async def test_a_stop_leaves_a_sweep_where_it_is(tmp_path: Path) -> None:
         meta.after = hang
         core.tasks.start_soon(expiry_of(core).sweep_once)
         await entered.wait()
+    assert meta.live() == {}
+    meta.after = None
+    async with core_over(tmp_path, meta, tracks_all=False) as core:
+        assert {found: stands.position for found, stands in local(core).items()} == {A: (1, 5)}
+        await core.recovery.run()
+        assert everywhere(core, meta) == ({A}, {A})
 
 
 async def test_a_degraded_adapter_expires_nothing_until_it_has_recovered(tmp_path: Path) -> None:

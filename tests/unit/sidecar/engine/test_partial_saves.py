@@ -6,14 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import GroupKey, SaveEntry, SaveOutcome, Status
+from adapter.runtime.clocks import Clocks
+from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Change, Reset, To
+from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config
+from tests.model.disk import Platter, SimDisk
+from tests.model.loop import VirtualLoop
 from tests.unit.helpers import commit_of, core_over, crash, doom, key, record, send, watched
 from tests.unit.parted import BOTH, GONE, GONE_GROUP, UP, WHY, PartedMeta, commit_both
+
+DRAIN_S = 10.0  # virtual
+LONGEST_PAUSE_S = 1.0  # of a drain
 
 
 def sent(meta: FakeMeta) -> list[list[tuple[str, int]]]:
@@ -115,16 +125,38 @@ async def test_a_failed_flush_of_what_was_taken_up_loses_nothing(tmp_path: Path)
 
 
 async def test_flush_all_says_what_has_no_answer(tmp_path: Path) -> None:
-    """An operator, the drain and a deletion everywhere must not take it for done (8)."""
+    """An operator and a deletion everywhere must not take it for done (8)."""
     meta = PartedMeta("gone")
-    async with core_over(tmp_path, meta, flush={"interval_ms": 1}) as core:
+    async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
         with pytest.raises(MetaUnavailableError, match=f"^1 offset without an answer: default/gone/s: UNAVAILABLE {WHY}$"):
             await core.flusher.flush_all()
-        tried = len(meta.saves)
-        assert await core.flusher.drain(0.05) == 1
-        assert len(meta.saves) > tried + 1
         assert core.store.flushed_seq == 0
+
+
+def test_a_drain_tries_until_its_deadline_and_says_what_is_left(tmp_path: Path) -> None:
+    """What has no answer is not done (8). In virtual time, in which the number of attempts is the same on every machine."""
+    loop = VirtualLoop()
+    meta = PartedMeta("gone")
+    config = adapter_config(tmp_path, flush={"interval_ms": 100})
+    store = LocalStore.over(SimDisk(Platter(), lambda: None), "interval")
+
+    async def main() -> float:
+        async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog(), Clocks(loop.time)) as core:
+            core.flusher.tracks_all = True
+            await commit_both(core, 5)
+            began = loop.time()
+            assert await core.flusher.drain(DRAIN_S) == 1
+            took_s = loop.time() - began
+            assert core.store.flushed_seq == 0
+            core.tasks.cancel_scope.cancel()
+            return took_s
+
+    task = loop.create_task(main())
+    loop.run_for(10 * DRAIN_S)
+    assert task.result() == pytest.approx(DRAIN_S)
+    assert len(meta.saves) > DRAIN_S / LONGEST_PAUSE_S
+    loop.close()
 
 
 async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Path) -> None:

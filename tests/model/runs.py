@@ -1,0 +1,326 @@
+"""Runs of the model: Hypothesis draws the steps and faults of each, and `run` plays so many of them."""
+
+import logging
+from typing import NoReturn
+
+import hypothesis
+import structlog
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from adapter.model.records import GroupKey, OffsetKey, ReadMode
+from adapter.sidecar.config import WalSync
+from tests.model.broker import Setup
+from tests.model.consumers import Offer, Way
+from tests.model.invariants import Watch
+from tests.model.machines import GROUPS, KEYS
+from tests.model.network import Fault
+from tests.model.settle import settle
+from tests.model.world import BAD, World
+
+STEPS = 30
+BROKERS = st.integers(0, 1)
+WAITS = st.sampled_from([0.0, 0.0015, 0.003, 0.05, 0.12, 0.35, 0.8])  # seconds
+WAL_SYNCS: list[WalSync] = ["interval", "always", "never"]
+# Most are such that plain commits take the fast path.
+SETUPS = st.builds(Setup, st.sampled_from(["interval", *WAL_SYNCS]), st.sampled_from([False, False, True]))
+SELDOM = st.sampled_from([False, False, False, True])
+FAULTS = st.lists(st.sampled_from(list(Fault)), min_size=1, max_size=4)
+OFFSETS = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 9), min_size=1, max_size=2)
+GROUP = st.sampled_from(GROUPS)
+KEY = st.sampled_from(KEYS)
+COMMITS = st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=3)
+CHANGE = st.sampled_from(["reset", "delete", "clone", "commit", "rewind"])
+THEN = st.sampled_from(["nothing", "read", "kill"])
+FURTHER = st.sampled_from([1, 2, 0, -1, 1])
+OFFERS = st.lists(st.builds(Offer, KEY, FURTHER, st.booleans(), SELDOM), min_size=1, max_size=6)
+ROUNDS = st.lists(OFFERS, min_size=1, max_size=4)
+MEETS = st.sampled_from(["nothing", "nothing", "nothing", "a full disk", "a stop", "a kill"])
+SOON_S = 0.02  # enough for what meets no fault
+UNHEARD_S = 0.22  # enough for a group load to be given up
+
+
+class Everything(RuleBasedStateMachine):
+    """Two adapters and one Meta Service. Each rule is a step of the world, after which some time passes."""
+
+    world: World
+    watch: Watch
+    fine = True
+
+    @initialize(seed=st.integers(0, 99), setups=st.tuples(*[SETUPS] * 2))
+    def begin(self, seed: int, setups: tuple[Setup, ...]) -> None:
+        """Two adapters start over empty disks."""
+        self.world = World(seed, setups)
+        self.watch = Watch(self.world)
+
+    def _pass(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+        self.fine = False
+        self.watch.check()
+        self.fine = True
+
+    @rule(at=BROKERS, offsets=OFFSETS, overwrite=SELDOM, generation=st.none() | st.integers(0, 3), wait=WAITS)
+    def commit(self, at: int, offsets: dict[OffsetKey, int], overwrite: bool, generation: int | None, wait: float) -> None:
+        """A consumer that knows no epochs commits."""
+        self.world.commit(at, offsets, overwrite=overwrite, generation=generation)
+        self._pass(wait)
+
+    @rule(at=BROKERS, offsets=OFFSETS, overwrite=SELDOM, wait=WAITS)
+    def commit_knowing_the_epoch(self, at: int, offsets: dict[OffsetKey, int], overwrite: bool, wait: float) -> None:
+        """A consumer commits with the epochs that it read."""
+        self.world.commit(at, offsets, overwrite=overwrite, knowing=True)
+        self._pass(wait)
+
+    @rule(at=BROKERS, offsets=OFFSETS, age_ms=st.sampled_from([1, 300]), wait=WAITS)
+    def commit_late(self, at: int, offsets: dict[OffsetKey, int], age_ms: int, wait: float) -> None:
+        """A consumer commits what it did a while ago."""
+        self.world.commit(at, offsets, age_ms=age_ms)
+        self._pass(wait)
+
+    @rule(at=BROKERS, offset=st.integers(0, 9), wait=WAITS)
+    def commit_much(self, at: int, offset: int, wait: float) -> None:
+        """So much metadata that a flush takes several saves."""
+        self.world.commit(at, dict.fromkeys(KEYS, offset), big=True)
+        self._pass(wait)
+
+    @rule(
+        at=BROKERS, key=KEY, fresh=st.booleans(), commits=COMMITS, change=CHANGE, offset=st.integers(0, 9), then=THEN, wait=WAITS
+    )
+    def apart(
+        self,
+        at: int,
+        key: OffsetKey,
+        fresh: bool,
+        commits: list[tuple[int, bool]],
+        change: str,
+        offset: int,
+        then: str,
+        wait: float,
+    ) -> None:
+        """A broker that is cut off takes commits, of a key that it has or has not, while the offset moves elsewhere."""
+        world = self.world
+        if fresh:
+            world.move(at, at, key.group_key)
+            self._pass(SOON_S)
+        world.cut(at, cut=True)
+        for offered, overwrite in commits:
+            world.commit(at, {key: offered}, overwrite=overwrite)
+            self._pass(UNHEARD_S if fresh else SOON_S)
+        self._change(1 - at, change, key, offset)
+        world.cut(at, cut=False)
+        if then == "read":
+            world.read(at, key.group_key, ReadMode.STORE)
+        elif then == "kill":
+            world.kill(at, None, restart=True)
+        self._pass(wait)
+
+    @rule(
+        at=BROKERS, key=KEY, change=CHANGE, offset=st.integers(0, 9), elsewhere=st.booleans(), late=st.integers(0, 9), wait=WAITS
+    )
+    def in_flight(self, at: int, key: OffsetKey, change: str, offset: int, elsewhere: bool, late: int, wait: float) -> None:
+        """A consumer reads, the offset moves, and then comes its commit with the epoch that it read."""
+        self.world.read(at, key.group_key, ReadMode.MEMORY_FIRST_THEN_STORE)
+        self._pass(SOON_S)
+        self._change(1 - at if elsewhere else at, change, key, offset)
+        self.world.commit(at, {key: late}, knowing=True)
+        self._pass(wait)
+
+    def _change(self, at: int, change: str, key: OffsetKey, offset: int) -> None:
+        if change == "reset":
+            self.world.reset(at, [key], offset)
+        elif change == "delete":
+            self.world.delete(at, key.group_key, [key.shard])
+        elif change == "clone":
+            self.world.clone(at, next(group for group in GROUPS if group != key.group_key), key.group_key)
+        else:
+            self.world.commit(at, {key: offset}, overwrite=change == "rewind")
+        self._pass(SOON_S)
+
+    @rule(
+        at=BROKERS, rounds=ROUNDS, way=st.sampled_from(Way), apart=st.booleans(), meets=MEETS, after=st.integers(0, 3), wait=WAITS
+    )
+    def commit_together(
+        self, at: int, rounds: list[list[Offer]], way: Way, apart: bool, meets: str, after: int, wait: float
+    ) -> None:
+        """Commits come at once, some times in a row; the last ones meet something that disturbs them."""
+        for offers in rounds[:-1]:
+            self.world.commit_together(at, offers, way, apart=apart)
+            self._pass(SOON_S)
+        if meets == "a kill":
+            self.world.kill(at, after, restart=False)
+        elif meets == "a full disk":
+            self.world.disk_full(at, full=True)
+        self.world.commit_together(at, rounds[-1], way, apart=apart)
+        if meets == "a full disk":
+            self._pass(0)
+            self.world.commit_together(at, rounds[-1], way, apart=apart)  # who was refused tries again
+        if meets == "a stop":
+            self.world.stop(at)
+        self._pass(wait)
+        if meets == "a full disk":
+            self.world.disk_full(at, full=False)
+
+    @rule(at=BROKERS, which=st.integers(0, len(BAD) - 1))
+    def bad_commit(self, at: int, which: int) -> None:
+        """Bad input (10)."""
+        self.world.bad_commit(at, which)
+        self._pass(0)
+
+    @rule(at=BROKERS, group=GROUP, mode=st.sampled_from(ReadMode), wait=WAITS)
+    def read(self, at: int, group: GroupKey, mode: ReadMode, wait: float) -> None:
+        """A consumer reads."""
+        self.world.read(at, group, mode)
+        self._pass(wait)
+
+    @rule(at=BROKERS, group=GROUP, wait=WAITS)
+    def persist(self, at: int, group: GroupKey, wait: float) -> None:
+        """A broker persists a group."""
+        self.world.persist(at, group)
+        self._pass(wait)
+
+    @rule(at=BROKERS, group=GROUP, wait=WAITS)
+    def move(self, at: int, group: GroupKey, wait: float) -> None:
+        """Shards move to the other broker."""
+        self.world.move(at, 1 - at, group)
+        self._pass(wait)
+
+    @rule(at=BROKERS, key=KEY, offset=st.integers(0, 9), wait=WAITS)
+    def reset(self, at: int, key: OffsetKey, offset: int, wait: float) -> None:
+        """An admin resets a shard."""
+        self.world.reset(at, [key], offset)
+        self._pass(wait)
+
+    @rule(at=BROKERS, key=KEY, whole=st.booleans(), wait=WAITS)
+    def delete(self, at: int, key: OffsetKey, whole: bool, wait: float) -> None:
+        """An admin deletes a shard, or its group."""
+        self.world.delete(at, key.group_key, [] if whole else [key.shard])
+        self._pass(wait)
+
+    @rule(at=BROKERS, groups=st.permutations(GROUPS), wait=WAITS)
+    def clone(self, at: int, groups: list[GroupKey], wait: float) -> None:
+        """An admin clones a group."""
+        self.world.clone(at, groups[0], groups[1])
+        self._pass(wait)
+
+    @rule(at=BROKERS, wait=WAITS)
+    def flush(self, at: int, wait: float) -> None:
+        """An admin flushes."""
+        self.world.flush(at)
+        self._pass(wait)
+
+    @rule(at=BROKERS, faults=FAULTS, wait=WAITS)
+    def trouble(self, at: int, faults: list[Fault], wait: float) -> None:
+        """The network loses, delays and repeats."""
+        self.world.trouble(at, faults)
+        self._pass(wait)
+
+    @rule(at=BROKERS, cut=st.booleans(), wait=WAITS)
+    def cut(self, at: int, cut: bool, wait: float) -> None:
+        """A broker is cut off, or no longer."""
+        self.world.cut(at, cut=cut)
+        self._pass(wait)
+
+    @rule(up=st.booleans(), wait=WAITS)
+    def meta(self, up: bool, wait: float) -> None:
+        """The Meta Service crashes, or comes back."""
+        self.world.meta(up=up)
+        self._pass(wait)
+
+    @rule(refused=st.lists(st.sampled_from(KEYS), max_size=2), wait=WAITS)
+    def refuse(self, refused: list[OffsetKey], wait: float) -> None:
+        """The Meta Service refuses some keys, or none any more."""
+        self.world.refuse(refused)
+        self._pass(wait)
+
+    @rule(at=BROKERS, after=st.none() | st.integers(0, 8), restart=st.booleans(), wait=WAITS)
+    def kill(self, at: int, after: int | None, restart: bool, wait: float) -> None:
+        """Kill -9, at any instant."""
+        self.world.kill(at, after, restart=restart)
+        self._pass(wait)
+
+    @rule(at=BROKERS, keep=st.integers(0, 4), keep_watermark=st.booleans(), wait=WAITS)
+    def power_cut(self, at: int, keep: int, keep_watermark: bool, wait: float) -> None:
+        """A machine goes down and comes back."""
+        self.world.power_cut(at, keep, keep_watermark=keep_watermark)
+        self._pass(wait)
+
+    @rule(at=BROKERS, wait=WAITS)
+    def start(self, at: int, wait: float) -> None:
+        """A supervisor starts what does not run."""
+        self.world.start(at)
+        self._pass(wait)
+
+    @rule(at=BROKERS, wait=WAITS)
+    def stop(self, at: int, wait: float) -> None:
+        """SIGTERM (8)."""
+        self.world.stop(at)
+        self._pass(wait)
+
+    @rule(at=BROKERS, full=st.booleans(), wait=WAITS)
+    def disk_full(self, at: int, full: bool, wait: float) -> None:
+        """A disk is full, or no longer."""
+        self.world.disk_full(at, full=full)
+        self._pass(wait)
+
+    @rule(at=BROKERS, wait=WAITS)
+    def fail_sync(self, at: int, wait: float) -> None:
+        """The next sync fails."""
+        self.world.fail_sync(at)
+        self._pass(wait)
+
+    @rule(at=BROKERS, wait=WAITS)
+    def pause(self, at: int, wait: float) -> None:
+        """SIGSTOP, for a while."""
+        self.world.pause(at)
+        self._pass(wait)
+        self.world.resume(at)
+        self._pass(0)
+
+    @rule(wait=WAITS)
+    def a_day_passes(self, wait: float) -> None:
+        """Longer than the retention."""
+        self.world.a_day_passes()
+        self._pass(wait)
+
+    @rule(wait=WAITS)
+    def wait(self, wait: float) -> None:
+        """Nothing happens."""
+        self._pass(wait)
+
+    def teardown(self) -> None:
+        """All troubles end, and what was acknowledged is everywhere."""
+        if hasattr(self, "world"):
+            try:
+                if self.fine:
+                    settle(self.world, self.watch)
+            finally:
+                self.world.close()
+
+
+def _drop(*_: object) -> NoReturn:
+    raise structlog.DropEvent
+
+
+def run(runs: int, *, seed: int | None = None, shrink: bool = True) -> None:
+    """So many runs, always the same ones for a seed (none: derived from the code). Raises what broke, with its steps."""
+    before = structlog.get_config()
+    structlog.configure(processors=[_drop], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    chosen = settings(
+        max_examples=runs,
+        stateful_step_count=STEPS,
+        deadline=None,
+        derandomize=seed is None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+        report_multiple_bugs=False,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    machine = type("Everything", (Everything,), {})
+    if seed is not None:
+        hypothesis.seed(seed)(machine)
+    try:
+        run_state_machine_as_test(machine, settings=chosen)
+    finally:
+        structlog.configure(**before)
