@@ -5,11 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SPARK_STAMP := $(VENV)/.installed-spark
 BENCH_STAMP := $(VENV)/.installed-bench
-DOCS := $(VENV)/docs
-DOCS_STAMP := $(DOCS)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline docs example test tools lint format types proto proto-check mutants soak interop model bench lock clean
+.PHONY: help setup demo demo-cluster demo-pipeline example test tools lint format types proto proto-check mutants soak interop model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -27,11 +25,6 @@ $(SPARK_STAMP): $(STAMP) requirements/spark.lock
 $(BENCH_STAMP): $(SPARK_STAMP) requirements/bench.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.lock
 	@touch $(BENCH_STAMP)
-
-$(DOCS_STAMP): requirements/docs.lock
-	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.lock
-	@touch $(DOCS_STAMP)
 
 setup: $(STAMP) ## Make the virtual environment with everything pinned
 
@@ -107,6 +100,14 @@ lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versio
 	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
 	uv pip compile pyproject.toml --group docs $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/docs.lock
 
+DOCS := $(VENV)/docs
+DOCS_STAMP := $(DOCS)/.installed
+$(DOCS_STAMP): requirements/docs.lock
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.lock
+	@touch $(DOCS_STAMP)
+
+.PHONY: docs
 docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs; warnings and broken links are errors
 	$(DOCS)/bin/python -m sphinx -W --keep-going -n -q -E -c docs -b html -d build/doctrees . build/docs
 	@echo "open build/docs/index.html"
