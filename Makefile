@@ -100,5 +100,17 @@ lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versio
 	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
 	uv pip compile pyproject.toml --group docs $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/docs.lock
 
+DOCS := $(VENV)/docs
+DOCS_STAMP := $(DOCS)/.installed
+$(DOCS_STAMP): requirements/docs.lock
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.lock
+	@touch $(DOCS_STAMP)
+
+.PHONY: docs
+docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs; warnings and broken links are errors
+	$(DOCS)/bin/python -m sphinx -W --keep-going -n -q -E -c docs -b html -d build/doctrees . build/docs
+	@echo "open build/docs/index.html"
+
 clean: ## Remove what the targets above made
-	rm -rf $(VENV) data .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) data build docs/rpc.md .pytest_cache .mypy_cache .ruff_cache .coverage
