@@ -331,8 +331,8 @@ MUTANTS = (
     ),
     Mutant(
         "reset-not-read-back",
-        "sidecar/engine/resets.py",
-        "            await self._read_back(writes)\n",
+        "sidecar/engine/reset_writer.py",
+        "            await self.read_back(writes)\n",
         "",
         "a reset that lost against another one says success",
         ("unit/sidecar/engine/test_resets.py::test_success_is_not_said_when_somebody_else_moved_it",),

@@ -94,7 +94,7 @@ def _is_plain(request: offsets_pb.CommitOffsetsRequest, group: offsets_pb.GroupC
 
 
 def _has_more(group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:
-    """True for a commit that is more than an offset and its epoch, or has a member."""
+    """True for a commit that has more than an offset and its epoch, or a member."""
     if group.member_id or group.shard_names or group.offsets or group.epochs or group.HasField("generation"):
         return True
     if item.metadata or item.committed_at_ms or item.topic or item.partition:

@@ -1,6 +1,6 @@
-"""The commit policies: what must have happened before a commit is acknowledged.
+"""What has to happen before a commit is acknowledged, for each group as the configuration says.
 
-WriteBack: the local store has it. WriteThrough: the Meta Service has it.
+write_back: the local store has it. write_through: the Meta Service has it.
 """
 
 from collections.abc import Sequence

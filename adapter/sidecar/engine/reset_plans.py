@@ -215,3 +215,9 @@ def _clamp(wanted: int, bounds: Bounds | None) -> tuple[int, str]:
         return target, ""
     what = f"the shard has {low} to {high}" if bounds else "offsets go from 0 to 2^64 - 1"
     return target, f"{wanted} is outside: {what}"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"

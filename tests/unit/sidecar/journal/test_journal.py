@@ -142,7 +142,7 @@ async def test_an_admins_changes_are_told_with_what_stood_before(tmp_path: Path)
 
 async def test_of_a_change_that_fails_half_way_the_first_half_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in the Meta Service."""
-    monkeypatch.setattr("adapter.sidecar.engine.resets.SAVE_ENTRIES", 1)
+    monkeypatch.setattr("adapter.sidecar.engine.reset_writer.SAVE_ENTRIES", 1)
     journal = Recording()
     meta = FakeMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta, journal=journal) as core:
