@@ -24,7 +24,7 @@ from adapter.sidecar.engine.changes import Commit, Forget
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
-from adapter.sidecar.engine.policies import CommitPolicy
+from adapter.sidecar.engine.policies import WriteThrough
 from adapter.sidecar.engine.reset_plans import (
     ACTIVE_MS,
     Change,
@@ -84,7 +84,7 @@ class Resets:
         flusher: Flusher,
         loader: GroupLoader,
         meta: MetaClient,
-        write_through: CommitPolicy,
+        write_through: WriteThrough,
         reported: ReportedBounds,
         broker_log: BrokerLog,
         metrics: AdapterMetrics,
