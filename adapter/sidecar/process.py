@@ -105,7 +105,7 @@ class Sidecar:
                 try:
                     return await self._run_core(core, server)
                 finally:
-                    # Before the store is closed, which may take long on a bad disk: nobody may reach it from here on.
+                    # Before the store is closed, which may take long on a bad disk: no request may reach it from here on.
                     await self._leave_core(core, server)
         except* StorageFailedError as group:
             reason = str(leaves(group)[0])
@@ -132,9 +132,9 @@ class Sidecar:
                 await self._rescue(core)
 
     async def _rescue(self, core: Core) -> None:
-        """Bring to the Meta Service what was acknowledged into files that are gone: nothing else has it.
+        """Send what was acknowledged into missing files to the Meta Service: only memory still has it.
 
-        Until it has, or the same files are back. A stop waits for it as long as for a drain.
+        Until that is done, or the same files are back. A stop waits for it as long as for a drain.
         """
         log.error("store.gone", reason=core.store.failure, dirty=len(core.dirty), help="what is dirty goes to the Meta Service")
         if not core.flusher.tracks_all:
@@ -181,7 +181,7 @@ class Sidecar:
 
     def _recovered(self, core: Core) -> None:
         core.reader.recovery_finished()
-        # Not before: until here, nobody knows all that is dirty.
+        # Not before: until here, not all that is dirty is known.
         core.tasks.start_soon(core.expiry.run, name="expiry")
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
         self._compared(core)
@@ -236,7 +236,7 @@ class Sidecar:
             if failed.missing and store.seq < reached:
                 await store.note_loss(reached - store.seq, "an older copy was put in the place of the store", reached)
 
-        # In the place of files that are gone there may be anything for a while, such as half a copy: no reason to end.
+        # Where files are missing there may be anything for a while, such as half a copy: keep trying.
         on = AdapterError if failed.missing else TransientError
         await self._unless_stopped(lambda: retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, on=on)(attempt))
         return opened[0] if opened else None

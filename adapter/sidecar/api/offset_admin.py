@@ -207,7 +207,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
                 return await core.broker_log.bounds(group.namespace, shards)
             except AdapterError as error:
                 reply.bounds_error = str(error)
-        return {shard: told for shard in shards if (told := core.bounds.get(ShardKey(group.namespace, shard)))}
+        return {shard: bounds for shard in shards if (bounds := core.bounds.get(ShardKey(group.namespace, shard)))}
 
 
 def _check_described(group: GroupKey, shards: int) -> None:

@@ -1,4 +1,4 @@
-"""Removes what nobody commits any more: old groups, here and in the Meta Service, and local copies of tombstones.
+"""Removes groups without commits, here and in the Meta Service, and local copies of tombstones.
 
 Proposes by this machine's clock; the Meta Service decides by the newest commit that it holds. A group with dirty keys stays, and
 one that is committed to meanwhile is put back. Never on the path of a commit.
@@ -97,7 +97,7 @@ class Expiry:
             self._warn_once("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
             return
         if not self._flusher.tracks_all:
-            return  # the Meta Service lost something, so that nobody knows all that is dirty: the next sweep does
+            return  # the Meta Service lost something: all that is dirty is known by the next sweep
         async for row in self._groups.rows():
             await self._pace()
             if row.tombstones:

@@ -3,7 +3,7 @@
 It takes one plain offset that goes forward, or is confirmed, of a key that is in the record cache, and leaves everything else to
 `committer`. It decides as `commit_rules` does, writes to the store and marks keys dirty itself. The records stand in the cache
 before they are written to RocksDB, so that a later request of the same write is decided against them; a write that fails takes
-them out again. Reads no disk and awaits nothing: nobody sees the cache in between.
+them out again. Reads no disk and awaits nothing, so that no other code runs in between.
 """
 
 import time

@@ -197,7 +197,7 @@ class GroupLoader:
         async def load() -> None:
             forgets = self._committer.loaded.forgets
             found = await self._meta.get(keys, patient=patient)
-            # Of a key that is here an absence says nothing: its own flush may be under way.
+            # That a key which is here is absent there shows nothing: its flush may be under way.
             news: list[tuple[OffsetKey, OffsetRecord | None]] = []
             async for some in in_slices(keys):
                 news += [(key, found.get(key)) for key in some if key in found or self._store.get(key) is None]

@@ -36,7 +36,7 @@ class Handover:
         if not any(self._dirty.any_of(part.group, part.shards) for part in wanted):
             return
         await self._flusher.flush_once(refused_too=True, aside_too=True)
-        # In one turn with the end of the flush: what it left may be on its way again in the next.
+        # Nothing is awaited since the end of the flush: the next one may already be sending what this one left.
         for part in wanted:
             if unanswered := self._dirty.aside_of(part.group, part.shards):
                 raise MetaUnavailableError(f"{_name(part, unanswered)}: has no answer: {self._flusher.last_error}")

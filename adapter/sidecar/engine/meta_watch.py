@@ -41,7 +41,7 @@ class MetaWatch:
         self._meta = meta
         self._identified = False
         self._reported_seq = 0  # that the Meta Service has acknowledged, of this store
-        self._others: set[bytes] = set()  # stores that were told of in place of this one
+        self._others: set[bytes] = set()  # other stores that were reported in place of this one
         self._handled = meta.told.less  # comparisons that began before are covered by the recovery
         self._refused = ""
         meta.told.set_local_store(self.local)
@@ -61,7 +61,7 @@ class MetaWatch:
         await self._recovery.run()
 
     async def run(self, done: Callable[[], None]) -> None:
-        """Report for ever. Compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""
+        """Report until cancelled. Compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""
         told = self._meta.told
         while True:
             await told.wait_for_change(REPORT_S * jitter.uniform(0.8, 1))

@@ -175,7 +175,7 @@ def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) ->
         if not outcome.status.acknowledged:
             return failure_of(key, outcome)
         if outcome.status is Status.APPLIED and record is not None:
-            # A later caller of the same save may have gone further: this one was applied all the same.
+            # A later caller of the same save may have committed more: this one was applied as well.
             answer.append(Standing(key, resolve(record, outcome.standing)))
         else:
             answer.append(Standing(key, outcome.standing))

@@ -329,7 +329,7 @@ class Resets:
             else:
                 unknown = [shard for shard in shards if shard not in found]
                 return found, [f"the broker does not have {some_of(unknown)}: the target was not checked"] if unknown else []
-        found = {shard: told for shard in shards if (told := self._reported.get(ShardKey(namespace, shard)))}
+        found = {shard: bounds for shard in shards if (bounds := self._reported.get(ShardKey(namespace, shard)))}
         unknown = [shard for shard in shards if shard not in found]
         if unknown and reset.needs_bounds:
             raise UnknownBoundsError(
@@ -369,5 +369,5 @@ def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> 
 
 
 def _stood(after: OffsetRecord, before: OffsetRecord | None) -> bool:
-    """True when a merge changes nothing, or only the time of the commit: nobody asks an import for that."""
+    """True when a merge changes nothing, or only the time of the commit, for which alone an import does not write."""
     return before is not None and after._replace(committed_at_ms=before.committed_at_ms) == before
