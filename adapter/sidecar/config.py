@@ -59,7 +59,7 @@ class FlushSection(Section):
 
 
 class AdminSection(Section):
-    """Who may call OffsetAdmin over TCP: who shows this token; without one, with mTLS, every client; else nobody."""
+    """How callers of OffsetAdmin over TCP are authenticated: by this token; without one, by mTLS; else all are refused."""
 
     token_file: FilePath | None = None
 

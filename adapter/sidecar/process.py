@@ -13,7 +13,7 @@ import structlog
 
 from adapter.client.broker_log import BrokerLog
 from adapter.client.broker_log import opened as opened_broker_log
-from adapter.errors import AdapterError, MetaUnavailableError, NotReadyError, StorageFailedError, TransientError, leaves
+from adapter.errors import AdapterError, MetaUnavailableError, StorageFailedError, TransientError, leaves
 from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime import descriptors, metrics_http
@@ -23,8 +23,10 @@ from adapter.runtime.metrics import CountersCollector, GaugesCollector
 from adapter.runtime.process import Until
 from adapter.runtime.retry import Attempts, retrying
 from adapter.sidecar.api.access import Access
+from adapter.sidecar.api.gauges import SidecarGauges
 from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService
+from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
@@ -65,7 +67,9 @@ class Sidecar:
         self._metrics = metrics or AdapterMetrics()
         self._journal = journal_of(config.broker, config.journal, clocks)
         self._stop = anyio.Event()
-        self.sidecar_status = SidecarStatus(config, meta, self._metrics, self._journal)
+        self.state = SidecarState()
+        self.status = SidecarStatus(config, meta, self._metrics, self.state, self._journal)
+        self.gauges = SidecarGauges(meta, self.state, self._journal)
         self.offsets = OffsetService(self.core, self._metrics)
         self.ready = anyio.Event()
         self.addresses: list[str] = []
@@ -76,11 +80,7 @@ class Sidecar:
 
     def core(self) -> Core:
         """The core for a request that begins now. Raises NotReadyError while none may begin."""
-        core = self.sidecar_status.core
-        if core is None or self.sidecar_status.state not in {State.SERVING, State.DEGRADED}:
-            name = State.State.Name(self.sidecar_status.state).lower()
-            raise NotReadyError(f"the adapter is {name}: {self.sidecar_status.reason or 'try again soon'}")
-        return core
+        return self.state.serving_core()
 
     async def run(self) -> int:
         """Serve until `stop`; returns how many keys stayed dirty, -1 when the store could not even be opened again.
@@ -105,17 +105,17 @@ class Sidecar:
                 try:
                     return await self._run_core(core, server)
                 finally:
-                    # Before the store is closed, which may take long on a bad disk: nobody may reach it from here on.
+                    # Before the store is closed, which may take long on a bad disk: no request may reach it from here on.
                     await self._leave_core(core, server)
         except* StorageFailedError as group:
             reason = str(leaves(group)[0])
-        self.sidecar_status.enter(State.FAILED, reason)
+        self.state.enter(State.FAILED, reason)
         self._metrics.reopened.inc()
         log.error("store.failed", reason=reason, help="nothing is acknowledged until the store is open again")
         return None
 
     async def _run_core(self, core: Core, server: GrpcServer) -> int:
-        self.sidecar_status.attach(core)
+        self.state.attach(core)
         await self._unless_stopped(lambda: self._recover(core))
         core.tasks.start_soon(core.flusher.run, name="flusher")
         await self._unless_stopped(lambda: self._take_commits(server))
@@ -123,18 +123,18 @@ class Sidecar:
         return await self._drain(core)
 
     async def _leave_core(self, core: Core, server: GrpcServer) -> None:
-        self.sidecar_status.detach()
+        self.state.detach()
         if not self._stop.is_set():
-            self.sidecar_status.enter(State.FAILED, core.store.failure)
+            self.state.enter(State.FAILED, core.store.failure)
         with anyio.CancelScope(shield=True):
             await server.set_serving(serving=False)
             if core.store.missing:
                 await self._rescue(core)
 
     async def _rescue(self, core: Core) -> None:
-        """Bring to the Meta Service what was acknowledged into files that are gone: nothing else has it.
+        """Send what was acknowledged into missing files to the Meta Service: only memory still has it.
 
-        Until it has, or the same files are back. A stop waits for it as long as for a drain.
+        Until that is done, or the same files are back. A stop waits for it as long as for a drain.
         """
         log.error("store.gone", reason=core.store.failure, dirty=len(core.dirty), help="what is dirty goes to the Meta Service")
         if not core.flusher.tracks_all:
@@ -169,7 +169,7 @@ class Sidecar:
             await self._recovering(limit_s)(core.meta_watch.recover)
         except AdapterError as error:
             await core.recovery.mark_unflushed()
-            self.sidecar_status.enter(State.DEGRADED, str(error))
+            self.state.enter(State.DEGRADED, str(error))
             log.error("sidecar.degraded", reason=str(error), help="commits are taken; reads of the store are refused")
             core.tasks.start_soon(self._recover_later, core, name="recovery")
         else:
@@ -181,12 +181,12 @@ class Sidecar:
 
     def _recovered(self, core: Core) -> None:
         core.reader.recovery_finished()
-        # Not before: until here, nobody knows all that is dirty.
+        # Not before: until here, not all that is dirty is known.
         core.tasks.start_soon(core.expiry.run, name="expiry")
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
         self._compared(core)
         if not self._stop.is_set():
-            self.sidecar_status.enter(State.SERVING)
+            self.state.enter(State.SERVING)
 
     def _compared(self, core: Core) -> None:
         report = core.recovery.report
@@ -196,12 +196,12 @@ class Sidecar:
 
     async def _take_commits(self, server: GrpcServer) -> None:
         await server.set_serving(serving=True)
-        log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.sidecar_status.state))
+        log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.state.state))
         self.ready.set()
         await anyio.sleep_forever()
 
     async def _stop_intake(self, server: GrpcServer) -> None:
-        self.sidecar_status.enter(State.STOPPING)
+        self.state.enter(State.STOPPING)
         log.info("sidecar.stopping")
         await server.set_serving(serving=False)
         self.offsets.end_streams()
@@ -229,14 +229,14 @@ class Sidecar:
             try:
                 store = await self._opening(self._config, only=failed.store_id)
             except AdapterError as error:
-                self.sidecar_status.enter(State.FAILED, f"{failed.failure}; {error}")
+                self.state.enter(State.FAILED, f"{failed.failure}; {error}")
                 raise
             opened[:] = [store]
             reached = failed.acknowledged_seq
             if failed.missing and store.seq < reached:
                 await store.note_loss(reached - store.seq, "an older copy was put in the place of the store", reached)
 
-        # In the place of files that are gone there may be anything for a while, such as half a copy: no reason to end.
+        # Where files are missing there may be anything for a while, such as half a copy: keep trying.
         on = AdapterError if failed.missing else TransientError
         await self._unless_stopped(lambda: retrying("reopen", first_s=REOPEN_FIRST_S, max_s=REOPEN_MAX_S, on=on)(attempt))
         return opened[0] if opened else None
@@ -267,13 +267,15 @@ class Sidecar:
     async def _listening(self) -> AsyncIterator[GrpcServer]:
         def add(server: grpc.aio.Server) -> None:
             offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, server)
-            offsets_grpc.add_OffsetAdminServicer_to_server(OffsetAdmin(self.sidecar_status, self.core, self._access), server)
+            offsets_grpc.add_OffsetAdminServicer_to_server(
+                OffsetAdmin(self._config, self.status, self.core, self._access), server
+            )
 
-        self._metrics.registry.register(GaugesCollector("offset_adapter", self.sidecar_status.gauges))
-        self._metrics.registry.register(CountersCollector("offset_adapter", self.sidecar_status.counters))
+        self._metrics.registry.register(GaugesCollector("offset_adapter", self.gauges.gauges))
+        self._metrics.registry.register(CountersCollector("offset_adapter", self.gauges.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
-        with metrics_http.serving(self._config.metrics, self._metrics.registry, self.sidecar_status.ready):
+        with metrics_http.serving(self._config.metrics, self._metrics.registry, self.state.ready):
             section = self._config.server
             together = {"/offsets.v1.OffsetStore/CommitOffsets": self.offsets.take}
             listener = listening(

@@ -15,9 +15,9 @@ class ReportedBounds:
         self._max_shards = max_shards
         self._bounds: OrderedDict[ShardKey, Bounds] = OrderedDict()
 
-    def note(self, told: Mapping[ShardKey, Bounds]) -> None:
+    def note(self, found: Mapping[ShardKey, Bounds]) -> None:
         """Keep bounds that came with a commit."""
-        for shard, bounds in told.items():
+        for shard, bounds in found.items():
             self._bounds[shard] = bounds
             self._bounds.move_to_end(shard)
         while len(self._bounds) > self._max_shards:

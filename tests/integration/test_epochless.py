@@ -261,6 +261,6 @@ async def test_a_tombstone_of_a_former_server_is_not_sent(tmp_path: Path, robust
 async def test_the_metrics_tell_which_kind_of_server_it_is(tmp_path: Path, robust: RobustMeta) -> None:
     """1 with epochs, 0 without."""
     async with adapter(tmp_path, robust) as (sidecar, _):
-        assert sidecar.sidecar_status.gauges()["meta_knows_epochs"][1] == 0
+        assert sidecar.gauges.gauges()["meta_knows_epochs"][1] == 0
     async with serving(tmp_path) as (sidecar, _):
-        assert sidecar.sidecar_status.gauges()["meta_knows_epochs"][1] == 1
+        assert sidecar.gauges.gauges()["meta_knows_epochs"][1] == 1

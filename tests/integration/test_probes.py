@@ -70,9 +70,9 @@ async def test_readiness_is_whether_commits_are_taken(directory: Path) -> None:
         assert await asked("/livez", "HEAD") == (200, "")
         assert (await asked("/metrics", "POST"))[0] == 405
         for state, ready in STATES.items():
-            sidecar.sidecar_status.enter(state, "why")
+            sidecar.state.enter(state, "why")
             assert await asked("/readyz") == (ready, f"{offsets_pb.StatusReply.State.Name(state).lower()}: why\n")
-        sidecar.sidecar_status.enter(offsets_pb.StatusReply.SERVING)
+        sidecar.state.enter(offsets_pb.StatusReply.SERVING)
 
 
 async def test_an_event_loop_that_stands_still_is_neither_alive_nor_ready(monkeypatch: pytest.MonkeyPatch) -> None:

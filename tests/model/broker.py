@@ -213,12 +213,12 @@ class Running(Process):
     @property
     def core(self) -> Core | None:
         """The core, while there is one."""
-        return self.sidecar.sidecar_status.core if self.sidecar else None
+        return self.sidecar.state.core if self.sidecar else None
 
     @property
     def state(self) -> int:
         """See StatusReply.State."""
-        return self.sidecar.sidecar_status.state if self.sidecar else State.RECOVERING
+        return self.sidecar.state.state if self.sidecar else State.RECOVERING
 
     def call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something in this process, as one of its callers asks for it."""

@@ -296,8 +296,8 @@ MUTANTS = (
     Mutant(
         "flushed-seq-passes-what-is-set-aside",
         "sidecar/engine/flusher.py",
-        "            return 0  # which",
-        "            return seq  # which",
+        "            return 0  # finding",
+        "            return seq  # finding",
         "what a part of the Meta Service did not answer counts as flushed after a crash",
         ("unit/sidecar/engine/test_partial_saves.py::test_the_flushed_watermark_does_not_pass_what_is_set_aside",),
     ),
@@ -331,8 +331,8 @@ MUTANTS = (
     ),
     Mutant(
         "reset-not-read-back",
-        "sidecar/engine/resets.py",
-        "            await self._read_back(writes)\n",
+        "sidecar/engine/reset_writer.py",
+        "            await self.read_back(writes)\n",
         "",
         "a reset that lost against another one says success",
         ("unit/sidecar/engine/test_resets.py::test_success_is_not_said_when_somebody_else_moved_it",),

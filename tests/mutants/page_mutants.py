@@ -54,10 +54,9 @@ PAGE_MUTANTS = (
     Mutant(
         "loaded-after-the-first-page",
         "sidecar/engine/group_loader.py",
-        "                page = await self._page(left, after)\n"
+        "                        return False\n"
         "                await self._adopt(left[: len(left) - len(page.left)], page.entries, forgets)\n",
-        "                page = await self._page(left, after)\n"
-        "                await self._adopt(left[:1], page.entries, forgets)\n",
+        "                        return False\n                await self._adopt(left[:1], page.entries, forgets)\n",
         "a commit of a key on a later page begins in epoch 1, is acknowledged, and loses to what stands",
         ("unit/sidecar/engine/test_reads.py::test_a_group_is_not_loaded_before_its_last_page",),
     ),

@@ -1,7 +1,8 @@
-"""Who may call OffsetAdmin, and the audit log of who did.
+"""Which callers may use OffsetAdmin, and the audit log of their calls.
 
-The Unix socket is open to its owner. TCP is open to who shows the token; without a token file, to who shows a certificate
-(mTLS); else to nobody. Every call, also a refused one, is an event `admin.call` that no log level hides. A token is never logged.
+The Unix socket is open to its owner. TCP is open to callers with the token; without a token file, to callers with a certificate
+(mTLS); else all are refused. Every call, also a refused one, is an event `admin.call` that no log level hides. A token is never
+logged.
 """
 
 import hmac
@@ -115,7 +116,7 @@ class Call:
             self._fields["dry_run"] = not getattr(request, "execute")  # noqa: B009 - some requests have it
 
     def admitted(self, who: str) -> None:
-        """Keep who calls, as far as it is verified."""
+        """Keep the identity of the caller, as far as it is verified."""
         self.who = who
 
     def note(self, reply: object) -> None:

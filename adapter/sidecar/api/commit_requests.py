@@ -19,7 +19,7 @@ from adapter.sidecar.engine.changes import Columns, Commit, Entry
 MAX_GOOD_NAMES = 200_000
 MAX_OFFSETS = 5_000  # of a commit, which takes up to 25 us for each in the worst case: an OVERWRITE with metadata
 MAX_GROUPS = 2_500  # of a commit: one with a generation takes up to 40 us
-SLICE_OFFSETS = 100  # that are checked in one turn, when there are more: each takes up to 20 us
+SLICE_OFFSETS = 100  # that are checked in one go, when there are more: each takes up to 20 us
 COLUMNS_PER_SHARD = 10  # entries of columns that are checked in the time of one shard
 
 _good_names: set[str] = set()  # to check many names at once
@@ -47,9 +47,9 @@ def parse_groups(groups: Iterable[offsets_pb.GroupCommits], mode: CommitMode, no
 
 
 def size_of(groups: Sequence[offsets_pb.GroupCommits]) -> int:
-    """How many offsets and groups there are in a commit. Raises InvalidInputError when one request may not have so many.
+    """The number of offsets and groups in a commit. Raises InvalidInputError when it has more than one request may have.
 
-    It is decided and written as a whole, in one turn of the event loop.
+    A commit is decided and written as a whole, in one iteration of the event loop.
     """
     if len(groups) > MAX_GROUPS:
         raise InvalidInputError(f"groups: are {len(groups)}, over {MAX_GROUPS}; send several requests")

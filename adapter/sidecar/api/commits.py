@@ -2,12 +2,12 @@
 
 A request tries three steps in this order; each one takes what the one before it left:
 
-1. The fast path (`engine.fast_path`): one offset of a key that is in memory. The HTTP/2 server offers all requests that arrive in
-   one iteration of the event loop together (`Commits.offer`, `engine.group_commit`); other callers offer theirs alone.
+1. The fast path (`engine.fast_path`): one offset of a key that is in memory. The HTTP/2 server offers all requests that arrive
+   in one iteration of the event loop together (`Commits.offer`, `engine.group_commit`); other callers offer theirs alone.
 2. At once: parsed, decided and written without an await, because nothing has to be loaded, synced or sent to the Meta Service.
 3. Prepared (unknown groups are loaded), then finished (synced, or written through).
 
-A request is offered to the fast path at most once: who has offered it already says so.
+A request is offered to the fast path at most once: `offered` says that it was already.
 """
 
 import time

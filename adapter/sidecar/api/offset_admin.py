@@ -20,6 +20,7 @@ from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
 from adapter.sidecar.api.replies import change_reply, describe_row, shard_offset
 from adapter.sidecar.api.requests import parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
 from adapter.sidecar.api.status import SidecarStatus
+from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
 
@@ -33,14 +34,15 @@ Describe = offsets_pb.DescribeGroupReply
 class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     """`offsets.v1.OffsetAdmin`. `core` gives the store, or raises NotReadyError while there is none to serve."""
 
-    def __init__(self, sidecar_status: SidecarStatus, core: Callable[[], Core], access: Access) -> None:
-        self._sidecar_status = sidecar_status
+    def __init__(self, config: AdapterConfig, status: SidecarStatus, core: Callable[[], Core], access: Access) -> None:
+        self._config = config
+        self._status = status
         self._core = core
         self._access = access
 
     @audited
     async def Status(self, request: offsets_pb.StatusRequest, context: Context) -> offsets_pb.StatusReply:  # noqa: D102
-        return self._sidecar_status.status()
+        return self._status.reply()
 
     @audited
     async def Flush(self, request: offsets_pb.FlushRequest, context: Context) -> offsets_pb.FlushReply:  # noqa: D102
@@ -94,7 +96,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
         core = self._core()
         group = parse_group(request.namespace, request.group)
         member = core.store.member(group)
-        reply = Describe(mode=self._sidecar_status.config.mode_of(*group), member_id=member.member_id if member else "")
+        reply = Describe(mode=self._config.mode_of(*group), member_id=member.member_id if member else "")
         if member:
             reply.generation = member.generation
         wanted = Wanted(group, await parse_shards(request.shards))
@@ -190,7 +192,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
                     taken_at_ms=core.clocks.now_ms(),
                     records=snapshot.records,
                     flushed_seq=snapshot.flushed_seq,
-                    broker=self._sidecar_status.config.broker,
+                    broker=self._config.broker,
                 )
             )
             async with aclosing(snapshot.pages()) as pages:
@@ -205,7 +207,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
                 return await core.broker_log.bounds(group.namespace, shards)
             except AdapterError as error:
                 reply.bounds_error = str(error)
-        return {shard: told for shard in shards if (told := core.bounds.get(ShardKey(group.namespace, shard)))}
+        return {shard: bounds for shard in shards if (bounds := core.bounds.get(ShardKey(group.namespace, shard)))}
 
 
 def _check_described(group: GroupKey, shards: int) -> None:

@@ -49,7 +49,7 @@ class Lowest(NamedTuple):
 
 
 class BroadcastQuery(NamedTuple):
-    """What is asked of a broadcasting group: whose own offsets (empty: nobody's), of which shards (none named: of all)."""
+    """The offsets that are asked for: of one client (empty: of none), and the lowest, of these shards (none named: of all)."""
 
     group: GroupKey
     client_id: str
@@ -224,7 +224,7 @@ class Broadcasts:
         )
 
     async def _save_lowest(self, group: GroupKey, lowest: Mapping[str, Lowest], now_ms: int) -> None:
-        """Commit them, each with the name of its client: whoever takes the shard over knows whom to look up."""
+        """Commit the lowest offsets, each with the name of its client: the next owner of the shard looks that client up."""
         entries = [
             (OffsetKey(*group_of_lowest(group), shard), record._replace(epoch=0, committed_at_ms=now_ms, metadata=client))
             for shard, (record, client, _) in lowest.items()
@@ -237,7 +237,7 @@ class Broadcasts:
     async def _kept(
         self, group: GroupKey, shards: Sequence[str], mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE
     ) -> dict[str, OffsetRecord]:
-        """What was kept; and brings in the clients that were the slowest, where another adapter kept it."""
+        """The lowest offsets as they were kept. Loads the slowest clients too, where another adapter kept them."""
         found = await self._reader.read([Wanted(group_of_lowest(group), shards)], mode)
         kept = {key.shard: record for key, record in found}
         slowest = {

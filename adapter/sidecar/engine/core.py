@@ -1,4 +1,4 @@
-"""An open local store with everything that works on it. When the store fails, the whole core is replaced."""
+"""An open local store with everything that works on it. When the store fails, the whole core is replaced by a new one."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -37,7 +37,7 @@ from adapter.sidecar.storage.store import LocalStore
 
 @dataclass(frozen=True)
 class Core:
-    """The parts, composed along the path of a commit."""
+    """The parts of a core. `running_core` composes them."""
 
     store: LocalStore
     dirty: DirtyKeys

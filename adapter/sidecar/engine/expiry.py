@@ -1,7 +1,7 @@
-"""Takes away what nobody commits any more: old groups, here and in the Meta Service, and local copies of tombstones.
+"""Removes groups without commits, here and in the Meta Service, and local copies of tombstones.
 
-Proposes by its own clock; the Meta Service decides by the newest commit that it holds. A group with dirty keys stays, and one
-that comes back meanwhile is put back. Never on the path of a commit.
+Proposes by this machine's clock; the Meta Service decides by the newest commit that it holds. A group with dirty keys stays, and
+one that is committed to meanwhile is put back. Never on the path of a commit.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -41,7 +41,7 @@ TOMBSTONE_MS = 600_000
 
 
 class Expiry:
-    """The sweeps. Must not run before the recovery is done: until then `dirty` does not know all that is dirty."""
+    """Sweeps over all groups. Must not run before the recovery is done: until then `dirty` does not know all that is dirty."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Expiry:
     async def sweep_once(self) -> None:
         """Look at every local group. Holds a page of keys at a time.
 
-        Raises MetaUnavailableError, or RefusedError when the Meta Service does not know how to expire; the rest is left as it is.
+        Raises MetaUnavailableError, or RefusedError when the Meta Service does not know how to expire; the rest stays as it is.
         """
         if not self._meta.knows_epochs:
             self._warn_once("expiry.off", reason="this Meta Service cannot expire offsets: nothing is taken away, here neither")
@@ -97,7 +97,7 @@ class Expiry:
             self._warn_once("expiry.clock", skew_seconds=f"{skew.ms / 1000:.0f}", help=SKEW_HELP)
             return
         if not self._flusher.tracks_all:
-            return  # the Meta Service lost something, so that nobody knows all that is dirty: the next sweep does
+            return  # the Meta Service lost something: all that is dirty is known by the next sweep
         async for row in self._groups.rows():
             await self._pace()
             if row.tombstones:
@@ -162,7 +162,7 @@ class Expiry:
             await self._put_back(row.group)
 
     async def _put_back(self, group: GroupKey) -> None:
-        """Let the next flush bring what is here of a group to the Meta Service again: it came back while it was taken away."""
+        """Mark what is here of a group dirty, because it was committed to while it was being removed."""
         log.info("expiry.put_back", **group._asdict())
         async for page, _ in self._pages(group):
             await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))

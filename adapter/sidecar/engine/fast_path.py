@@ -3,7 +3,7 @@
 It takes one plain offset that goes forward, or is confirmed, of a key that is in the record cache, and leaves everything else to
 `committer`. It decides as `commit_rules` does, writes to the store and marks keys dirty itself. The records stand in the cache
 before they are written to RocksDB, so that a later request of the same write is decided against them; a write that fails takes
-them out again. Reads no disk and awaits nothing: nobody sees the cache in between.
+them out again. Reads no disk and awaits nothing, so that no other code runs in between.
 """
 
 import time
@@ -94,7 +94,7 @@ def _is_plain(request: offsets_pb.CommitOffsetsRequest, group: offsets_pb.GroupC
 
 
 def _has_more(group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:
-    """True for a commit that is more than an offset and its epoch, or has a member."""
+    """True for a commit that has more than an offset and its epoch, or a member."""
     if group.member_id or group.shard_names or group.offsets or group.epochs or group.HasField("generation"):
         return True
     if item.metadata or item.committed_at_ms or item.topic or item.partition:

@@ -33,7 +33,7 @@ from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 250  # acknowledged entries, before others have their turns: some 2 ms, when their epochs are stored
+AT_ONCE = 250  # acknowledged entries, before other work of the event loop: some 2 ms, when their epochs are stored
 
 Batch = Mapping[GroupKey, Mapping[str, Held]]
 
@@ -286,7 +286,7 @@ class Flusher:
     def _covers(self, seq: int) -> int:
         """The highest write, at most `seq`, up to which none is refused or set aside: with a flush all up to it is sent."""
         if self._dirty.some_aside:
-            return 0  # which of it is the oldest is not worth a look at all of it
+            return 0  # finding the oldest would scan every set-aside key
         floor = self._dirty.lowest_refused_seq()
         return seq if floor is None else min(seq, floor - 1)
 

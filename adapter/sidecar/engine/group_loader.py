@@ -3,20 +3,22 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import anyio
 import structlog
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, TimedOutError
 from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, is_deleted
 from adapter.runtime.coalescing import Coalescer
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Columns, Commit, Load
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.storage.store import LocalStore
+
+R = TypeVar("R")
 
 LOAD_GROUPS = 256  # groups fetched by one call
 
@@ -43,9 +45,9 @@ class Wanted(NamedTuple):
         return [OffsetKey(*self.group, shard) for shard in self.shards]
 
 
-async def _until_settled(load: Callable[[], Awaitable[None]], limit_s: float) -> None:
+async def _until_settled(load: Callable[[], Awaitable[R]], limit_s: float) -> R:
     """Load again from the beginning when keys were removed meanwhile. Raises ContendedError when that goes on for too long."""
-    await retrying("load", first_s=0.001, max_s=0.05, limit_s=limit_s, on=ContendedError)(load)
+    return await retrying("load", first_s=0.001, max_s=0.05, limit_s=limit_s, on=ContendedError)(load)
 
 
 def _in_parts(wanted: Wanted) -> Iterator[Wanted]:
@@ -103,6 +105,13 @@ class GroupLoader:
         groups = list(dict.fromkeys(one.group for one in wanted if not one.shards))
         for at in range(0, len(groups), LOAD_GROUPS):
             await self._load_groups(groups[at : at + LOAD_GROUPS])
+
+    async def load_whole(self, group: GroupKey, most: int) -> bool:
+        """Load all of a group in calls of its own; False when it has more than `most` offsets.
+
+        They are counted page by page. The page that exceeds is neither stored nor followed by another.
+        """
+        return await self._load_groups((group,), most)
 
     def must_load(self, commit: Commit) -> bool:
         """True when a group of the commit has to be loaded first, see `load_for`."""
@@ -188,7 +197,7 @@ class GroupLoader:
         async def load() -> None:
             forgets = self._committer.loaded.forgets
             found = await self._meta.get(keys, patient=patient)
-            # Of a key that is here an absence says nothing: its own flush may be under way.
+            # That a key which is here is absent there shows nothing: its flush may be under way.
             news: list[tuple[OffsetKey, OffsetRecord | None]] = []
             async for some in in_slices(keys):
                 news += [(key, found.get(key)) for key in some if key in found or self._store.get(key) is None]
@@ -196,19 +205,26 @@ class GroupLoader:
 
         await _until_settled(load, LARGE_LIMIT_S if patient else LOAD_LIMIT_S)
 
-    async def _load_groups(self, groups: Sequence[GroupKey]) -> None:
-        """Load all pages of some groups."""
+    async def _load_groups(self, groups: Sequence[GroupKey], most: int | None = None) -> bool:
+        """Load all pages of some groups; False when they have more than `most` offsets."""
 
-        async def load() -> None:
+        async def load() -> bool:
             forgets = self._committer.loaded.forgets
-            left, after = groups, b""
+            left, after, count = groups, b"", 0
             while left:
                 page = await self._page(left, after)
+                if most is not None:
+                    count += sum(not is_deleted(record) for _, record in page.entries)
+                    if count > most:
+                        return False
                 await self._adopt(left[: len(left) - len(page.left)], page.entries, forgets)
                 left, after = page.left, page.after
+            return True
 
-        await _until_settled(load, LARGE_LIMIT_S)
-        self._large -= set(groups)
+        complete = await _until_settled(load, LARGE_LIMIT_S)
+        if complete:
+            self._large -= set(groups)
+        return complete
 
     async def _load_small(self, groups: Sequence[GroupKey], *, patient: bool = True) -> None:
         """Load the groups that are no larger than a page, and note the others as large."""

@@ -1,4 +1,4 @@
-"""The hand-over of shards: a broker that loses one persists and removes it here; the next one reads it from the store."""
+"""Hands shards over: a broker that loses a shard persists and removes it here, and the next one reads it from the store."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,7 +19,7 @@ REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left
 
 
 class Handover:
-    """Persists and removes keys; never removes one that the Meta Service does not have."""
+    """Persists and removes keys. It never removes one that the Meta Service does not have."""
 
     def __init__(self, store: LocalStore, dirty: DirtyKeys, committer: Committer, flusher: Flusher, large: LargeCalls) -> None:
         self._store = store
@@ -36,7 +36,7 @@ class Handover:
         if not any(self._dirty.any_of(part.group, part.shards) for part in wanted):
             return
         await self._flusher.flush_once(refused_too=True, aside_too=True)
-        # In one turn with the end of the flush: what it left may be on its way again in the next.
+        # Nothing is awaited since the end of the flush: the next one may already be sending what this one left.
         for part in wanted:
             if unanswered := self._dirty.aside_of(part.group, part.shards):
                 raise MetaUnavailableError(f"{_name(part, unanswered)}: has no answer: {self._flusher.last_error}")
@@ -74,7 +74,7 @@ class Handover:
         return len(self._committer.apply(Forget(keys)))
 
     def _slices(self, wanted: Sequence[Wanted]) -> Iterator[list[OffsetKey]]:
-        """The keys that may be here, each slice as of when it is asked for."""
+        """The keys that may be here, in slices; each one is read from the store when it is asked for."""
         keys: list[OffsetKey] = []
         for part in wanted:
             for found in self._keys(part):

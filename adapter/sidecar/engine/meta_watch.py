@@ -1,8 +1,8 @@
-"""Keeps the local store and the Meta Service known to each other: which store is open here, and whether one of both has lost.
+"""Detects that the local store, or the Meta Service, has lost something, and starts a comparison of all keys then.
 
-At the start it is asked which store the Meta Service remembers for this broker: another one, or the same one further on, means
-that acknowledged commits are missing here. Later a light call, every few seconds also without commits, finds a Meta Service that
-holds less than it acknowledged; then everything local is compared and pushed again, while commits go on.
+At the start the Meta Service is asked which store it remembers for this broker: another one, or the same one with later writes,
+means that acknowledged commits are missing here. Later a light call, every few seconds also without commits, detects a Meta
+Service that holds less than it acknowledged; everything local is then compared and pushed again, while commits go on.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ AGAIN_FIRST_S, AGAIN_MAX_S = 0.1, 2.0  # pauses between attempts to go on with a
 
 
 class MetaWatch:
-    """One local store as one Meta Service knows it."""
+    """Reports one local store to the Meta Service, and compares its answers with what it acknowledged before."""
 
     def __init__(
         self, broker: str, path: Path, store: LocalStore, flusher: Flusher, recovery: Recovery, meta: MetaClient
@@ -41,13 +41,13 @@ class MetaWatch:
         self._meta = meta
         self._identified = False
         self._reported_seq = 0  # that the Meta Service has acknowledged, of this store
-        self._others: set[bytes] = set()  # stores that were told of in place of this one
+        self._others: set[bytes] = set()  # other stores that were reported in place of this one
         self._handled = meta.server_reports.losses  # comparisons that began before are covered by the recovery
         self._refused = ""
         meta.server_reports.set_local_store(self.local)
 
     def local(self) -> StoreReport:
-        """The local store as it is told."""
+        """The report of the local store: its identity, and how far it is flushed."""
         return StoreReport(self._broker, self._path, self._store.store_id, self._flusher.covered_seq)
 
     async def recover(self) -> None:
@@ -61,7 +61,7 @@ class MetaWatch:
         await self._recovery.run()
 
     async def run(self, done: Callable[[], None]) -> None:
-        """Report for ever; compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""
+        """Report until cancelled. Compare again, and call `done`, whenever the Meta Service holds less than it acknowledged."""
         server_reports = self._meta.server_reports
         while True:
             await server_reports.wait_for_change(REPORT_S * jitter.uniform(0.8, 1))
@@ -76,9 +76,10 @@ class MetaWatch:
                 done()
 
     async def report(self) -> None:
-        """Ask what is remembered of the local store, then tell how far it is. Raises MetaUnavailableError.
+        """Ask what the Meta Service remembers of the local store, then report how far it is. Raises MetaUnavailableError.
 
-        What is asked first tells nothing: if its answer got lost, it would hide from the next one what was forgotten there.
+        The first call reports no progress: if its answer got lost, it would hide from the next one what the Meta Service has
+        forgotten.
         """
         local = self.local()
         try:
@@ -105,7 +106,10 @@ class MetaWatch:
         return known.store if known else None
 
     def _refused_by(self, error: RefusedError) -> None:
-        """A server that does not remember stores (RobustMQ) is no error: nothing is noticed by this way then."""
+        """Give up reports for now. That a server does not know the call (RobustMQ) is no error.
+
+        A store that was replaced or put back is not detected then.
+        """
         self._reported_seq = 0
         if not isinstance(error, UnknownCallError) and str(error) != self._refused:
             log.error("meta.report_refused", error=str(error), help="a store that was replaced or put back is not noticed")
@@ -131,7 +135,7 @@ class MetaWatch:
         self._reported_seq = local.flushed_seq
 
     async def _replace(self, known: StoreReport) -> None:
-        """Take the place of a store that is told of under this broker and path, while this one is open."""
+        """Take the place of another store that is reported under this broker and path while this one is open."""
         if known.store_id not in self._others:
             self._others.add(known.store_id)
             self._lost(

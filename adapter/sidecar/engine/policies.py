@@ -1,11 +1,10 @@
-"""The commit policies: what must have happened before a commit is acknowledged.
+"""What has to happen before a commit is acknowledged, for each group as the configuration says.
 
-WriteBack: the local store has it. WriteThrough: the Meta Service has it.
+write_back: the local store has it. write_through: the Meta Service has it.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
 
 from adapter.errors import AdapterError
 from adapter.meta import epochless
@@ -37,24 +36,6 @@ from adapter.sidecar.storage.store import LocalStore
 MAX_CALLERS = 1_024  # that share one save
 MAX_SHARED = 5_000  # offsets of one save, unless one caller alone has more: each goes into one message
 MAX_WAITING_BYTES = 64 * 2**20  # of commits that wait for the Meta Service
-
-
-class CommitPolicy(Protocol):
-    """What has to happen before a commit is acknowledged."""
-
-    async def commit(self, commit: Commit) -> list[Standing]:
-        """Make it so. Returns what stands, entry by entry."""
-
-
-class WriteBack:
-    """Cached: acknowledged when the local store has it; the flusher brings it to the Meta Service."""
-
-    def __init__(self, committer: Committer) -> None:
-        self._committer = committer
-
-    async def commit(self, commit: Commit) -> list[Standing]:
-        """Commit locally. Raises what `Committer.submit` raises."""
-        return await self._committer.submit(commit)
 
 
 class WriteThrough:
@@ -141,14 +122,13 @@ class WriteThrough:
 
 
 class Router:
-    """Sends each group's commits to the policy that the configuration names for it."""
+    """Commits each group in the mode that the configuration names for it: write_back by the committer, or write_through."""
 
-    def __init__(self, config: AdapterConfig, loader: GroupLoader, committer: Committer, write_through: CommitPolicy) -> None:
+    def __init__(self, config: AdapterConfig, loader: GroupLoader, committer: Committer, write_through: WriteThrough) -> None:
         # For commits that wait for the Meta Service. Who takes it is the server: it can stop reading.
         self.room = Room("commits that are written through", MAX_WAITING_BYTES)
         self._loader = loader
         self._committer = committer
-        self._write_back = WriteBack(committer)
         self._write_through = write_through
         self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
         self._all_write_back = config.mode == "write_back" and not config.policy
@@ -172,15 +152,15 @@ class Router:
     async def commit(self, commit: Commit) -> list[Standing]:
         """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail."""
         if self._all_write_back:
-            return await self._write_back.commit(commit)
+            return await self._committer.submit(commit)
         standing: list[Standing] = []
-        for policy, through in ((self._write_through, True), (self._write_back, False)):
+        for make_durable, through in ((self._write_through.commit, True), (self._committer.submit, False)):
             part = commit._replace(
                 entries=[entry for entry in commit.entries if self.writes_through(entry[0].group_key) is through],
                 columns=[columns for columns in commit.columns if self.writes_through(columns.group) is through],
             )
             if part.entries or part.columns:
-                standing += await policy.commit(part)
+                standing += await make_durable(part)
         return standing
 
 
@@ -195,7 +175,7 @@ def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) ->
         if not outcome.status.acknowledged:
             return failure_of(key, outcome)
         if outcome.status is Status.APPLIED and record is not None:
-            # A later caller of the same save may have gone further: this one was applied all the same.
+            # A later caller of the same save may have committed more: this one was applied as well.
             answer.append(Standing(key, resolve(record, outcome.standing)))
         else:
             answer.append(Standing(key, outcome.standing))

@@ -67,7 +67,7 @@ class OffsetReader:
         found = next(slices, [])
         if next(slices, None) is None:
             return [make(key, record) for key, record in found if record.live]
-        del found, slices  # who waits holds nothing but its request
+        del found, slices  # a call that waits holds only its request
         rows: list[R] = []
         left = MAX_BYTES
         async with self._large.one(context=context):

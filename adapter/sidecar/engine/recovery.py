@@ -29,7 +29,10 @@ PROGRESS_S = 2.0  # between two log lines of a long recovery
 
 @dataclass
 class RecoveryReport:
-    """Keys compared so far, of about `of`, and what became of them. `failed` ones could not be pushed; they are dirty."""
+    """How many keys, of about `of`, were compared so far, and the results.
+
+    `failed` keys could not be pushed; they are dirty.
+    """
 
     compared: int = 0
     pushed: int = 0
@@ -67,7 +70,10 @@ class Recovery:
         self.report = RecoveryReport(of=store.keys)
 
     def again(self) -> None:
-        """Begin anew with all keys: the Meta Service holds less than it acknowledged, so nothing counts as flushed (3)."""
+        """Start over with all keys: the Meta Service holds less than it acknowledged.
+
+        Nothing counts as flushed then (invariant 3).
+        """
         self._source = None
         self._push_from = 0.0
         self.report = RecoveryReport(of=self._store.keys)

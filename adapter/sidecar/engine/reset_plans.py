@@ -110,7 +110,7 @@ def no_offset_of(absent: Sequence[OffsetKey], standing: Records) -> str:
 
 
 def meant(absent: OffsetKey, standing: Records) -> str:
-    """A question for who named a shard that has no offset: which ones have; empty when none is like it."""
+    """A question that suggests shards in place of one without an offset; empty when no shard has a similar name."""
     known = [(key.shard, record.topic) for key, record in islice(standing.items(), LOOKED_AT) if record.live]
     of_topic = [shard for shard, label in known if absent.shard in topics_of(shard, label)]
     short = [shard for shard, _ in known[:COMPARED] if len(shard) <= COMPARED_LENGTH]
@@ -128,7 +128,7 @@ def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
         after = before
         if before is not None and not is_deleted(before):
             after = deleted(before, known.now_ms)._replace(epoch=_era_after(key, before))
-        # Of many that are absent, what was meant by the first ones tells enough.
+        # Suggestions for the first absent shards are enough.
         warning = "" if _is_live(before) else f"has no offset{meant(key, known.standing) if absent < NAMED else ''}"
         changes.append(Change(key, before, after, warning))
         absent += bool(warning)
@@ -215,3 +215,9 @@ def _clamp(wanted: int, bounds: Bounds | None) -> tuple[int, str]:
         return target, ""
     what = f"the shard has {low} to {high}" if bounds else "offsets go from 0 to 2^64 - 1"
     return target, f"{wanted} is outside: {what}"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"

@@ -1,7 +1,7 @@
 """Changes that move offsets anywhere: reset, delete, clone; and the import, which only merges.
 
-The order, for each group: no flush of this adapter under way, load the group, plan, save, adopt locally, read back, compare.
-The Meta Service goes first: killed behind it, the next load or recovery adopts what it holds. Success is said last.
+The order, for each group: no flush of this adapter under way, load the group, plan (`reset_plans`), then save, adopt locally,
+read back and compare (`reset_writer`). A dry run plans on what it loaded first, and writes nothing.
 """
 
 import time
@@ -11,24 +11,22 @@ from itertools import groupby
 from typing import NamedTuple
 
 from adapter.client.broker_log import BrokerLog
-from adapter.errors import AdapterError, ContendedError, InvalidInputError, TooLargeError, TransientError, UnknownBoundsError
-from adapter.meta.client import MetaClient, failure_of
+from adapter.errors import AdapterError, ContendedError, InvalidInputError, TooLargeError, UnknownBoundsError
+from adapter.meta.client import MetaClient
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import group_prefix
 from adapter.model.queues import topics_of
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, decide, is_deleted
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, decide, is_deleted
 from adapter.runtime.large_calls import MAX_CHANGES, SLICE_ROWS
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices, others
-from adapter.runtime.wording import counted
-from adapter.sidecar.engine.changes import Commit, Forget, Reconcile
+from adapter.sidecar.engine.changes import Commit, Forget
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
-from adapter.sidecar.engine.policies import CommitPolicy
+from adapter.sidecar.engine.policies import WriteThrough
 from adapter.sidecar.engine.reset_plans import (
     ACTIVE_MS,
-    NAMED,
     Change,
     Known,
     Reset,
@@ -39,14 +37,14 @@ from adapter.sidecar.engine.reset_plans import (
     plan_clone,
     plan_delete,
     plan_reset,
+    some_of,
 )
+from adapter.sidecar.engine.reset_writer import ResetWriter, moved_by
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
-from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
 from adapter.sidecar.storage.store import LocalStore
 
-SAVE_ENTRIES = 500  # of one save: under 3 MiB with the longest names and metadata
 LIST_PAGE = 1_000
 KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and again is given up
 
@@ -67,14 +65,16 @@ class OwnTime(NamedTuple):
     noted_ms: int
 
 
+Standing = Mapping[OffsetKey, OffsetRecord]  # by key, what stands
+
 Plan = Callable[[Sequence[OffsetKey], Mapping[OffsetKey, OffsetRecord], int], list[Change]]
 
 
 class Resets:
-    """Plans and executes. Every method raises MetaUnavailableError when the Meta Service cannot be asked, or half way.
+    """Loads, plans and executes. Every method raises MetaUnavailableError when the Meta Service cannot be asked, or half way.
 
-    ContendedError: what was read back is not what was written, because somebody else moved it meanwhile.
-    Without `execute` nothing is written.
+    ContendedError: what was read back is not what was written, because somebody else moved it meanwhile. Without `execute`
+    nothing is written.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Resets:
         flusher: Flusher,
         loader: GroupLoader,
         meta: MetaClient,
-        write_through: CommitPolicy,
+        write_through: WriteThrough,
         reported: ReportedBounds,
         broker_log: BrokerLog,
         metrics: AdapterMetrics,
@@ -99,9 +99,9 @@ class Resets:
         self._write_through = write_through
         self._reported = reported
         self._broker_log = broker_log
-        self._metrics = metrics
         self._now_ms = now_ms
         self._journal = journal
+        self._writer = ResetWriter(committer, meta, metrics, journal)
         self._own: deque[OwnTime] = deque()
 
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
@@ -126,17 +126,19 @@ class Resets:
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
 
-        return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute)
+        return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute, standing=standing)
 
     async def delete(self, wanted: Wanted, *, execute: bool) -> Outcome:
         """Delete shards of a group; none named: all of it, and its generation. Raises InvalidInputError for an unknown topic."""
+        standing: Standing | None = None
         if wanted.topics:
-            wanted = _with_topics(wanted, await self._known(wanted))
+            standing = await self._known(wanted)
+            wanted = _with_topics(wanted, standing)
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
             return plan_delete(keys, Known(standing, now_ms=now_ms))
 
-        outcome = await self._change("delete", wanted, plan, [], execute=execute)
+        outcome = await self._change("delete", wanted, plan, [], execute=execute, standing=standing)
         if execute and not wanted.shards:
             await self._committer.submit(Forget((), [wanted.group], gone=True))
         return outcome
@@ -209,7 +211,7 @@ class Resets:
             raising = [entry for entry in commit.entries if not _stood(after[entry[0]], before[entry[0]])]
             written = await self._write_through.commit(commit._replace(entries=raising)) if raising else []
             stands_now = {key: record for key, record in written if record}
-            await self._read_back(stands_now, at_least=True)
+            await self._writer.read_back(stands_now, at_least=True)
             after |= stands_now
         changes = []
         for key, offered in commit.entries:
@@ -219,93 +221,51 @@ class Resets:
             warning = "" if stands.offset == offered.offset else f"{stands.offset} stands and is larger"
             changes.append(Change(key, stood, kept, warning))
         if execute:
-            self._journal.moved("import", _moved(changes))
+            self._journal.moved("import", moved_by(changes))
             self._note_own(changes, self._now_ms())
         return Outcome(changes, [], execute)
 
-    async def _change(self, kind: str, wanted: Wanted, plan: Plan, warnings: Sequence[str], *, execute: bool) -> Outcome:
-        """Load, plan and, under the flusher's lock, write, adopt and read back."""
+    async def _change(
+        self,
+        kind: str,
+        wanted: Wanted,
+        plan: Plan,
+        warnings: Sequence[str],
+        *,
+        execute: bool,
+        standing: Standing | None = None,
+    ) -> Outcome:
+        """Plan and, to execute it, write.
+
+        `standing` is what `_known` found for these shards a moment ago, if it was asked: a dry run is planned on it. What is
+        executed is planned on what is loaded while no flush is under way.
+        """
         now_ms = self._now_ms()
         if not execute:
-            changes = await self._planned(wanted, plan, now_ms)
+            changes = await self._planned(wanted, plan, now_ms, await self._known(wanted) if standing is None else standing)
         else:
             async with self._flusher.paused():
-                changes = await self._planned(wanted, plan, now_ms)
-                await self._execute(kind, wanted.group, changes)
+                changes = await self._planned(wanted, plan, now_ms, await self._known(wanted))
+                await self._writer.write(kind, wanted.group, changes)
         active = active_warning(changes, now_ms, self._own_ms(wanted.group, now_ms))
         if execute:
             self._note_own(changes, now_ms)
         return Outcome(changes, [*warnings, *([active] if active else [])], execute)
 
-    async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int) -> list[Change]:
+    async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int, standing: Standing) -> list[Change]:
         """What is to be done, shard by shard (none named: of all that are not deleted)."""
-        standing = await self._known(wanted)
         changes: list[Change] = []
         async for keys in in_slices(wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]):
             changes += plan(keys, standing, now_ms)
         return changes
 
-    async def _execute(self, kind: str, group: GroupKey, changes: Sequence[Change]) -> None:
-        moved = _moved(changes)
-        writes = {key: after for key, _, after in moved}
-        try:
-            await self._write(kind, group, moved)
-            await self._read_back(writes)
-        except AdapterError as error:
-            error.note_attempted(changes)
-            raise
-
-    async def _write(self, kind: str, group: GroupKey, writes: Sequence[Moved]) -> None:
-        for at in range(0, len(writes), SAVE_ENTRIES):
-            part = writes[at : at + SAVE_ENTRIES]
-            try:
-                await self._write_part(kind, group, part)
-            except TransientError as error:
-                done = (
-                    f"{at} of {counted(len(writes), 'offset')} changed, of {len(part)} it is unknown: run it again: "
-                    if at
-                    else ""
-                )
-                raise type(error)(f"{done}{error}", retry_after_s=error.retry_after_s) from error
-
-    async def _write_part(self, kind: str, group: GroupKey, part: Sequence[Moved]) -> None:
-        dead = [key for key, _, after in part if not after.live]
-        if dead and not self._meta.knows_epochs:
-            # Such a server would take a tombstone for the offset 0.
-            await self._meta.delete(group, [key.shard for key in dead])
-            self._journal.moved(kind, part)
-            await self._committer.submit(Forget(dead, gone=True))
-            return
-        with self._metrics.save_call("admin", len(part)):
-            outcomes = await self._meta.save([SaveEntry(key, after) for key, _, after in part])
-        done = list(zip(part, outcomes, strict=True))
-        self._journal.moved(kind, [moved for moved, outcome in done if outcome.status is Status.APPLIED])
-        await self._committer.submit(
-            Reconcile([(moved.key, outcome.standing) for moved, outcome in done if outcome.status.acknowledged])
-        )
-        failed = [(moved.key, outcome) for moved, outcome in done if not outcome.status.acknowledged]
-        if failed:
-            raise failure_of(*failed[0])
-
-    async def _read_back(self, written: Mapping[OffsetKey, OffsetRecord], *, at_least: bool = False) -> None:
-        """Compare what the Meta Service holds now. Raises ContendedError when it is something else (or less, `at_least`)."""
-        keys = sorted(written)
-        differing = []
-        for at in range(0, len(keys), LIST_PAGE):
-            part = keys[at : at + LIST_PAGE]
-            found = await self._meta.get(part)
-            differing += [key for key in part if not _holds(found.get(key), written[key], at_least=at_least)]
-        if differing:
-            raise ContendedError(
-                f"{_some(['/'.join(key) for key in differing])}: read back and found with another value: somebody else moved it "
-                "at the same time; look at it and try again"
-            )
-
     async def _known(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
-        """What stands under the keys, loaded from the Meta Service first.
+        """What stands under named shards; for topics, or where no shard is named, under the whole group.
 
-        Of a whole group not what is deleted. Raises ContendedError when some are removed all the time, TooLargeError for more
-        than one call may change.
+        Loaded from the Meta Service first.
+
+        Of shards that are not named, deleted ones are left out. Raises ContendedError when some are removed all the time,
+        TooLargeError for more than one call may change.
         """
         attempts = retrying("load", first_s=0.001, max_s=0.05, limit_s=KNOW_LIMIT_S, on=ContendedError)
         return await attempts(self._known_once, wanted)
@@ -313,46 +273,37 @@ class Resets:
     async def _known_once(self, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
         loaded = self._committer.loaded
         forgets = loaded.forgets
-        if wanted.topics:
-            wanted = Wanted(wanted.group, ())
-        if not wanted.shards:
-            await self._check_size_there(wanted.group)
-        await self._loader.load_patiently(wanted)
         standing: dict[OffsetKey, OffsetRecord] = {}
-        if wanted.shards:
+        if wanted.shards and not wanted.topics:
+            await self._loader.load_patiently(wanted)
             async for keys in in_slices(wanted.keys):
                 standing.update((key, record) for key in keys if (record := self._store.get(key)) is not None)
             if not all(key in standing and standing[key].live for key in wanted.keys):
                 standing = await self._some_others(wanted.group) | standing
         else:
+            if not await self._loader.load_whole(wanted.group, MAX_CHANGES):
+                raise _too_large(wanted.group)
             after: OffsetKey | None = None
             while page := self._store.first(SLICE_ROWS, prefix=group_prefix(wanted.group), after=after):
                 standing.update((key, record) for key, record, _ in page if not is_deleted(record))
-                _check_size(wanted.group, len(standing))
+                if len(standing) > MAX_CHANGES:
+                    raise _too_large(wanted.group)
                 after = page[-1].key
                 await others()
+            standing.update((key, record) for key in wanted.keys if (record := self._store.get(key)) is not None)
         if loaded.forgotten_since([wanted.group], forgets):
             raise ContendedError(f"{'/'.join(wanted.group)}: shards were removed here meanwhile; try again")
         return standing
 
-    async def _check_size_there(self, group: GroupKey) -> None:
-        """Raise TooLargeError for what the Meta Service has of a group: before all of it is brought here for nothing."""
-        count, left, after = 0, [group], b""
-        while left:
-            page = await self._meta.groups_page(left, after)
-            count += sum(not is_deleted(record) for _, record in page.entries)
-            _check_size(group, count)
-            left, after = list(page.left), page.after
-
     async def _some_others(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
-        """Records of a group, here and in the Meta Service: who names a shard that has no offset is told which ones have."""
+        """Some records of a group, here and in the Meta Service: an error suggests them in place of a shard without an offset."""
         there = await self._meta.groups_page([group])
         here = self._store.first(SLICE_ROWS, prefix=group_prefix(group))
         return dict(there.entries) | {stored.key: stored.record for stored in here}
 
     def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:
         """Remember that these offsets are not those of the group's consumers, for as long as they look like it."""
-        times = {(key.group_key, after.committed_at_ms) for key, _, after in _moved(changes)}
+        times = {(key.group_key, after.committed_at_ms) for key, _, after in moved_by(changes)}
         self._own.extend(OwnTime(group, at_ms, now_ms) for group, at_ms in times if now_ms - at_ms < ACTIVE_MS)
 
     def _own_ms(self, group: GroupKey, now_ms: int) -> set[int]:
@@ -377,28 +328,27 @@ class Resets:
                 warnings.append(f"{error}; targets are checked against what commits told, if anything")
             else:
                 unknown = [shard for shard in shards if shard not in found]
-                return found, [f"the broker does not have {_some(unknown)}: the target was not checked"] if unknown else []
-        found = {shard: told for shard in shards if (told := self._reported.get(ShardKey(namespace, shard)))}
+                return found, [f"the broker does not have {some_of(unknown)}: the target was not checked"] if unknown else []
+        found = {shard: bounds for shard in shards if (bounds := self._reported.get(ShardKey(namespace, shard)))}
         unknown = [shard for shard in shards if shard not in found]
         if unknown and reset.needs_bounds:
             raise UnknownBoundsError(
-                f"{reset.to.value}: the bounds of {_some(unknown)} are not known: no broker_log.address is configured, and no "
+                f"{reset.to.value}: the bounds of {some_of(unknown)} are not known: no broker_log.address is configured, and no "
                 "commit since the start told them; use to_offset"
             )
         if unknown:
-            warnings.append(f"the bounds of {_some(unknown)} are not known: the target was not checked")
+            warnings.append(f"the bounds of {some_of(unknown)} are not known: the target was not checked")
         if found:
             oldest = min(bounds.seen_at_ms for bounds in found.values())
             warnings.append(f"bounds as commits told them, up to {(self._now_ms() - oldest) / 1000:.0f} s ago")
         return found, warnings
 
 
-def _check_size(group: GroupKey, offsets: int) -> None:
-    if offsets > MAX_CHANGES:
-        raise TooLargeError(
-            f"shards: {'/'.join(group)} has more than {MAX_CHANGES:,} offsets, which is what one call may change: "
-            "name the shards in several calls; ListOffsets has them in pages"
-        )
+def _too_large(group: GroupKey) -> TooLargeError:
+    return TooLargeError(
+        f"shards: {'/'.join(group)} has more than {MAX_CHANGES:,} offsets, which is what one call may change: "
+        "name the shards in several calls; ListOffsets has them in pages"
+    )
 
 
 def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> Wanted:
@@ -413,27 +363,11 @@ def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> 
             shards[key.shard] = None
     missing = sorted(topics - seen)
     if missing:
-        has = f"; it has {_some(sorted(seen))}" if seen else ""
+        has = f"; it has {some_of(sorted(seen))}" if seen else ""
         raise InvalidInputError(f"topics: {'/'.join(wanted.group)} has no offset of topic {missing[0]!r}{has}")
     return Wanted(wanted.group, list(shards))
 
 
-def _moved(changes: Sequence[Change]) -> list[Moved]:
-    return [Moved(change.key, change.before, change.after) for change in changes if change.changes and change.after]
-
-
 def _stood(after: OffsetRecord, before: OffsetRecord | None) -> bool:
-    """True when a merge changes nothing, or only the time of the commit: nobody asks an import for that."""
+    """True when a merge changes nothing, or only the time of the commit, for which alone an import does not write."""
     return before is not None and after._replace(committed_at_ms=before.committed_at_ms) == before
-
-
-def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool) -> bool:
-    if found is None:
-        return not written.live
-    seen = as_seen(found, written)
-    return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"

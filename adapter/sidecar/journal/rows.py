@@ -1,6 +1,7 @@
-"""Notes of the journal -> rows -> Arrow columns of tables.JOURNAL. Pure.
+"""Notes of the journal -> rows -> Arrow columns of `schemas.JOURNAL`. Pure.
 
-What Arrow's signed numbers or a datetime cannot hold is null, and `problem` says what it was; no row is left out for it.
+A value that Arrow's signed numbers or a datetime cannot hold is null, and the column `problem` has it as text; no row is left
+out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -97,7 +98,7 @@ def _some(
     column: Callable[[Sequence[int | None]], pa.Array],
     kind: pa.DataType = pa.int64(),  # noqa: B008 - Arrow's types are constants
 ) -> pa.Array:
-    """A column of what `of` says of things that mostly are not there."""
+    """A column of values that are mostly missing: `of` gets the value of each thing that is not None."""
     return column([None if thing is None else of(thing) for thing in things]) if any(things) else pa.nulls(len(things), kind)
 
 

@@ -212,13 +212,13 @@ def make_directory(path: Path, readers: int = 0) -> None:
         raise NotADirectoryError(errno.ENOTDIR, "is there, and no directory", str(path))
     make_directory(path.parent, readers)
     path.mkdir(0o700, exist_ok=True)
-    if readers:  # whom the umask leaves out; a directory that hands on its group goes on doing so
+    if readers:  # the umask left them out; a set-group-ID bit stays set
         path.chmod(path.stat().st_mode | readers)
     sync_directory(path.parent)
 
 
 def _locked(path: Path, broker: str) -> int:
-    """The file, which nobody else has locked. Raises OSError."""
+    """Open the file and lock it. Raises OSError, also when another adapter has locked it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -27,7 +27,7 @@ STOP_LIMIT_S = 10.0  # for a disk that does not answer
 
 
 def warm_up() -> None:
-    """Convert and discard one row, before anybody commits.
+    """Convert and discard one row before the first commit.
 
     Arrow's first conversion loads what it may need, even pandas where that is installed: it would hold up the event loop for 0.3
     s.

@@ -1,7 +1,7 @@
-"""What the store needs of a disk: a store of bytes, a watermark outside it, and the mark of who has it open.
+"""What the store needs of a disk: a store of bytes, a watermark outside it, and a mark that the store is open.
 
-RocksDB does it here; the model test passes in a simulated one. Promises what `Disk` says of a kill and of a power cut; knows
-nothing of records.
+RocksDB implements it here; the model test passes in a simulated one. Promises what `Disk` documents for a kill and a power cut;
+knows nothing of records.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from adapter.sidecar.storage import boot_marker
 R = TypeVar("R")
 
 REOPEN_SPARE_BYTES = 2**20  # beyond the replay: manifest, options, a new WAL
-# Says nothing about a file that is looked for.
+# Errors that do not show whether a file is there.
 _NO_ROOM_TO_LOOK = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 ADVICE = (

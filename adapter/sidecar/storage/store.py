@@ -62,9 +62,9 @@ class LocalStore:
         loss = disk.get(LOSS)
         self.loss = Loss.decode(loss) if loss else None
         self.loss_at_open = False
-        # Made with the store, and never again.
+        # Made with the store; never changes.
         self.store_id = disk.get(STORE_ID) or b""
-        # Which files are gone that are open here; empty while all are there.
+        # Which open file is not in its place any more; empty while all are.
         self.missing = ""
 
     @classmethod
@@ -276,9 +276,10 @@ class LocalStore:
         self.flushed_seq = max(self.flushed_seq, seq)
 
     def forget_flushed(self) -> None:
-        """From here on nothing counts as flushed: the Meta Service holds less than it acknowledged.
+        """Let nothing count as flushed any more: the Meta Service holds less than it acknowledged.
 
-        Killed now, the next start compares everything anyway; but a stop flushes all, and a start without the Meta Service too.
+        A start after a kill compares all keys in any case. A stop flushes what is dirty, and a start without the Meta Service
+        marks dirty what is above `flushed_seq`: both need it.
         """
         self.flushed_seq = 0
         with contextlib.suppress(AdapterError):

@@ -104,7 +104,7 @@ class WriteBatch:
         return ((key, (record, seq, encode_key(key))) for key, record, seq in self.stored)
 
     def put_member(self, group: GroupKey, member: Member | None) -> None:
-        """Store who committed for a group, or forget it."""
+        """Store the member of a group, or remove it (None)."""
         if member:
             self.batch.put(member_key(group), _MEMBER_FORM.pack(member.generation) + member.member_id.encode())
         else:

@@ -1,13 +1,16 @@
 """Resets, deletes, clones and imports over a real store and a Meta Service in memory: their order, and each failure (7)."""
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from adapter.errors import ContendedError, InvalidInputError, MetaUnavailableError, RefusedError
-from adapter.model.records import ERA_BITS, GroupKey, Member, ReadMode, SaveEntry, Status, is_deleted
-from adapter.sidecar.engine import resets
+from adapter.meta.client import GroupsPage
+from adapter.model.records import ERA_BITS, GroupKey, Member, OffsetKey, OffsetRecord, ReadMode, SaveEntry, Status, is_deleted
+from adapter.sidecar.engine import reset_writer
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
@@ -136,7 +139,7 @@ async def test_a_reset_whose_answer_was_lost_is_adopted_and_can_be_repeated(tmp_
 
 async def test_a_reset_that_fails_half_way_says_how_far_it_got(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And goes through when it is repeated."""
-    monkeypatch.setattr(resets, "SAVE_ENTRIES", 2)
+    monkeypatch.setattr(reset_writer, "SAVE_ENTRIES", 2)
     keys = [key(shard) for shard in "abcde"]
     meta = FakeMeta(dict.fromkeys(keys, record(9)))
     async with core_over(tmp_path, meta) as core:
@@ -298,3 +301,48 @@ async def test_a_reset_is_not_a_rewind_by_its_consumer(tmp_path: Path) -> None:
 
 async def _nothing() -> None:
     """A save without trouble."""
+
+
+class CountedMeta(FakeMeta):
+    """Notes what is read from it."""
+
+    reads: tuple[str, ...] = ()
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """Note the read."""
+        self.reads += ("get",)
+        return await super().get(keys, patient=patient)
+
+    async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
+        """Note the read."""
+        self.reads += ("groups_page",)
+        return await super().groups_page(groups, after, patient=patient)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reads"),
+    [(ALL, ("groups_page",)), (Wanted(G, ("a", "b")), ("get",)), (Wanted(G, ("b",), ("t",)), ("groups_page",))],
+)
+async def test_a_dry_run_loads_its_group_once(tmp_path: Path, wanted: Wanted, reads: tuple[str, ...]) -> None:
+    """All of it, named shards, or the shards of topics."""
+    meta = CountedMeta({A: record(9, topic="t"), B: record(8)})
+    async with core_over(tmp_path, meta) as core:
+        for change in (partial(core.resets.reset, wanted, TO_2), partial(core.resets.delete, wanted)):
+            meta.reads = ()
+            outcome = await change(execute=False)
+            assert {each.key for each in outcome.changes} == {A, B}
+            assert meta.reads == reads
+
+
+async def test_a_dry_run_of_topics_shows_the_era_that_the_reset_will_have(tmp_path: Path) -> None:
+    """Also of a shard that is named beside them and was deleted: its tombstone counts."""
+    meta = FakeMeta({A: record(9, topic="t"), B: record(8)})
+    async with core_over(tmp_path, meta) as core:
+        await core.resets.delete(Wanted(G, ("b",)), execute=True)
+        wanted, anew = Wanted(G, ("b",), ("t",)), Reset(To.OFFSET, 2, create=True)
+        shown = await core.resets.reset(wanted, anew, execute=False)
+        done = await core.resets.reset(wanted, anew, execute=True)
+        positions = [
+            {change.key: change.after and change.after.position for change in outcome.changes} for outcome in (shown, done)
+        ]
+        assert positions[0] == positions[1] == {A: (ERA, 2), B: (2 * ERA, 2)}

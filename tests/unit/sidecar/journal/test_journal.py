@@ -142,7 +142,7 @@ async def test_an_admins_changes_are_told_with_what_stood_before(tmp_path: Path)
 
 async def test_of_a_change_that_fails_half_way_the_first_half_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in the Meta Service."""
-    monkeypatch.setattr("adapter.sidecar.engine.resets.SAVE_ENTRIES", 1)
+    monkeypatch.setattr("adapter.sidecar.engine.reset_writer.SAVE_ENTRIES", 1)
     journal = Recording()
     meta = FakeMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta, journal=journal) as core:
@@ -302,31 +302,31 @@ async def test_a_bad_path_stops_neither_start_nor_commits(tmp_path: Path) -> Non
         core = sidecar.core()
         await commit(core, 7, "a")
         await core.flusher.flush_once()
-        await eventually(lambda: sidecar.sidecar_status.status().journal.last_error != "")
-        status = sidecar.sidecar_status.status()
+        await eventually(lambda: sidecar.status.reply().journal.last_error != "")
+        status = sidecar.status.reply()
         assert "file" in status.journal.last_error
-        assert sidecar.sidecar_status.counters()["journal_failures"][1] >= 1
+        assert sidecar.gauges.counters()["journal_failures"][1] >= 1
         assert meta.records[A].offset == 7
-    assert sidecar.sidecar_status.status().journal.dropped_rows == 1
+    assert sidecar.status.reply().journal.dropped_rows == 1
 
 
 async def test_the_status_and_the_metrics_show_the_journal(tmp_path: Path) -> None:
     """And say nothing of one that is off."""
     async with running_sidecar(adapter_config(tmp_path), FakeMeta()) as sidecar:
-        assert not sidecar.sidecar_status.status().HasField("journal")
-        assert not any("journal" in name for name in (*sidecar.sidecar_status.gauges(), *sidecar.sidecar_status.counters()))
+        assert not sidecar.status.reply().HasField("journal")
+        assert not any("journal" in name for name in (*sidecar.gauges.gauges(), *sidecar.gauges.counters()))
     config = adapter_config(tmp_path, journal={"path": str(tmp_path / "j")})
     async with running_sidecar(config, FakeMeta()) as sidecar:
         await commit(sidecar.core(), 7, "a")
         await sidecar.core().flusher.flush_once()
-        await eventually(lambda: sidecar.sidecar_status.status().journal.rows == 1)
-        status = sidecar.sidecar_status.status().journal
+        await eventually(lambda: sidecar.status.reply().journal.rows == 1)
+        status = sidecar.status.reply().journal
         assert (status.path, status.dropped_rows, status.segments, status.last_error) == (str(tmp_path / "j"), 0, 0, "")
-        assert sidecar.sidecar_status.counters()["journal_rows"][1] == 1
-        assert sidecar.sidecar_status.gauges()["journal_queued_rows"][1] == 0
+        assert sidecar.gauges.counters()["journal_rows"][1] == 1
+        assert sidecar.gauges.gauges()["journal_queued_rows"][1] == 0
         registry = sidecar._metrics.registry
         assert registry.get_sample_value("offset_adapter_journal_rows_total") == 1
-    assert sidecar.sidecar_status.status().journal.segments == 1
+    assert sidecar.status.reply().journal.segments == 1
 
 
 def test_without_a_path_there_is_no_journal() -> None:

@@ -123,12 +123,12 @@ async def test_a_failed_store_ends_the_snapshot_and_is_opened_again(tmp_path: Pa
         failed = sidecar.core().store
         failed.failure = "failed by the test"
         failed.failed.set()
-        await eventually(lambda: sidecar.sidecar_status.core is not None and sidecar.sidecar_status.core.store is not failed)
+        await eventually(lambda: sidecar.state.core is not None and sidecar.state.core.store is not failed)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             _ = [reply async for reply in replies]
         assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
         assert "cannot be read to its end: failed by the test" in str(raised.value.details())
-        await eventually(lambda: bool(sidecar.sidecar_status.state == offsets_pb.StatusReply.SERVING))
+        await eventually(lambda: bool(sidecar.state.state == offsets_pb.StatusReply.SERVING))
         assert (await replies_of(client))[0].head.records == PADDING
 
 
@@ -139,6 +139,6 @@ async def test_a_stop_does_not_wait_for_a_snapshot_that_nobody_reads(tmp_path: P
         replies = await begun(client)
         store = sidecar.core().store
         sidecar.stop()
-        await eventually(lambda: sidecar.sidecar_status.core is None and not len(store.snapshots))
+        await eventually(lambda: sidecar.state.core is None and not len(store.snapshots))
         with pytest.raises(grpc.aio.AioRpcError):
             _ = [reply async for reply in replies]

@@ -1,0 +1,69 @@
+"""The metrics that are read from the sidecar when Prometheus asks, and not counted as things happen (`sidecar.metrics`)."""
+
+import contextlib
+import time
+
+from adapter.errors import StorageFailedError
+from adapter.meta.client import MetaClient
+from adapter.sidecar.api.state import SidecarState
+from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
+
+
+class SidecarGauges:
+    """Reads the present numbers of a sidecar. Called from the metrics thread."""
+
+    def __init__(self, meta: MetaClient, state: SidecarState, journal: Journal = NO_JOURNAL) -> None:
+        self._meta = meta
+        self._state = state
+        self._journal = journal
+
+    def counters(self) -> dict[str, tuple[str, float]]:
+        """Counters by name, each with its help text."""
+        counts = self._journal.counts
+        if counts is None:
+            return {}
+        return {
+            "journal_rows": ("Rows that the journal handed to the kernel.", counts.rows),
+            "journal_dropped_rows": ("Rows that are left out of the journal: its disk was too slow, or failed.", counts.dropped),
+            "journal_failures": ("Attempts to write the journal that failed.", counts.failures),
+            "journal_deleted_segments": (
+                "Segments that were deleted to stay in journal.disk_max_bytes.",
+                counts.deleted_segments,
+            ),
+        }
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """Gauges by name, each with its help text."""
+        core = self._state.core
+        values = {"up_state": ("1 recovering, 2 serving, 3 degraded, 4 failed, 5 stopping.", float(self._state.state))}
+        values["meta_available"] = ("1 while the last call to the Meta Service was answered.", float(self._meta.available))
+        values["meta_knows_epochs"] = (
+            "0 when the Meta Service knows only offsets, as RobustMQ does.",
+            float(self._meta.knows_epochs),
+        )
+        told = self._meta.server_reports
+        values["meta_losses"] = ("Times that the Meta Service came back with less than it had acknowledged.", float(told.losses))
+        values["meta_clock_skew_seconds"] = ("How far this clock is ahead of the Meta Service's.", told.skew.ms / 1000)
+        if counts := self._journal.counts:
+            values |= {
+                "journal_queued_rows": ("Rows that wait to be written to the journal.", counts.queued),
+                "journal_segments": ("Finished segments of the journal on this disk.", counts.segments),
+                "journal_bytes": ("Their size.", counts.bytes),
+            }
+        if core is None:
+            return values
+        loss = core.store.loss
+        report = core.recovery.report
+        values |= {
+            "recovery_compared": ("Keys that the recovery has compared with the Meta Service.", float(report.compared)),
+            "recovery_of": ("About how many it compares.", float(report.of)),
+            "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.dirty))),
+            "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
+            "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
+            "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.store.unsynced_writes)),
+            "store_lost_writes": ("Acknowledged writes that were found missing, about.", float(loss.writes if loss else 0)),
+        }
+        with contextlib.suppress(StorageFailedError):  # it is being closed meanwhile
+            for name, value in core.store.rocksdb_properties().items():
+                values[f"rocksdb_{name}"] = (f"RocksDB: {name}.", float(value))
+        return values

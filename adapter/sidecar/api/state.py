@@ -1,0 +1,46 @@
+"""Where the sidecar is between start and stop, and the core that serves meanwhile."""
+
+from adapter.errors import NotReadyError
+from adapter.rpc import offsets_pb
+from adapter.sidecar.engine.core import Core
+
+State = offsets_pb.StatusReply
+
+SERVES = {State.SERVING, State.DEGRADED}  # commits are taken
+
+
+class SidecarState:
+    """The state, its reason where there is one, and the core while a store is open."""
+
+    def __init__(self) -> None:
+        self.state: offsets_pb.StatusReply.State.ValueType = State.RECOVERING
+        self.reason = ""
+        self.core: Core | None = None
+
+    def enter(self, state: offsets_pb.StatusReply.State.ValueType, reason: str = "") -> None:
+        """Change the state."""
+        self.state = state
+        self.reason = reason
+
+    def attach(self, core: Core) -> None:
+        """A store is open, and its recovery begins."""
+        self.core = core
+        self.enter(State.RECOVERING)
+
+    def detach(self) -> None:
+        """The store is about to be closed: no request may reach it from now on."""
+        self.core = None
+
+    def serving_core(self) -> Core:
+        """The core for a request that begins now. Raises NotReadyError while none may begin."""
+        if self.core is None or self.state not in SERVES:
+            raise NotReadyError(f"the adapter is {self._name}: {self.reason or 'try again soon'}")
+        return self.core
+
+    def ready(self) -> tuple[bool, str]:
+        """For `/readyz`: whether commits are taken, also while the Meta Service is away; and the state, with its reason."""
+        return self.state in SERVES, ": ".join(filter(None, [self._name, self.reason]))
+
+    @property
+    def _name(self) -> str:
+        return State.State.Name(self.state).lower()
