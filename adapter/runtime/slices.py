@@ -7,7 +7,9 @@ import anyio.lowlevel
 
 SLICE = 200  # entries converted between two yields: well under a millisecond
 
-TURNS = 8  # grpc.aio brings one call in each turn of the loop: with one turn a slice, calls would pile up
+# Iterations of the event loop between two slices. grpcio delivers one call in each iteration. With 1, commits over TLS wait during
+# a flush of 60,000 keys: p50 36 ms instead of 2.4, p99 208 ms instead of 62 (at 200 commits/s).
+ITERATIONS = 8
 
 T = TypeVar("T")
 
@@ -22,5 +24,5 @@ async def in_slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
 
 async def others() -> None:
     """Let other tasks run, after a slice of long work."""
-    for _ in range(TURNS):
+    for _ in range(ITERATIONS):
         await anyio.lowlevel.checkpoint()

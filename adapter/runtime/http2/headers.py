@@ -1,6 +1,6 @@
-"""Header blocks: what a request's says, checked (RFC 9113, section 8; gRPC over HTTP/2), and those of answers. Pure.
+"""Header blocks: parses and checks those of requests (RFC 9113, section 8; gRPC over HTTP/2), makes those of answers. No I/O.
 
-HPACK is the `hpack` library's. What this side sends uses no dynamic table, so that its blocks are constants.
+The `hpack` library implements HPACK. Answers use no dynamic table, so that their blocks are constants.
 """
 
 import re
@@ -16,12 +16,12 @@ from adapter.runtime.http2.frames import Code, ConnectionFailedError, StreamFail
 Fields = Iterable[tuple[bytes, bytes]]
 Metadata = tuple[tuple[str, str], ...]
 
-LIST_MAX = 8_192  # bytes of a request's fields, 32 for each added; more of them are refused
-LIST_HARD_MAX = 65_536  # more end the connection: they are not even decoded
+LIST_MAX = 8_192  # bytes of a request's fields, plus 32 for each (as RFC 9113 counts); more are refused
+LIST_HARD_MAX = 65_536  # bytes; more end the connection, without being decoded
 TEXT_MAX = 1_000  # characters of a status
-KNOWN_MAX = 256  # blocks of one connection that are remembered,
-KNOWN_BYTES = 1_024  # with so many bytes of fields
-RESIZES_MAX = 2  # RFC 7541, 4.2
+KNOWN_MAX = 256  # header blocks of a connection that are cached
+KNOWN_BYTES = 1_024  # bytes of fields of a block that is cached, at most
+RESIZES_MAX = 2  # dynamic table size updates in a block (RFC 7541, 4.2)
 
 _RESIZE = 0x20
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
@@ -33,14 +33,14 @@ _OF_CONNECTIONS = {b"connection", b"proxy-connection", b"keep-alive", b"transfer
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNIT_S = {"H": 3_600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GRPC = re.compile(rb"application/grpc(?:[+;].*)?")
-_ENCODER = Encoder()  # never given anything that it may keep
+_ENCODER = Encoder()  # used only for fields that are never indexed: it has no state
 
 HTTP_OK = 200
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 8, 12, 13  # gRPC statuses
 
 
 class Refusal(NamedTuple):
-    """What answers a request that is no call, by its headers alone: an HTTP status, or with 200 a gRPC status."""
+    """The answer to a request whose headers are not those of a call: an HTTP status, and with 200 a gRPC status."""
 
     http: int
     code: int
@@ -48,19 +48,19 @@ class Refusal(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A request's headers."""
+    """The headers of a request."""
 
     path: str
     timeout_s: float | None
     metadata: Metadata
     length: int | None  # content-length
-    compressed: bool  # its messages may be
+    compressed: bool  # its messages may be compressed
     size: int  # as LIST_MAX counts
     refusal: Refusal | None
 
 
 class _Table(HeaderTable):
-    """A dynamic table that tells when it gets an entry. A new size has to be noted by others."""
+    """A dynamic table that notes when it gets an entry. `HeaderReader` notes new sizes."""
 
     changed = False
 
@@ -70,9 +70,9 @@ class _Table(HeaderTable):
 
 
 class HeaderReader:
-    """The header blocks of one connection, in their order.
+    """Decodes the header blocks of one connection, in their order.
 
-    Most calls come with a block that has come before. It is decoded once, while the table stays as it is.
+    Most calls repeat a block. Such a block is decoded once, for as long as the dynamic table does not change.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class HeaderReader:
         self._known: dict[bytes, Head] = {}
 
     def read(self, block: bytes) -> Head:
-        """A request's. Raises StreamFailedError for a malformed one, ConnectionFailedError."""
+        """Decode and check a request's block. Raises StreamFailedError for a malformed request, ConnectionFailedError."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -93,7 +93,7 @@ class HeaderReader:
         return head
 
     def fields(self, block: bytes) -> Fields:
-        """Any. What each block means depends on those before it: all have to go through here."""
+        """Decode any block. All blocks have to be decoded, each may depend on those before it. Raises ConnectionFailedError."""
         self._table.changed = False
         resizes = _resizes(block)
         if resizes > RESIZES_MAX:
@@ -111,17 +111,17 @@ class HeaderReader:
 
 
 def check_trailers(fields: Fields) -> None:
-    """Raise StreamFailedError unless they can end a request."""
+    """Check the trailers of a request. Raises StreamFailedError."""
     for name, value in fields:
         if not _NAME.fullmatch(name) or name in _OF_CONNECTIONS or _BAD_VALUE.search(value):
             raise StreamFailedError(Code.PROTOCOL_ERROR)
 
 
 def _resizes(block: bytes) -> int:
-    """With how many new sizes of the table it begins, where alone they can stand; one more than is allowed is as good as many."""
+    """Count the table size updates at the start of a block, the only place where they are valid. Stops at RESIZES_MAX + 1."""
     at = count = 0
     while count <= RESIZES_MAX and at < len(block) and block[at] & 0xE0 == _RESIZE:
-        more = block[at] & 0x1F == 0x1F  # noqa: PLR2004 - the number goes on behind
+        more = block[at] & 0x1F == 0x1F  # noqa: PLR2004 - the number continues in the next bytes
         at += 1
         while more and at < len(block):
             more = bool(block[at] & 0x80)
@@ -137,7 +137,7 @@ def _head_of(fields: Fields) -> Head:
     for name, value in fields:
         size += len(name) + len(value) + 32
         if size > LIST_MAX and name[:1] != b":":
-            continue  # it is refused whatever this is: no work for it
+            continue  # the request is refused in any case: do not decode more
         if name[:1] == b":":
             if regular or name in pseudo or name not in _PSEUDO:
                 raise StreamFailedError(Code.PROTOCOL_ERROR)
@@ -185,11 +185,11 @@ def _meaning(pseudo: dict[bytes, bytes], regular: Metadata, size: int) -> Head:
 
 
 def encoded(fields: Iterable[tuple[str, str]]) -> bytes:
-    """A block that stands for itself, wherever it is sent."""
+    """Encode fields as a block that does not depend on others."""
     return _ENCODER.encode((name, value, True) for name, value in fields)
 
 
-# A table of 0 bytes: said once, before anything else, no setting of the peer's can be below it.
+# Sets the size of the dynamic table to 0. Sent once, before the first block: no setting of the peer can be lower.
 NO_TABLE = b"\x20"
 _HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 START = encoded(_HEADERS)
@@ -198,7 +198,7 @@ _READABLE = " !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"  # in a grpc-message; the rest 
 
 
 def trailers(code: int, text: str, metadata: Iterable[tuple[str, str]], *, alone: bool) -> bytes:
-    """The end of an answer. With `alone` it is all there is of it."""
+    """Encode the trailers of an answer. With `alone` they are its only block, and include its headers."""
     if not code and not alone:
         return OK
     told = [("grpc-message", quote(text[:TEXT_MAX], safe=_READABLE, errors="replace"))] if text else []
@@ -206,5 +206,5 @@ def trailers(code: int, text: str, metadata: Iterable[tuple[str, str]], *, alone
 
 
 def plain(http: int, size: int) -> bytes:
-    """The headers of an answer to what is not gRPC, with a text of so many bytes."""
+    """Encode the headers of an answer to a request that is not gRPC, with a text of `size` bytes."""
     return encoded([(":status", str(http)), ("content-type", "text/plain"), ("content-length", str(size))])
