@@ -45,5 +45,5 @@ class Sieve:
         if row.namespace != self._naming.namespace:
             return f"is in namespace {row.namespace!r}, not {self._naming.namespace!r}, and the format has none; {USE_JSON}"
         if self._naming.group and row.group != self._naming.group:
-            return f"is not of group {self._naming.group!r}, of which alone the file is"
+            return f"is not of group {self._naming.group!r}, the only group of the file"
         return None

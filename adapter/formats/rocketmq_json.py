@@ -85,7 +85,7 @@ def _tables(stream: JsonStream, tables: dict[str, _Table]) -> Entries:
         if name in IGNORED:
             stream.value()
         elif name not in tables:
-            yield _reject(stream, place, f"{name!r} is not a table of offsets that is known here")
+            yield _reject(stream, place, f"{name!r} is an unknown table")
         elif stream.next() != "{":
             yield _reject(stream, place, "is not an object")
         else:
@@ -183,7 +183,7 @@ def _entry(stream: JsonStream, place: str, queue_of: Callable[[], tuple[str, str
 
 def _pending_resets(stream: JsonStream, table: str) -> Entries:
     for key in stream.members():
-        reason = "is a reset that no consumer has taken up yet, not an offset; do it again after the import"
+        reason = "is a pending reset, not an offset; repeat the reset after the import"
         yield _reject(stream, _place(table, str(key)), reason)
 
 
@@ -196,7 +196,7 @@ def _names(key: str) -> tuple[str, str]:
         raise InvalidInputError("key: is not topic@group")
     if len(rest) == 1 or (len(rest) == 2 and rest[1] == BROADCAST):  # noqa: PLR2004 - see BROADCAST
         return topic, SEPARATOR.join(rest)
-    raise InvalidInputError(f"key: has {len(rest)} @: which of them parts topic and group cannot be known")
+    raise InvalidInputError(f"key: has {len(rest)} @: it is unclear which one separates topic and group")
 
 
 def _check_pairs(text: str, field: str) -> None:

@@ -54,7 +54,7 @@ def write(path: Path, rows: Iterable[OffsetRow], naming: Naming, layout: Layout)
     """
     target = path.resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise InvalidInputError(f"{path}: is there and not empty; a store is written anew, into a directory of its own")
+        raise InvalidInputError(f"{path}: exists and is not empty; a store is written into a new directory")
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         fresh.mkdir(0o700)
@@ -73,7 +73,7 @@ def _entries(db: Rdict) -> Entries:
     families = rocksdb_copy.families(db)
     for name in families:
         if name not in layouts.FAMILIES:
-            yield Reject(0, name, "", "is a column family that is not known here: what is in it is not read")
+            yield Reject(0, name, "", "is an unknown column family; its rows are not read")
     # V2's keys start with a byte that no topic starts with. Before 5.3, V1's stores had only one column family.
     if layouts.VERSION_FAMILY not in families and any(rocks.scan(db, layouts.TABLES, layouts.AFTER_TABLES)):
         yield from _v2(db)
@@ -111,7 +111,7 @@ def _topic_v2(names: bytes, rows: Iterable[tuple[bytes, bytes]]) -> Entries:
 
 def _unknown_rows(db: Rdict, start: bytes, end: bytes) -> Iterator[Reject]:
     for key, value in rocks.scan(db, start, end):
-        yield _reject(key, value, "key: is of no table that is known here")
+        yield _reject(key, value, "key: belongs to no known table")
 
 
 def _reject(key: bytes, value: bytes, reason: str) -> Reject:

@@ -143,9 +143,9 @@ def problem_of_broker(broker: str, row: OffsetRow) -> str | None:
         whose = f"of broker {queue.broker_name!r}" if queue.broker_name else "of no broker"
         return f"is {whose}, and the file is of {f'broker {broker!r}' if broker else 'none'}; --broker names another"
     if SEPARATOR in queue.topic:
-        return f"has a topic with an {SEPARATOR}, which parts topic and group in the file"
+        return f"has a topic with an {SEPARATOR}, which separates topic and group in the file"
     if not _PLAIN_GROUP.fullmatch(row.group):
-        return f"is of a group with an {SEPARATOR}, which parts topic and group in the file"
+        return f"is of a group with an {SEPARATOR}, which separates topic and group in the file"
     return None
 
 

@@ -27,7 +27,7 @@ _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
 _OF_THE_STORE = re.compile(r"CURRENT|MANIFEST-.*|.*\.log|.*\.sst", re.DOTALL)
 _PLACES = ("consumerOffsets", "rdb", "config/consumerOffsets", "config/rdb", "store/config/consumerOffsets", "store/config/rdb")
 _GONE = "No such file or directory"
-_DAMAGED = "restore it from a copy; what of it is read is not to be trusted"
+_DAMAGED = "restore it from a copy; do not trust rows that were read from it"
 
 
 class _ChangedError(Exception):

@@ -84,7 +84,7 @@ def group_for(group: str, naming: Naming) -> str:
     if not group and not naming.group:
         raise InvalidInputError("group is missing; --group names it for the whole file")
     if group and naming.group and group != naming.group:
-        raise InvalidInputError(f"group: {group!r} is not {naming.group!r}, of which alone the offsets are taken")
+        raise InvalidInputError(f"group: {group!r} is not {naming.group!r}, the only group whose offsets are read")
     return group or naming.group
 
 

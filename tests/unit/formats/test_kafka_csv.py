@@ -96,7 +96,7 @@ def test_what_csv_cannot_hold_is_named_with_what_to_do() -> None:
         f"shard 's' of group 'g' is not of the form topic/partition, which Kafka's CSV is made of; {use_json}",
         "shard 't/0' of group 'g' has offset 9223372036854775808, and the format's largest is 9223372036854775807; " + use_json,
         f"shard 't/2' of group 'g' is in namespace 'team', not 'default', and the format has none; {use_json}",
-        "shard 't/3' of group 'h' is not of group 'g', of which alone the file is",
+        "shard 't/3' of group 'h' is not of group 'g', the only group of the file",
     ]
 
 
@@ -197,7 +197,7 @@ def test_a_file_without_groups_needs_one() -> None:
 
 def test_a_file_for_one_group_must_not_hold_another() -> None:
     """A plan for one group is not applied to another by mistake."""
-    assert rejects(b"g,t,0,5\nh,t,0,5\n", group="g") == [(2, "group: 'h' is not 'g', of which alone the offsets are taken")]
+    assert rejects(b"g,t,0,5\nh,t,0,5\n", group="g") == [(2, "group: 'h' is not 'g', the only group whose offsets are read")]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \r\n", b"\xef\xbb\xbf"])

@@ -121,8 +121,8 @@ def test_what_a_brokers_file_cannot_hold_is_named() -> None:
         "'b/t/0' of group 'g' is of broker 'b', and the file is of broker 'a'; --broker names another",
         "'a/t/00' of group 'g' is not of the form broker/topic/queue, which RocketMQ's file is made of",
         "'a/t/2147483648' of group 'g' is not of the form broker/topic/queue, which RocketMQ's file is made of",
-        "'a/t@u/0' of group 'g' has a topic with an @, which parts topic and group in the file",
-        "'a/t/1' of group 'g@h' is of a group with an @, which parts topic and group in the file",
+        "'a/t@u/0' of group 'g' has a topic with an @, which separates topic and group in the file",
+        "'a/t/1' of group 'g@h' is of a group with an @, which separates topic and group in the file",
         "'a/t/2' of group 'g' has offset 9223372036854775808, and the format's largest is 9223372036854775807",
         "'a/t/2' of group 'g' is in namespace 'team', not 'default', and the format has none",
     ]
@@ -135,7 +135,7 @@ def test_what_a_clients_file_cannot_hold_is_named() -> None:
     """It has the queues of one group, each with its broker."""
     assert refused([row("a/t/0"), row("t/0"), row("a/t/0", group="h"), row("a/t/0", LONG_MAX + 1)], CLIENT, OF_G) == [
         "'t/0' of group 'g' is not of the form broker/topic/queue, which a client's file is made of",
-        "'a/t/0' of group 'h' is not of group 'g', of which alone the file is",
+        "'a/t/0' of group 'h' is not of group 'g', the only group of the file",
         "'a/t/0' of group 'g' has offset 9223372036854775808, and the format's largest is 9223372036854775807",
     ]
     with pytest.raises(InvalidInputError, match="group is missing: a client's file is of one group"):
@@ -145,10 +145,10 @@ def test_what_a_clients_file_cannot_hold_is_named() -> None:
 @pytest.mark.parametrize(
     ("table", "naming", "reason"),
     [
-        ('"a/b@g":{0:5}', Naming(), "topic: 'a/b' has a /, which parts broker, topic and queue in a shard's name"),
+        ('"a/b@g":{0:5}', Naming(), "topic: 'a/b' has a /, which separates broker, topic and queue in a shard's name"),
         ('"@g":{0:5}', Naming(), "topic is empty"),
         ('"T@":{0:5}', Naming(), "group is missing; --group names it for the whole file"),
-        ('"T@h":{0:5}', OF_G, "group: 'h' is not 'g', of which alone the offsets are taken"),
+        ('"T@h":{0:5}', OF_G, "group: 'h' is not 'g', the only group whose offsets are read"),
         (f'"T@{"g" * 256}":{{0:5}}', Naming(), "group is 256 bytes long; at most 255 are allowed"),
         ('"T@g\\u0007":{0:5}', Naming(), "group has the control character U+0007 at position 1"),
         (f'"T@g":{{0:5}},"{"t" * 254}@g":{{0:5}}', Naming(), "shard is 256 bytes long; at most 255 are allowed"),

@@ -159,10 +159,10 @@ def test_what_is_no_offset_in_v1_is_a_reject_and_the_rest_is_read(
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("00", "", "key: is of no table that is known here"),
-        ("010000" + "02" + "0000", "", "key: is of no table that is known here"),
-        ("010005" + "02" + "0000", "", "key: is of no table that is known here"),
-        ("ff", "", "key: is of no table that is known here"),
+        ("00", "", "key: belongs to no known table"),
+        ("010000" + "02" + "0000", "", "key: belongs to no known table"),
+        ("010005" + "02" + "0000", "", "key: belongs to no known table"),
+        ("ff", "", "key: belongs to no known table"),
         ("010001", "", "key: is not that of an offset"),
         ("010001" + "01" + "78", "", "key: is not that of an offset"),
         ("010001" + "03" + "0000", "", "key: is not that of an offset"),
@@ -192,7 +192,7 @@ def test_a_column_family_that_is_not_known_is_a_reject(tmp_path: Path) -> None:
     store = made(tmp_path / "store", {V1_KEY: V1_VALUE}, ("default", "kvDataVersion", "forbidden", "consumerOffset"))
     rows, rejects = read_all(store)
     assert rows == [("g", "T/3", 42)]
-    assert rejects == [Reject(0, "consumerOffset", "", "is a column family that is not known here: what is in it is not read")]
+    assert rejects == [Reject(0, "consumerOffset", "", "is an unknown column family; its rows are not read")]
 
 
 def test_v1_is_known_without_its_other_column_families(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_store_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     """A V2 store has topics and groups too."""
     store = real("store-v2", tmp_path)
     before = files(store)
-    with pytest.raises(InvalidInputError, match="is there and not empty"):
+    with pytest.raises(InvalidInputError, match="exists and is not empty"):
         write(store, [OffsetRow("default", "g", "T/3", 43)], Naming(), "v2")
     assert files(store) == before
 

@@ -56,10 +56,10 @@ A, B, C, D = (StoreStart(number, revision) for number, revision in enumerate((1,
         # A copy of before the last start, which nothing was seen of but that start.
         (
             [mark(5)._replace(starts=(A, B)), mark(20)._replace(starts=(A, C))],
-            "does not know the last start of the one that was there",
+            "lacks the last start of the store seen before",
         ),
-        ([mark(5)._replace(starts=(A,)), mark(20)._replace(starts=(C,))], "does not know any start of the one that was there"),
-        ([mark(5)._replace(starts=(A,)), mark(20)], "does not know any start of the one that was there"),
+        ([mark(5)._replace(starts=(A,)), mark(20)._replace(starts=(C,))], "shares no start with the store seen before"),
+        ([mark(5)._replace(starts=(A,)), mark(20)], "shares no start with the store seen before"),
     ],
 )
 def test_a_copy_that_was_put_back_is_found_by_its_starts(marks: Sequence[StoreMark], why: str) -> None:
