@@ -1,1 +1,11 @@
-"""Offsets in files: RocketMQ's, Kafka's, and our own JSON. A module for each form; `files` chooses between them."""
+"""Offsets in the files of other systems: RocketMQ's and Kafka's, and our own JSON. All are read and written as streams.
+
+- `files`: chooses the format; the entry point for reading and writing.
+- `rows`: the values that all formats share: a row, a rejected entry, and the defaults for what a file does not contain.
+- `problems`: collects the rows that a format cannot hold.
+- `offsets_json`: our JSON. `kafka_csv`: the CSV of kafka-consumer-groups.
+- `rocketmq_json`: reads consumerOffset.json and offsets.json. `rocketmq_rows`: converts to rows, and writes these files.
+- `json_stream`: a streaming JSON parser that also accepts fastjson's unquoted keys.
+- `rocketmq_rocksdb`: reads and writes RocketMQ's RocksDB stores. `rocksdb_layouts`: their keys and values. `rocksdb_copy`: opens
+  a copy of a store that may be in use.
+"""

@@ -1,7 +1,7 @@
-"""Offsets in files: chooses the format, reads and writes. Both are streams; memory does not grow with the file.
+"""Reads and writes offsets in files of any supported format, as streams: memory does not grow with the file.
 
-Promises that every entry of a file comes as a row or as a reject. A key that is there twice comes twice: whoever merges takes
-the larger offset. A file that is written is there as a whole or not at all.
+Every entry of a file becomes a row or a reject. A key that occurs twice gives two rows; the importer's merge keeps the larger
+offset. A file is written completely or not at all.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,13 +15,13 @@ from adapter.formats.rocketmq_rocksdb import Layout
 from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
 from adapter.runtime import files
 
-BACKUP = ".bak"  # RocketMQ's, of the file before: ConfigManager.persist, LocalFileOffsetStore.readLocalOffset
-# Of a broker with enableLmq, which has all its offsets there: LmqConsumerOffsetManager.configFilePath.
+BACKUP = ".bak"  # RocketMQ's backup of the previous file: ConfigManager.persist, LocalFileOffsetStore.readLocalOffset
+# A broker with enableLmq stores all its offsets in this file: LmqConsumerOffsetManager.configFilePath.
 LMQ_FILE = "lmqConsumerOffset.json"
 
 
 class Format(Enum):
-    """How a file holds offsets."""
+    """How a file stores offsets."""
 
     ROCKETMQ_BROKER = "rocketmq-broker"
     ROCKETMQ_CLIENT = "rocketmq-client"
@@ -31,7 +31,7 @@ class Format(Enum):
 
     @classmethod
     def of(cls, path: str | Path) -> "Format":
-        """What the name says; a directory is RocksDB. Kafka's CSV where it says nothing."""
+        """Guess the format from the name; a directory is RocksDB. Kafka's CSV if the name does not tell."""
         whole = Path(path)
         if whole.is_dir():
             return cls.ROCKETMQ_ROCKSDB
@@ -66,10 +66,11 @@ _WITH_BACKUP = (Format.ROCKETMQ_BROKER, Format.ROCKETMQ_CLIENT)
 
 
 def read(path: Path, kind: Format, naming: Naming) -> Rows:
-    """Every offset of a file, or what cannot be taken, in the file's order. Each call is one pass.
+    """Every offset of a file, and every rejected entry, in file order. Each call is one pass.
 
-    Raises NotReadableError where the file turns out not to be readable, perhaps after rows: who must not use half a file makes a
-    pass before. It says when RocketMQ's backup beside the file can be read: which one to take is for a person to choose.
+    Raises NotReadableError when the file turns out to be unreadable, possibly after some rows: a caller that must not use half a
+    file reads it twice. The message says so if RocketMQ's backup next to the file is readable: a person has to choose between
+    them.
     """
     if kind is Format.ROCKETMQ_ROCKSDB:
         yield from rocketmq_rocksdb.read(path, naming)
@@ -84,11 +85,11 @@ def read(path: Path, kind: Format, naming: Naming) -> Rows:
 
 
 def write(path: Path, kind: Format, rows: Iterable[OffsetRow], naming: Naming, layout: Layout = "v1") -> int:
-    """Write a file anew: beside it, synced, then renamed. Returns how many offsets it holds; without any nothing is written.
+    """Write a new file next to the old one, sync it, then rename it. Returns the number of offsets; writes nothing for none.
 
-    All rows of a (namespace, group) have to come one after the other, each key once. `layout` is for RocksDB alone. A broker's
-    file of the name lmqConsumerOffset.json is made for a broker with enableLmq, any other for one without. Raises
-    InvalidInputError that names what the format cannot hold, or says why the file cannot be written: it is then as it was.
+    All rows of a (namespace, group) must follow each other, each key once. `layout` applies only to RocksDB. A broker's file with
+    the name lmqConsumerOffset.json is written for a broker with enableLmq, any other name for one without. Raises
+    InvalidInputError that names what the format cannot hold, or why the file cannot be written; the old file is then unchanged.
     """
     all_rows = iter(rows)
     first = next(all_rows, None)

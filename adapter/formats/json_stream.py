@@ -1,8 +1,8 @@
-"""JSON, and what fastjson makes of it, as a stream: a window slides over a file, and gives piece by piece what stands in it.
+"""A streaming parser for JSON and for fastjson's dialect: reads a file through a sliding window and returns its parts in order.
 
-fastjson writes the keys of a map as they are: numbers and whole objects without quotes. Everything else has to be JSON.
-Promises memory that does not grow with the file, the same result wherever the file is cut into chunks, and NotReadableError
-with the line for whatever is not JSON. Never takes a half of anything: whoever is given a key has to take its value.
+fastjson writes the keys of a map unquoted, also numbers and whole objects. Everything else must be JSON. Memory does not grow
+with the file; the result does not depend on where the file is cut into chunks; anything that is not JSON raises NotReadableError
+with the line. The caller has to take the value of every key that it is given.
 """
 
 import codecs
@@ -15,14 +15,14 @@ from adapter.formats.rows import TEXT_SHOWN, NotReadableError, shortened
 CHUNK_BYTES = 256 * 1024
 STRING_MAX = 2**20  # characters
 NUMBER_MAX = 1_000  # characters
-KEY_MAX = 8 * 1024  # characters of an object that is a key: a MessageQueue with all names at their longest has half of that
+KEY_MAX = 8 * 1024  # characters of an object used as a key; a MessageQueue with the longest names has half of that
 DEPTH_MAX = 64  # levels of objects and arrays; RocketMQ's files have three
-_AHEAD = 8 * 1024  # characters that a pattern is given to look at: more than a usual member of an object has
+_AHEAD = 8 * 1024  # characters kept in the window for a pattern; more than a usual member has
 _FOUND_SHOWN = 20
 _BOM = "\ufeff"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
-# Only single characters are repeated possessively, groups in an atomic one: Python 3.11.2 takes a half of `(?:ab)?+` for a match.
+# Only single characters are repeated possessively, groups within an atomic group: in Python 3.11.2 `(?:ab)?+` can match half.
 SPACE = r"[ \t\n\r]*+"
 _PLAIN = r'[^"\\\x00-\x1f]*+'
 STRING = rf'"{_PLAIN}(?>(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{{4}}){_PLAIN})*)"'
@@ -36,11 +36,11 @@ _FLAT = f"(?:{_SCALAR}|{_FLAT_LIST}|{FLAT_OBJECT})"
 
 _SPACES = re.compile(SPACE)
 _STRINGS = re.compile(STRING)
-_NUMBERS = re.compile(f"{NUMBER}(?![0-9.eE+-])")  # else a number that is cut would be a smaller one
+_NUMBERS = re.compile(f"{NUMBER}(?![0-9.eE+-])")  # never match only the start of a number
 _NUMBER_KEYS = re.compile("-?+[0-9]++")
 _OBJECT_KEYS = re.compile(FLAT_OBJECT)
 _WORDS = re.compile("true|false|null")
-# Many at once of what is skipped, each with the comma behind it.
+# Several simple members or items, each with the comma after it, to skip them at once.
 _FLAT_MEMBERS = re.compile(f"(?>(?:{SPACE}{_KEY}{SPACE}:{SPACE}{_FLAT}{SPACE},)+)")
 _FLAT_ITEMS = re.compile(f"(?>(?:{SPACE}{_FLAT}{SPACE},)+)")
 
@@ -49,32 +49,32 @@ Pattern = re.Pattern[str]
 
 
 class JsonStream:
-    """A file as it is read, forwards only."""
+    """A file that is parsed forwards only."""
 
     def __init__(self, file: IO[bytes], chunk_bytes: int = CHUNK_BYTES) -> None:
         self._file = file
-        self._chunk_bytes = max(chunk_bytes, 3)  # a mark of UTF-8 or UTF-16 is seen whole
+        self._chunk_bytes = max(chunk_bytes, 3)  # at least a whole byte order mark
         self._ahead = min(_AHEAD, self._chunk_bytes)
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._bytes = 0
         self._window = ""
-        self._at = 0  # in the window: all before it is done with
+        self._at = 0  # position in the window; everything before it is consumed
         self._dropped = 0  # characters before the window
         self._line, self._counted = 1, 0
         self._depth = 0
         self._ended = False
         self._failure: NotReadableError | None = None
-        self.key_line = 1  # where the key, or the match, begins that was given last
+        self.key_line = 1  # line of the key or match that was returned last
 
     @property
     def line(self) -> int:
-        """The line, from 1, of what comes next."""
+        """The line, from 1, of the next character."""
         self._line += self._window.count("\n", self._counted, self._at)
         self._counted = self._at
         return self._line
 
     def next(self) -> str:
-        """The character that comes next, without space; empty at the end. Raises NotReadableError."""
+        """The next character that is not white space; empty at the end. Raises NotReadableError."""
         while True:
             self._skip_spaces()
             if self._at < len(self._window):
@@ -84,19 +84,19 @@ class JsonStream:
             self._read()
 
     def members(self, whole: Pattern | None = None) -> Iterator[str | Found]:
-        """The keys of the object that comes next, as they stand there. Each one's value has to be taken. Raises NotReadableError.
+        """The keys of the next object, as written. The caller takes each value. Raises NotReadableError.
 
-        `whole` matches members with their values and the comma behind them: a match comes in place of a key, and there is
-        nothing to take.
+        `whole` matches complete members with the comma after them: a match is returned instead of a key, and has no value to
+        take.
         """
         return self._inside("{", "}", whole)
 
     def items(self, whole: Pattern | None = None) -> Iterator[str | Found]:
-        """The array that comes next: an empty text for each value that has to be taken. `whole` is as for `members`."""
+        """The items of the next array: an empty string for each value to take. `whole` as for `members`."""
         return self._inside("[", "]", whole)
 
     def value(self, longest: int = TEXT_SHOWN) -> str:
-        """Take the value that comes next, and give its text: `longest` characters, and one more when it has more.
+        """Take the next value; returns its first `longest` characters, and one more if it is longer.
 
         Raises NotReadableError.
         """
@@ -110,7 +110,7 @@ class JsonStream:
         return text[: self._dropped + self._at - start]
 
     def end(self) -> None:
-        """Raises NotReadableError when something else follows."""
+        """Raises NotReadableError unless the file ends here."""
         if self.next():
             raise self._not_json("the end of the file")
 
@@ -146,7 +146,7 @@ class JsonStream:
         return key
 
     def _skip(self) -> None:
-        """Take the value that comes next."""
+        """Take the next value without keeping it."""
         found = self.next()
         if found == "{":
             inside = self.members(_FLAT_MEMBERS)
@@ -172,7 +172,7 @@ class JsonStream:
         self._at += 1
 
     def _scan(self, pattern: Pattern, longest: int, wanted: str) -> str:
-        """The text of what comes next. What reaches to the end of the window may go on behind it."""
+        """Take and return the next token. A token that reaches the end of the window may continue after it."""
         while True:
             found = pattern.match(self._window, self._at)
             end = found.end() if found else len(self._window)
@@ -205,7 +205,7 @@ class JsonStream:
             self._read()
 
     def _read(self) -> None:
-        """Another chunk for what is done with. Where the file stops being UTF-8 is an error only once all before it is read."""
+        """Replace the consumed part of the window by another chunk. Invalid UTF-8 fails only when parsing reaches it."""
         if self._failure:
             raise self._failure
         at_line = self.line

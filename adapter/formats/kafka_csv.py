@@ -1,7 +1,7 @@
-"""Kafka's CSV, as a stream: what kafka-consumer-groups writes and reads (`CsvUtils`). Never more than one line in memory.
+"""Kafka's CSV as a stream, as kafka-consumer-groups writes and reads it (`CsvUtils`). At most one line is in memory.
 
-`group,topic,partition,offset`, no header, and no group column for a single group. Its topic and partition are our shard
-`topic/partition`. Promises for every line that is not blank a row, or a reject with the field and the reason.
+`group,topic,partition,offset` without a header, and without the group column for a single group. Topic and partition become our
+shard `topic/partition`. Every line that is not blank becomes a row, or a reject with field and reason.
 """
 
 import csv
@@ -25,13 +25,13 @@ from adapter.formats.rows import (
 from adapter.model.names import check_name
 
 LINE_MAX_BYTES = 4_096  # two names of 255 bytes, with every quote doubled, and two numbers are far below
-# Jackson quotes what is longer than this, or has a character up to the comma, without a closer look.
+# Jackson quotes every string that is longer than this, or has a character up to and including the comma.
 _UNQUOTED_MAX = 24
 _QUOTED_FROM = "-"
 
 _WITHOUT_GROUP, _WITH_GROUP = 3, 4
 _COLUMNS = {_WITHOUT_GROUP: "topic,partition,offset", _WITH_GROUP: "group,topic,partition,offset"}
-# A line whose names and numbers cannot be bad, and without quotes: most are. Any other is looked at field by field.
+# A line without quotes whose names and numbers are certainly valid; most lines are. Others are parsed field by field.
 _NAME = rb"([ !#-+\--~]{1,100})"
 _PLAIN = re.compile(rb"(?:" + _NAME + rb",)?" + _NAME + rb",(0|[1-9][0-9]{0,8}),([0-9]{1,18})")
 _BOM = b"\xef\xbb\xbf"
@@ -39,7 +39,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read(file: IO[bytes], naming: Naming) -> Iterator[OffsetRow | Reject]:
-    """The rows of a file. The first good line says whether there is a group column. Raises NotReadableError."""
+    """The rows of a file. The first good line decides whether there is a group column. Raises NotReadableError."""
     columns = 0
     for number, (line, size) in enumerate(_lines(file), start=1):
         row = _plain_row(line, columns, naming) if columns else None
@@ -57,6 +57,7 @@ def read(file: IO[bytes], naming: Naming) -> Iterator[OffsetRow | Reject]:
 
 
 def _plain_row(line: bytes, columns: int, naming: Naming) -> OffsetRow | None:
+    """The row of a line that a regular expression accepts; None for any other line."""
     found = _PLAIN.fullmatch(line)
     if not found:
         return None
@@ -73,9 +74,9 @@ def _plain_row(line: bytes, columns: int, naming: Naming) -> OffsetRow | None:
 
 
 def write(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming) -> int:
-    """Writes rows, without the group column when `naming` names the group; returns how many.
+    """Write rows, without the group column if `naming` names the group; returns how many.
 
-    Raises InvalidInputError that names all that it cannot hold.
+    Raises InvalidInputError that names all rows that the format cannot hold.
     """
     sieve = Sieve(naming, _problem)
     for row in sieve.passed(rows):
@@ -90,7 +91,7 @@ def _problem(row: OffsetRow) -> str | None:
 
 
 def split_shard(shard: str) -> tuple[str, int] | None:
-    """The topic and partition of a shard `topic/partition`; None for any other, which could not come back from a CSV."""
+    """The topic and partition of a shard `topic/partition`; None for any other, which a CSV could not restore."""
     topic, _, text = shard.rpartition("/")
     if not topic or not (text.isascii() and text.isdecimal()) or len(text) > len(str(QUEUE_MAX)):
         return None
@@ -99,7 +100,7 @@ def split_shard(shard: str) -> tuple[str, int] | None:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """The beginning of each line, as long as a line may be, without its end; and how long it is."""
+    """Each line up to the maximum length, without its line end; and its full length."""
     line = _piece(file)
     if line.startswith(_UTF16):
         raise NotReadableError("is UTF-16; save it as UTF-8")
@@ -153,7 +154,7 @@ def _row(fields: list[str]) -> OffsetRow:
 
 
 def _quoted(text: str) -> str:
-    """As Jackson's `CsvEncoder` writes a string."""
+    """Quote a string as Jackson's `CsvEncoder` does."""
     if len(text) <= _UNQUOTED_MAX and all(char >= _QUOTED_FROM for char in text):
         return text
     doubled = text.replace('"', '""')

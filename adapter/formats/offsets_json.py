@@ -1,6 +1,6 @@
-"""Our JSON, as a stream: an array with one object for each offset, which holds everything that is known of it.
+"""Our JSON as a stream: an array with one object for each offset, with all its fields.
 
-Promises for every element of the array a row, or a reject with the field and the reason. Never more than one in memory.
+Every element of the array becomes a row, or a reject with field and reason. At most one is in memory.
 """
 
 import json
@@ -15,12 +15,12 @@ from adapter.model.names import check_metadata, check_topic
 from adapter.model.records import U64_MAX
 
 PARTITION_MAX = 2**32 - 1
-ROW_MAX = 64 * 1024  # characters: all texts of an offset at their longest, each byte escaped, have half of that
+ROW_MAX = 64 * 1024  # characters; an offset with the longest texts, all escaped, has half of that
 _MAX = {"offset": U64_MAX, "committed_at_ms": U64_MAX, "partition": PARTITION_MAX, "epoch": U64_MAX}
 _TEXTS = frozenset({"namespace", "group", "shard", "metadata", "topic"})
 _IGNORED = frozenset({"dirty"})  # so that what `list --json` prints can be imported
 
-# A row as `write` makes it, whose names and numbers cannot be bad: most are. Any other is looked at field by field.
+# A row as `write` makes it, whose names and numbers are certainly valid; most rows are. Others are checked field by field.
 _NAME, _NUMBER = r"([ !#-\[\]-~]{1,200})", "(0|[1-9][0-9]{0,17})"
 _PLAIN = (
     f'{{"namespace": "{_NAME}", "group": "{_NAME}", "shard": "{_NAME}", "offset": {_NUMBER}, "metadata": "{_NAME}?", '
@@ -31,7 +31,7 @@ _USE_CSV = "; --format kafka-csv reads Kafka's CSV"
 
 
 def read(file: IO[bytes], naming: Naming, chunk_bytes: int = CHUNK_BYTES) -> Iterator[OffsetRow | Reject]:
-    """The rows of a file. Raises NotReadableError, perhaps after rows."""
+    """The rows of a file. Raises NotReadableError, possibly after some rows."""
     stream = JsonStream(file, chunk_bytes)
     first = stream.next()
     if not first:
@@ -57,7 +57,7 @@ def read(file: IO[bytes], naming: Naming, chunk_bytes: int = CHUNK_BYTES) -> Ite
 
 
 def write(file: IO[bytes], rows: Iterable[OffsetRow], _naming: Naming) -> int:
-    """Writes rows, one on each line, so that two files can be compared; returns how many. It can hold all of them."""
+    """Write rows, one per line, so that two files can be compared; returns how many. Every row can be written."""
     count = 0
     for count, row in enumerate(rows, start=1):
         file.write(b"[\n" if count == 1 else b",\n")
@@ -83,7 +83,7 @@ def _plain_row(found: re.Match[str], naming: Naming) -> OffsetRow | None:
 
 
 class _Pairs(dict[str, Any]):
-    """A JSON object that remembers a key that was there twice."""
+    """A JSON object that records a key that occurred twice."""
 
     twice: str | None = None
 

@@ -1,4 +1,4 @@
-"""What a format cannot hold of the rows that are to be written: sieved out, named, told all at once."""
+"""Collects the rows that a format cannot hold, to report them all at once."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -10,7 +10,7 @@ USE_JSON = "use --format json, or a file name that ends in .json"
 
 
 class Sieve:
-    """Lets the rows through that a format can hold. `problem_of` says why it cannot hold one."""
+    """Passes on the rows that a format can hold. `problem_of` says why a row cannot be held; None if it can."""
 
     def __init__(self, naming: Naming, problem_of: Callable[[OffsetRow], str | None]) -> None:
         self._naming = naming
@@ -20,7 +20,7 @@ class Sieve:
         self.count = 0
 
     def passed(self, rows: Iterable[OffsetRow]) -> Iterator[OffsetRow]:
-        """The rows that can be held."""
+        """The rows that the format can hold."""
         for row in rows:
             problem = self._problem_of_any(row) or self._problem_of(row)
             if not problem:
@@ -32,18 +32,18 @@ class Sieve:
                 self._problems.append(f"shard {row.shard!r} of group {row.group!r} {problem}")
 
     def done(self) -> int:
-        """How many rows passed. Raises InvalidInputError when some did not, which names the first hundred."""
+        """The number of rows passed. Raises InvalidInputError if any was not; it names the first hundred."""
         more = self._refused - len(self._problems)
         if self._problems:
             raise InvalidInputError("\n".join(self._problems + ([f"... and {more:,} more"] if more else [])))
         return self.count
 
     def _problem_of_any(self, row: OffsetRow) -> str | None:
-        """What neither RocketMQ nor Kafka has: larger offsets, and namespaces in the files."""
+        """Problems in RocketMQ's and Kafka's formats alike: offsets above a Java long, and another namespace or group."""
         if row.offset > LONG_MAX:
             return f"has offset {row.offset}, and the format's largest is {LONG_MAX}; {USE_JSON}"
         if row.namespace != self._naming.namespace:
             return f"is in namespace {row.namespace!r}, not {self._naming.namespace!r}, and the format has none; {USE_JSON}"
         if self._naming.group and row.group != self._naming.group:
-            return f"is not of group {self._naming.group!r}, of which alone the file is"
+            return f"is not of group {self._naming.group!r}, the only group of the file"
         return None

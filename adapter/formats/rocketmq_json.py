@@ -1,7 +1,7 @@
-"""RocketMQ's offset files, read as streams: consumerOffset.json and lmqConsumerOffset.json of brokers, offsets.json of clients.
+"""Reads RocketMQ's offset files as streams: brokers' consumerOffset.json and lmqConsumerOffset.json, clients' offsets.json.
 
-Promises that whatever stands in a table is either an offset or a reject with its line, place and reason. A key that is there
-twice gives both its offsets: whoever merges takes the larger one.
+Every entry of a table becomes an offset, or a reject with line, place and reason. A key that occurs twice gives both offsets; the
+importer's merge keeps the larger one.
 """
 
 import json
@@ -15,19 +15,19 @@ from adapter.formats.json_stream import CHUNK_BYTES, FLAT_OBJECT, SPACE, JsonStr
 from adapter.formats.rows import LONG_MAX, QUEUE_MAX, NotReadableError, Reject, not_whole, shortened, whole_number
 
 SEPARATOR = "@"
-# What the broker puts behind the group for the offsets that it keeps for broadcasting consumers: `topic@group@broadcast`.
+# Suffix of the group in the keys of broadcasting consumers: `topic@group@broadcast`.
 BROADCAST = "broadcast"
-# Groups of light message queues begin so. A broker with enableLmq looks for them in lmqOffsetTable alone, and their queue is 0
+# Prefix of the groups of light message queues. A broker with enableLmq reads them only from lmqOffsetTable, with queue 0
 # (LmqConsumerOffsetManager.queryOffset); one without does not read that table (ConsumerOffsetManager.decode).
 LMQ = "%LMQ%"
 OFFSETS, LMQ_OFFSETS = "offsetTable", "lmqOffsetTable"
-# Not what was consumed: derived, or how far was pulled. Of the last three only rocketmq-rust writes any.
+# Tables without consumed offsets: derived data, and pull positions. Only rocketmq-rust writes the last three.
 IGNORED = frozenset({"dataVersion", "groupTopicMap", "pullOffsetTable", "processedPullOffsetTable"})
 _PENDING_RESETS = "resetOffsetTable"
-_PLACE_SHOWN = 600  # characters of a key: two names of 255 and what is between
+_PLACE_SHOWN = 600  # characters shown of a key; two names of 255 fit
 
-# A member whole in the window, as brokers write it. Its numbers are small enough to be a queue and an offset unseen: what is
-# larger, or odd in any way, is read piece by piece instead.
+# A complete member as brokers write it, with numbers small enough to be valid without a check. Anything else is parsed piece by
+# piece.
 _NAME = r'[^"\\\x00-\x1f@]'
 _NAMES = rf'("({_NAME}*+)@({_NAME}*+(?>(?:@{BROADCAST})?))"){SPACE}:{SPACE}'
 _OFFSET = "(?:0|[1-9][0-9]{0,17}+)"
@@ -38,10 +38,10 @@ _MESSAGE_QUEUE = re.compile(f"({FLAT_OBJECT}){SPACE}:{SPACE}({_OFFSET}){SPACE},"
 
 
 class Queues(NamedTuple):
-    """Offsets of some queues of one topic for one group: (queue, offset).
+    """Offsets of some queues of one topic for one group, as (queue, offset).
 
-    `broker` is empty where the file does not tell it, `group` where its path does. `place` is the JSON path; it holds all
-    of the queues when `keyed`.
+    `broker` is empty where the file does not name it, `group` where it is in the file's path. `place` is the JSON path: of the
+    object that holds all of the queues if `keyed`, else of the one queue.
     """
 
     line: int
@@ -62,13 +62,13 @@ _Table = Callable[[JsonStream, str], Entries]
 
 
 def broker_file(file: IO[bytes], chunk_bytes: int = CHUNK_BYTES) -> Entries:
-    """What stands in consumerOffset.json or lmqConsumerOffset.json. Raises NotReadableError, perhaps after entries."""
+    """The entries of consumerOffset.json or lmqConsumerOffset.json. Raises NotReadableError, possibly after some entries."""
     tables: dict[str, _Table] = {OFFSETS: _offset_table, LMQ_OFFSETS: _lmq_table, _PENDING_RESETS: _pending_resets}
     return _tables(JsonStream(file, chunk_bytes), tables)
 
 
 def client_file(file: IO[bytes], chunk_bytes: int = CHUNK_BYTES) -> Entries:
-    """What stands in offsets.json; the group is in its path. Raises NotReadableError, perhaps after entries."""
+    """The entries of offsets.json, whose path names the group. Raises NotReadableError, possibly after some entries."""
     return _tables(JsonStream(file, chunk_bytes), {OFFSETS: _client_table})
 
 
@@ -85,7 +85,7 @@ def _tables(stream: JsonStream, tables: dict[str, _Table]) -> Entries:
         if name in IGNORED:
             stream.value()
         elif name not in tables:
-            yield _reject(stream, place, f"{name!r} is not a table of offsets that is known here")
+            yield _reject(stream, place, f"{name!r} is an unknown table")
         elif stream.next() != "{":
             yield _reject(stream, place, "is not an object")
         else:
@@ -105,7 +105,7 @@ def _offset_table(stream: JsonStream, table: str) -> Entries:
 
 
 def _queues(stream: JsonStream, table: str, key: str) -> Entries:
-    """The queues of one key, one after the other."""
+    """The queues of one key, one by one."""
     line, place = stream.key_line, _place(table, key)
     if stream.next() != "{":
         yield _reject(stream, place, "is not an object of queues and offsets")
@@ -156,7 +156,7 @@ def _client_table(stream: JsonStream, table: str) -> Entries:
 
 
 def _message_queue(key: str) -> tuple[str, str, str, int]:
-    """A MessageQueue as fastjson writes it: an object, or the same in a string. Its fields come in any order."""
+    """Parse a MessageQueue as fastjson writes it: an object, or one in a string, with its fields in any order."""
     try:
         queue = json.loads(_text(key))
         topic, broker, number = (queue[name] for name in ("topic", "brokerName", "queueId"))
@@ -169,7 +169,7 @@ def _message_queue(key: str) -> tuple[str, str, str, int]:
 
 
 def _entry(stream: JsonStream, place: str, queue_of: Callable[[], tuple[str, str, str, int]]) -> Queues | Reject:
-    """A key that is one queue, and its offset."""
+    """Parse an entry whose key is one queue and whose value is its offset."""
     stream.next()
     line, at, text = stream.key_line, stream.line, stream.value()
     bad = line
@@ -183,12 +183,12 @@ def _entry(stream: JsonStream, place: str, queue_of: Callable[[], tuple[str, str
 
 def _pending_resets(stream: JsonStream, table: str) -> Entries:
     for key in stream.members():
-        reason = "is a reset that no consumer has taken up yet, not an offset; do it again after the import"
+        reason = "is a pending reset, not an offset; repeat the reset after the import"
         yield _reject(stream, _place(table, str(key)), reason)
 
 
 def _names(key: str) -> tuple[str, str]:
-    """Topic and group of `topic@group`. No name of RocketMQ has an @, so that one with more is not guessed at."""
+    """Topic and group of `topic@group`. RocketMQ's names have no @, so a key with more of them is rejected."""
     text = _text(key)
     _check_pairs(text, "key")
     topic, *rest = text.split(SEPARATOR)
@@ -196,7 +196,7 @@ def _names(key: str) -> tuple[str, str]:
         raise InvalidInputError("key: is not topic@group")
     if len(rest) == 1 or (len(rest) == 2 and rest[1] == BROADCAST):  # noqa: PLR2004 - see BROADCAST
         return topic, SEPARATOR.join(rest)
-    raise InvalidInputError(f"key: has {len(rest)} @: which of them parts topic and group cannot be known")
+    raise InvalidInputError(f"key: has {len(rest)} @: it is unclear which one separates topic and group")
 
 
 def _check_pairs(text: str, field: str) -> None:
@@ -207,7 +207,7 @@ def _check_pairs(text: str, field: str) -> None:
 
 
 def _whole(value: str, field: str, largest: int) -> int:
-    """A number, or its digits in quotes: fastjson quotes long ones on request."""
+    """Parse a number, possibly in quotes: fastjson quotes long ones on request."""
     try:
         return whole_number(_text(value), field, largest)
     except InvalidInputError as error:
@@ -215,20 +215,20 @@ def _whole(value: str, field: str, largest: int) -> int:
 
 
 def _text(value: str) -> str:
-    """What a string holds; any other value as it stands there."""
+    """The content of a string; any other value as written."""
     if not value.startswith('"'):
         return value
     return str(json.loads(value)) if "\\" in value else value[1:-1]
 
 
 def _reject(stream: JsonStream, place: str, reason: str) -> Reject:
-    """What comes next, which is taken."""
+    """Take the next value and reject it."""
     stream.next()
     return Reject(stream.line, place, _shown(stream.value()), reason)
 
 
 def _place(table: str, key: str) -> str:
-    """The JSON path of a key. An odd one is put into quotes, as JSON would have it."""
+    """The JSON path of a key. A key that is not a string is shown in quotes."""
     text = key if key.startswith('"') else json.dumps(key, ensure_ascii=False)
     return f"{table}[{shortened(' '.join(text.split()), _PLACE_SHOWN)}]"
 

@@ -1,7 +1,7 @@
-"""RocketMQ's RocksDB stores of offsets, `config/consumerOffsets` (V1) and `config/rdb` (V2): a store <-> rows.
+"""RocketMQ's RocksDB stores of offsets, `config/consumerOffsets` (V1) and `config/rdb` (V2), to and from rows.
 
-Promises that whatever stands where offsets stand is either an offset or a reject with its reason, and that what is written is a
-store that RocketMQ 5.3 loads, as a whole or not at all. Never changes a store that is there.
+Reading turns every entry into an offset, or a reject with a reason, and never changes a store. Writing makes a complete store
+that RocketMQ 5.3 loads, or nothing.
 """
 
 import os
@@ -32,29 +32,29 @@ Layout = Literal["v1", "v2"]
 R = TypeVar("R")
 
 BATCH_ROWS = 1_000
-FORMAT_VERSION = 5  # of tables: the newest one that RocksDB 8.4, which is in RocketMQ 5.3, reads
-_VALUE_SHOWN = 32  # bytes of a value that is rejected
-_ROCKSDICT_FILES = ("LOG*", "rocksdict-config.json")  # what rocksdict leaves in a directory, and a broker's store has not
+FORMAT_VERSION = 5  # of table files; the newest that RocksDB 8.4, used by RocketMQ 5.3, can read
+_VALUE_SHOWN = 32  # bytes shown of a rejected value
+_ROCKSDICT_FILES = ("LOG*", "rocksdict-config.json")  # files of rocksdict that a broker's store does not have
 
 
 def read(path: Path, naming: Naming) -> Iterator[OffsetRow | Reject]:
-    """The offsets of a store, V1 or V2, also while its broker has it open: then as of its last flush of the log.
+    """The offsets of a store, V1 or V2. The broker may have it open: then as of its last flush of the write-ahead log.
 
-    Raises NotReadableError: it is not such a store, or is damaged.
+    Raises NotReadableError if it is not such a store, or is damaged.
     """
     with rocksdb_copy.opened(path) as db, rocksdb_copy.translated_errors():
         yield from rows_of(_entries(db), naming)
 
 
 def write(path: Path, rows: Iterable[OffsetRow], naming: Naming, layout: Layout) -> int:
-    """A new store at `path`, which must not be there, or be empty. Returns how many offsets it holds.
+    """Write a new store to `path`, which must not exist or must be empty. Returns the number of offsets.
 
-    All rows of a group have to come one after the other. Raises InvalidInputError that names all that it cannot hold, or says
-    why the store cannot be written: then nothing is.
+    All rows of a group must follow each other. Raises InvalidInputError that names all rows that the store cannot hold, or why it
+    cannot be written; then nothing is written.
     """
     target = path.resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise InvalidInputError(f"{path}: is there and not empty; a store is written anew, into a directory of its own")
+        raise InvalidInputError(f"{path}: exists and is not empty; a store is written into a new directory")
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         fresh.mkdir(0o700)
@@ -73,8 +73,8 @@ def _entries(db: Rdict) -> Entries:
     families = rocksdb_copy.families(db)
     for name in families:
         if name not in layouts.FAMILIES:
-            yield Reject(0, name, "", "is a column family that is not known here: what is in it is not read")
-    # No topic begins with the byte that V2's keys begin with. Before 5.3, V1's stores had one column family.
+            yield Reject(0, name, "", "is an unknown column family; its rows are not read")
+    # V2's keys start with a byte that no topic starts with. Before 5.3, V1's stores had only one column family.
     if layouts.VERSION_FAMILY not in families and any(rocks.scan(db, layouts.TABLES, layouts.AFTER_TABLES)):
         yield from _v2(db)
     else:
@@ -111,7 +111,7 @@ def _topic_v2(names: bytes, rows: Iterable[tuple[bytes, bytes]]) -> Entries:
 
 def _unknown_rows(db: Rdict, start: bytes, end: bytes) -> Iterator[Reject]:
     for key, value in rocks.scan(db, start, end):
-        yield _reject(key, value, "key: is of no table that is known here")
+        yield _reject(key, value, "key: belongs to no known table")
 
 
 def _reject(key: bytes, value: bytes, reason: str) -> Reject:
@@ -153,7 +153,7 @@ def _entry(row: OffsetRow) -> Entry:
 def _fill(
     directory: Path, families: Sequence[str], rows: Iterator[tuple[bytes, bytes]], version: tuple[str, bytes, bytes]
 ) -> None:
-    """Puts the rows into tables, and leaves the log empty."""
+    """Write the rows into table files; the write-ahead log stays empty."""
     db = _guarded(lambda: Rdict(str(directory), options=_options(), column_families={name: _options() for name in families}))
     try:
         while found := list(islice(rows, BATCH_ROWS)):
@@ -178,7 +178,7 @@ def _guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - wh
 
 
 def _options() -> Options:
-    """What RocketMQ makes of its stores later is its own business: ConfigHelper of org.apache.rocketmq.common.config."""
+    """Options for writing. When RocketMQ opens the store it uses its own: ConfigHelper of org.apache.rocketmq.common.config."""
     options = rocks.options()
     options.set_compression_type(DBCompressionType.none())
     table = BlockBasedOptions()

@@ -1,6 +1,6 @@
-"""RocketMQ's entries -> rows, and rows -> its offset files. Names by `queues`; never more than one group in memory.
+"""Converts RocketMQ's entries to rows, and writes rows to RocketMQ's offset files. At most one group is in memory.
 
-What is written both fastjson of 4.x and fastjson2 read: queue numbers in quotes, and a client's keys as objects.
+The files can be read by fastjson of 4.x and by fastjson2: queue numbers are quoted, and a client's keys are objects.
 """
 
 import json
@@ -24,7 +24,7 @@ _PLAIN_GROUP = re.compile(f"[^{SEPARATOR}]+({SEPARATOR}{BROADCAST})?")
 
 
 def rows_of(entries: Entries, naming: Naming) -> Iterator[OffsetRow | Reject]:
-    """The rows of a broker's or a client's file. A client's tells its brokers, and no group."""
+    """The rows of a broker's or a client's file. A client's file names its brokers but no group."""
     for entry in entries:
         if isinstance(entry, Reject):
             yield entry
@@ -36,16 +36,17 @@ def rows_of(entries: Entries, naming: Naming) -> Iterator[OffsetRow | Reject]:
 
 
 def _rows(entry: Queues, naming: Naming) -> list[OffsetRow]:
-    """All of an entry: its names are checked with the largest queue, whose shard is the longest. Raises InvalidInputError."""
+    """The rows of an entry. Checks its names once, with the largest queue number. Raises InvalidInputError."""
     _, _, named, topic, broker, offsets, _ = entry
     group = check_name(group_for(named, naming), "group")
     longest = shard_of(MessageQueue(topic, max(offsets)[0], broker or naming.broker))
     before, namespace = longest[: longest.rindex("/") + 1], naming.namespace
-    # Half the time of OffsetRow(...), which parts its arguments first.
+    # Takes half the time of OffsetRow(...), which processes keyword arguments.
     return [tuple.__new__(OffsetRow, (namespace, group, f"{before}{at}", offset, "", 0, topic, at, 0)) for at, offset in offsets]
 
 
 def _one_by_one(entry: Queues, naming: Naming) -> Iterator[OffsetRow | Reject]:
+    """The rows of an entry that `_rows` refused, with a reject for each bad one."""
     for queue, offset in entry.offsets:
         try:
             yield from _rows(entry._replace(offsets=[(queue, offset)]), naming)
@@ -54,11 +55,11 @@ def _one_by_one(entry: Queues, naming: Naming) -> Iterator[OffsetRow | Reject]:
 
 
 def write_broker(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming, *, lmq: bool = False) -> int:
-    """Writes consumerOffset.json of the broker that `naming` names, or none; returns how many rows.
+    """Write the consumerOffset.json of the broker in `naming`, or of none; returns the number of rows.
 
-    With `lmq` it is lmqConsumerOffset.json, where the groups of light message queues have a table of their own: each kind of
-    broker looks for them in its own table, and drops the other's. All rows of a group have to come one after the other.
-    Raises InvalidInputError that names all that it cannot hold.
+    With `lmq` write lmqConsumerOffset.json, where groups of light message queues have their own table: each kind of broker reads
+    them from its own table, and drops the other's. All rows of a group must follow each other. Raises InvalidInputError that
+    names all rows that the file cannot hold.
     """
     sieve = Sieve(naming, partial(problem_of_broker, naming.broker))
     with TemporaryFile() as light:
@@ -82,9 +83,9 @@ def write_broker(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming, *, 
 
 
 def write_client(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming) -> int:
-    """Writes offsets.json of the group that `naming` has to name; returns how many rows.
+    """Write the offsets.json of the group in `naming`, which is required; returns the number of rows.
 
-    Raises InvalidInputError that names all that it cannot hold.
+    Raises InvalidInputError that names all rows that the file cannot hold.
     """
     if not naming.group:
         raise InvalidInputError("group is missing: a client's file is of one group, which its path names")
@@ -99,7 +100,7 @@ def write_client(file: IO[bytes], rows: Iterable[OffsetRow], naming: Naming) -> 
 
 
 class _Table:
-    """A member of the document that is an object: fastjson's layout."""
+    """Writes a member of the document that is an object, in fastjson's layout."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
@@ -108,13 +109,13 @@ class _Table:
         file.write(f'{begin}\n\t"{name}":{{'.encode())
 
     def add(self, key: str, value: str) -> None:
-        """One member of it."""
+        """Write one member."""
         comma = "," if self.members else ""
         self._file.write(f"{comma}\n\t\t{key}:{value}".encode())
         self.members += 1
 
     def end(self) -> None:
-        """All members are there."""
+        """Close the object after its last member."""
         self._file.write(b"\n\t}")
 
 
@@ -133,7 +134,7 @@ def _queue(row: OffsetRow) -> MessageQueue:
 
 
 def problem_of_broker(broker: str, row: OffsetRow) -> str | None:
-    """Why a broker's file or store of `broker` (empty: of shards without one) cannot hold a row; None when it can."""
+    """Why the file or store of `broker` cannot hold a row; None if it can. An empty `broker`: shards without a broker."""
     queue = queue_of(row.shard)
     form = "broker/topic/queue" if broker else "topic/queue"
     if not queue:
@@ -142,9 +143,9 @@ def problem_of_broker(broker: str, row: OffsetRow) -> str | None:
         whose = f"of broker {queue.broker_name!r}" if queue.broker_name else "of no broker"
         return f"is {whose}, and the file is of {f'broker {broker!r}' if broker else 'none'}; --broker names another"
     if SEPARATOR in queue.topic:
-        return f"has a topic with an {SEPARATOR}, which parts topic and group in the file"
+        return f"has a topic with an {SEPARATOR}, which separates topic and group in the file"
     if not _PLAIN_GROUP.fullmatch(row.group):
-        return f"is of a group with an {SEPARATOR}, which parts topic and group in the file"
+        return f"is of a group with an {SEPARATOR}, which separates topic and group in the file"
     return None
 
 

@@ -1,7 +1,7 @@
-"""Somebody else's RocksDB store, to be read while it may be in use: a private copy is opened, the store itself never is.
+"""Opens a private copy of somebody else's RocksDB store, which may be in use. The store itself is never opened.
 
-Promises that no byte of the store's directory changes, that it is seen as of one moment, with the rows that are in its log only,
-and that memory is bounded by RocksDB's buffers. What is copied is the log and the list of files; the tables are linked to.
+No byte of the store's directory changes. The copy shows one moment, including rows that are only in the write-ahead log; memory
+is bounded by RocksDB's buffers. The log and the list of files are copied; the tables are symbolic links.
 """
 
 import errno
@@ -20,22 +20,22 @@ from adapter.errors import AdapterError, DiskFullError, StoreDamagedError
 from adapter.formats.rows import NotReadableError
 from adapter.runtime import rocks
 
-TRIES = 10  # a flush or a compaction that comes in between begins it again; RocketMQ's stores have one in an hour
-# Every block is read once: a larger one would only be memory that is held.
+TRIES = 10  # a flush or compaction in between restarts the copy; RocketMQ's stores have about one in an hour
+# Every block is read once, so a larger cache would have no use.
 BLOCK_CACHE_BYTES = 4 * 2**20
 _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
 _OF_THE_STORE = re.compile(r"CURRENT|MANIFEST-.*|.*\.log|.*\.sst", re.DOTALL)
 _PLACES = ("consumerOffsets", "rdb", "config/consumerOffsets", "config/rdb", "store/config/consumerOffsets", "store/config/rdb")
 _GONE = "No such file or directory"
-_DAMAGED = "restore it from a copy; what of it is read is not to be trusted"
+_DAMAGED = "restore it from a copy; do not trust rows that were read from it"
 
 
 class _ChangedError(Exception):
-    """The store went on to other files while it was copied."""
+    """The store switched to other files while it was copied."""
 
 
 class _State(NamedTuple):
-    """What stays the same as long as no file of a store is added or taken away: RocksDB notes each in its MANIFEST first."""
+    """Stays equal while no file is added to or removed from a store: RocksDB first records such a change in its MANIFEST."""
 
     current: bytes
     manifest_bytes: int
@@ -44,7 +44,7 @@ class _State(NamedTuple):
     @property
     def manifest(self) -> str:
         name = self.current.decode(errors="replace").removesuffix("\n")
-        if not _MANIFEST.fullmatch(name):  # or it could be a path to anywhere
+        if not _MANIFEST.fullmatch(name):  # otherwise it could be a path outside
             raise NotReadableError(f"is damaged: its file CURRENT names {name!r}; {_DAMAGED}")
         return name
 
@@ -53,8 +53,8 @@ class _State(NamedTuple):
 def opened(path: Path) -> Iterator[Rdict]:
     """A copy of the store at `path`; closed and removed at the end. Raises NotReadableError.
 
-    It is made below the directory for temporary files (TMPDIR). It takes as much room as the store's log: RocketMQ rolls
-    that at 1 GiB.
+    It is made in the directory for temporary files (TMPDIR), and takes as much space as the store's log, which RocketMQ rolls at
+    1 GiB.
     """
     with tempfile.TemporaryDirectory(prefix="offset-adapter-rocksdb-") as temporary:
         db = _open(path, Path(temporary))
@@ -66,7 +66,7 @@ def opened(path: Path) -> Iterator[Rdict]:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """RocksDB's errors, and those of files, as NotReadableError that says what to do."""
+    """Translate errors of RocksDB and of files to NotReadableError that says what to do."""
     try:
         yield
     except NotReadableError:
@@ -84,7 +84,7 @@ def translated_errors() -> Iterator[None]:
 
 
 def families(db: Rdict) -> list[str]:
-    """The names of all its column families."""
+    """The names of all column families of the store."""
     return sorted(Rdict.list_cf(db.path(), _options()))
 
 
@@ -108,7 +108,7 @@ def _open(path: Path, temporary: Path) -> Rdict:
 
 
 def _open_copy(copy: Path) -> Rdict:
-    """Reads the log, and fails where it is damaged, but not where its end is torn: that is a write that was not finished."""
+    """Open the copy, replaying its log. Fails if the log is damaged; a torn end is an unfinished write and is accepted."""
     names = rocks.guarded(Rdict.list_cf, str(copy), _options())
     return rocks.guarded(lambda: Rdict(str(copy), options=_options(), column_families={name: _options() for name in names}))
 
@@ -136,7 +136,7 @@ def _copy(path: Path, copy: Path) -> None:
 
 
 def _refuse_links(path: Path) -> None:
-    """Whoever may write in the store's directory must not choose what else is read: links in it are not followed."""
+    """Raise NotReadableError for a symbolic link: whoever may write to the directory could make us read any file."""
     with os.scandir(path) as entries:
         link = min((entry.name for entry in entries if entry.is_symlink() and _OF_THE_STORE.fullmatch(entry.name)), default="")
     if link:

@@ -1,7 +1,7 @@
-"""Keys and values of RocketMQ's RocksDB stores, V1 and V2: bytes <-> entries. No I/O.
+"""Keys and values of RocketMQ's RocksDB stores, V1 and V2, to and from entries. No I/O.
 
-Promises that any bytes are either an entry that is written as the same bytes again (V2), or an InvalidInputError with the reason.
-V1: RocksDBConsumerOffsetManager; V2: ConsumerOffsetManagerV2, TableId and ConfigHelper of org.apache.rocketmq.broker.config.
+Any bytes give either an entry, which for V2 encodes to the same bytes, or an InvalidInputError with the reason. V1 follows
+RocksDBConsumerOffsetManager; V2 follows ConsumerOffsetManagerV2, TableId and ConfigHelper of org.apache.rocketmq.broker.config.
 """
 
 import json
@@ -19,17 +19,17 @@ VERSION_FAMILY = "kvDataVersion"
 VERSION_KEY = b"kvDataVersionKey"
 FAMILIES = ("default", VERSION_FAMILY, "forbidden")
 _IGNORED = frozenset({"dataVersion"})
-_UNQUOTED_MAX = 2**53 - 1  # beyond it fastjson's BrowserCompatible quotes a long: RocksDBConsumerOffsetManager.putWriteBatch
-# A value as brokers write it, with numbers small enough to be a queue and an offset unseen; any other is read piece by piece.
+_UNQUOTED_MAX = 2**53 - 1  # fastjson's BrowserCompatible quotes larger longs: RocksDBConsumerOffsetManager.putWriteBatch
+# A value as brokers write it, with numbers small enough to be valid without a check; any other is parsed completely.
 _PAIR = rb'(?:[0-9]{1,9}|"[0-9]{1,9}"):(?:0|[1-9][0-9]{0,17}|"[0-9]{1,18}")'
 _PLAIN = re.compile(rb'\{"offsetTable":\{(%b(?>(?:,%b)*))\}\}' % (_PAIR, _PAIR))
 _BARE_KEY = re.compile(rb'"(?>(?:[^"\\]|\\.)*)"|([{,]\s*+)(-?\d++)(?=\s*+:)', re.DOTALL)
 
-# V2: a table's keys begin with one byte for "table" and two for which one it is.
+# V2: the keys of a table start with one byte for "table" and two for the table's number.
 TABLES, AFTER_TABLES = b"\x01", b"\x02"
 CONSUMER = bytes.fromhex("010001")
 AFTER_CONSUMER = bytes.fromhex("010002")
-AFTER_KNOWN = bytes.fromhex("010005")  # behind pull offsets (2), topics (3) and subscription groups (4): not what was consumed
+AFTER_KNOWN = bytes.fromhex("010005")  # after pull offsets (2), topics (3) and subscription groups (4), which are not read
 CONSUMER_VERSION = CONSUMER + b"\x01data_version"
 _DATA = CONSUMER + b"\x02"
 _AFTER_NAME = b"\x01"
@@ -41,7 +41,7 @@ _VERSION = struct.Struct(">qqq")  # state machine's, milliseconds, counter
 
 
 class Entry(NamedTuple):
-    """One offset as RocketMQ names it."""
+    """One offset in RocketMQ's terms."""
 
     group: str
     topic: str
@@ -50,11 +50,11 @@ class Entry(NamedTuple):
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object with its keys in order, and those that are there twice."""
+    """A JSON object as a list of its members, in order, including duplicates."""
 
 
 def decode_v1(key: bytes, value: bytes) -> Iterator[Queues | Reject]:
-    """The offsets of one row, and what is in it that is none."""
+    """The offsets of one row, and rejects for everything in it that is no offset."""
     place, plain = shown_key(key), _PLAIN.fullmatch(value)
     try:
         topic, group = _names(_text(key, "key"))
@@ -78,18 +78,18 @@ def decode_v1(key: bytes, value: bytes) -> Iterator[Queues | Reject]:
 
 
 def encode_v1(group: str, topic: str, offsets: Mapping[int, int]) -> tuple[bytes, bytes]:
-    """The row of a group's offsets in a topic, by queue."""
+    """The row of a group's offsets in one topic; `offsets` maps queue to offset."""
     table = {str(queue): offset if offset <= _UNQUOTED_MAX else str(offset) for queue, offset in offsets.items()}
     return f"{topic}{SEPARATOR}{group}".encode(), json.dumps({OFFSETS: table}, separators=(",", ":")).encode()
 
 
 def version_v1(now_ms: int) -> bytes:
-    """The value of `VERSION_KEY`. A consumerOffset.json wins over a store with a lower counter, so it is one that none has."""
+    """The value of `VERSION_KEY`. RocketMQ prefers a consumerOffset.json with a higher counter, so ours is above any."""
     return json.dumps({"counter": now_ms, "stateVersion": 0, "timestamp": now_ms}, separators=(",", ":")).encode()
 
 
 def names_v2(names: bytes) -> tuple[str, str]:
-    """Group and topic of a row of the consumer table: its key without the queue. Raises InvalidInputError."""
+    """Group and topic of a row in the consumer table, from its key without the queue. Raises InvalidInputError."""
     if not names.startswith(_DATA):
         raise InvalidInputError("key: is not that of an offset")
     group, rest = _name(names.removeprefix(_DATA), "group")
@@ -100,7 +100,7 @@ def names_v2(names: bytes) -> tuple[str, str]:
 
 
 def queue_v2(key: bytes, value: bytes) -> tuple[int, int]:
-    """Queue and offset of a row of the consumer table. Raises InvalidInputError."""
+    """Queue and offset of a row in the consumer table. Raises InvalidInputError."""
     if len(value) != _OFFSET.size:
         raise InvalidInputError(f"offset: has {len(value)} bytes instead of {_OFFSET.size}")
     ((queue,), (offset,)) = _QUEUE.unpack(key[-QUEUE_BYTES:]), _OFFSET.unpack(value)
@@ -110,7 +110,7 @@ def queue_v2(key: bytes, value: bytes) -> tuple[int, int]:
 
 
 def encode_v2(entry: Entry) -> tuple[bytes, bytes]:
-    """The row of an offset."""
+    """The row of one offset."""
     names = b"".join(_LENGTH.pack(len(name)) + name + _AFTER_NAME for name in (entry.group.encode(), entry.topic.encode()))
     return _DATA + names + _QUEUE.pack(entry.queue), _OFFSET.pack(entry.offset)
 
@@ -121,13 +121,13 @@ def version_v2(now_ms: int) -> bytes:
 
 
 def shown_key(key: bytes) -> str:
-    """A key as a reject shows it: in hex, unless it is all printable."""
+    """A key for display: as text if it is printable, else in hex."""
     text = printable(key)
     return text if text.isprintable() and text.encode() == key else key.hex()
 
 
 def _names(key: str) -> tuple[str, str]:
-    """Topic and group of V1's key. No name of RocketMQ has an @, so that one with more is not guessed at."""
+    """Topic and group of V1's key. RocketMQ's names have no @, so a key with more of them is rejected."""
     topic, *group = key.split(SEPARATOR)
     if len(group) != 1 and group[1:] != [BROADCAST]:
         raise InvalidInputError(f"key: is not topic{SEPARATOR}group")
@@ -135,7 +135,7 @@ def _names(key: str) -> tuple[str, str]:
 
 
 def _queues(value: bytes) -> list[tuple[str, Any]]:
-    """V1's value. fastjson writes keys and values with quotes or without, as its version and features are."""
+    """Parse V1's value. fastjson quotes keys and values or not, depending on its version and features."""
     try:
         fields = json.loads(_BARE_KEY.sub(_quoted_key, value).decode(), object_pairs_hook=_Pairs)
     except (ValueError, RecursionError) as error:
@@ -154,7 +154,7 @@ def _quoted_key(found: re.Match[bytes]) -> bytes:
 
 
 def _name(data: bytes, field: str) -> tuple[str, bytes]:
-    """A name of V2's key, and what stands behind it."""
+    """A name in V2's key, and the rest after it."""
     start, end = _LENGTH.size, _LENGTH.size
     if len(data) >= start:
         end += _LENGTH.unpack_from(data)[0]
@@ -171,5 +171,5 @@ def _text(data: bytes, field: str) -> str:
 
 
 def printable(text: str | bytes) -> str:
-    """A text as a reject shows it: without bytes that are not UTF-8, and without halves of surrogate pairs."""
+    """A text for display: invalid UTF-8 and halves of surrogate pairs are escaped."""
     return (text.encode(errors="backslashreplace") if isinstance(text, str) else text).decode(errors="backslashreplace")

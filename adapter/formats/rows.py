@@ -1,6 +1,6 @@
-"""What is read from a file and written to one: an offset with its names, or what cannot be read, with its line and reason.
+"""The values that all formats share: an offset with its names, and an entry that cannot be read, with its place and reason.
 
-Pure values. Promises that a row which passes `placed` can be stored as it is.
+Pure. A row that has passed `with_names` can be stored as it is.
 """
 
 from dataclasses import dataclass
@@ -10,19 +10,22 @@ from adapter.errors import InvalidInputError
 from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey
 
-TEXT_SHOWN = 120  # characters of what was rejected
+TEXT_SHOWN = 120  # characters shown of a rejected entry
 LONG_MAX = 2**63 - 1  # Java's long: RocketMQ's and Kafka's offsets
 QUEUE_MAX = 2**31 - 1  # Java's int
-_DIGITS_MAX = 20  # with zeros in front
-_VALUE_SHOWN = 50  # characters of a bad value
+_DIGITS_MAX = 20  # including leading zeros
+_VALUE_SHOWN = 50  # characters shown of a bad value
 
 
 class NotReadableError(InvalidInputError):
-    """A file as a whole: torn, not JSON, not UTF-8. The text names the line and says what to do, but not the file."""
+    """The file as a whole cannot be read: torn, not JSON, not UTF-8.
+
+    The message names the line and says what to do, but does not name the file.
+    """
 
 
 class OffsetRow(NamedTuple):
-    """One offset in a file. Epoch 0 and time 0: not known."""
+    """One offset in a file. Epoch 0 and time 0 mean unknown."""
 
     namespace: str
     group: str
@@ -36,15 +39,15 @@ class OffsetRow(NamedTuple):
 
     @property
     def key(self) -> OffsetKey:
-        """What the offset is stored under."""
+        """The key under which the offset is stored."""
         return OffsetKey(self.namespace, self.group, self.shard)
 
 
 class Reject(NamedTuple):
-    """What stands in a file and cannot be taken.
+    """An entry of a file that cannot be used.
 
-    `line` is from 1, and 0 where a file has none; `place` is a JSON path, a key in hex, or empty; `text` is the beginning of
-    what stands there.
+    `line` starts at 1, and is 0 where a file has no lines; `place` is a JSON path, a key in hex, or empty; `text` is the
+    beginning of the entry.
     """
 
     line: int
@@ -55,7 +58,10 @@ class Reject(NamedTuple):
 
 @dataclass(frozen=True)
 class Naming:
-    """What a file does not tell. With `group`, a row without one is of this group, and one of another group is rejected."""
+    """Values for what a file does not contain.
+
+    With `group`, a row without a group belongs to it, and a row of another group is rejected.
+    """
 
     namespace: str = DEFAULT_NAMESPACE
     group: str = ""
@@ -63,7 +69,7 @@ class Naming:
 
 
 def with_names(row: OffsetRow, naming: Naming) -> OffsetRow:
-    """The row with all its names. Raises InvalidInputError that says which one is bad or missing."""
+    """The row with all its names filled in. Raises InvalidInputError that says which one is bad or missing."""
     namespace, group = row.namespace or naming.namespace, group_for(row.group, naming)
     if naming.group and namespace != naming.namespace:
         raise InvalidInputError(f"namespace: {namespace!r} is not {naming.namespace!r}; --namespace names another")
@@ -74,26 +80,26 @@ def with_names(row: OffsetRow, naming: Naming) -> OffsetRow:
 
 
 def group_for(group: str, naming: Naming) -> str:
-    """The group of a row that names this one, or none. Raises InvalidInputError when it is missing, or not the one wanted."""
+    """The group of a row that names `group`, or none. Raises InvalidInputError if it is missing or not the requested one."""
     if not group and not naming.group:
         raise InvalidInputError("group is missing; --group names it for the whole file")
     if group and naming.group and group != naming.group:
-        raise InvalidInputError(f"group: {group!r} is not {naming.group!r}, of which alone the offsets are taken")
+        raise InvalidInputError(f"group: {group!r} is not {naming.group!r}, the only group whose offsets are read")
     return group or naming.group
 
 
 def whole_number(text: str, field: str, largest: int) -> int:
-    """The number that some digits are. Raises InvalidInputError that shows what stands there."""
+    """Parse digits to a number from 0 to `largest`. Raises InvalidInputError that shows the text."""
     if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX and (number := int(text)) <= largest:
         return number
     raise not_whole(repr(text), field, largest)
 
 
 def not_whole(text: str, field: str, largest: int) -> InvalidInputError:
-    """That a value is not a number as it should be."""
+    """The error for a value that is not a number from 0 to `largest`."""
     return InvalidInputError(f"{field}: {shortened(text, _VALUE_SHOWN)} is not a whole number from 0 to {largest}")
 
 
 def shortened(text: str, size: int = TEXT_SHOWN) -> str:
-    """The beginning of a text."""
+    """The first `size` characters of a text, with ... if there are more."""
     return text if len(text) <= size else f"{text[:size]}..."

@@ -189,7 +189,7 @@ class GrpcMetaClient:
         """
         epochs = self.knows_epochs  # read before the first await: the caller has just checked it
         if not epochs and not all(entry.record.live for entry in entries):
-            raise RefusedError(f"{self.endpoint}: knows no epochs and would take a tombstone for the offset 0")
+            raise RefusedError(f"{self.endpoint}: stores only offsets and would store a tombstone as offset 0")
         if epochs and isinstance(entries, Chunk):
             return await self._merge(entries)
         request = await save_request(self._cluster, entries)

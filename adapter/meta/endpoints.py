@@ -149,7 +149,7 @@ class Endpoints:
         self.current = name
         what = "knows epochs" if self.knows_epochs else "knows no epochs"
         raise OtherKindError(
-            f"{name}: this server {what}, unlike what was asked before it; nothing was sent: the next try suits it"
+            f"{name}: this server {what}, unlike the one asked before; nothing was sent; the next attempt takes this into account"
         )
 
     def _set_kind(self, name: str, *, epochs: bool) -> None:

@@ -11,7 +11,7 @@ from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcom
 
 ROUNDS = 5  # attempts to read, compare and set a key that another writer changes meanwhile
 
-CONTENDED = "somebody else keeps moving it"
+CONTENDED = "another writer keeps changing it"
 
 
 def nothing(_: OffsetKey) -> bool:

@@ -203,7 +203,7 @@ def _outcome(row: meta_pb.MergeOffsetDataReply.Standing) -> SaveOutcome:
     except (KeyError, struct.error, ValueError) as error:
         raise MetaUnavailableError(f"entry {row.index} was answered with no status or no record: {error}") from error
     if not standing.epoch or encode_record(standing) != row.record:
-        raise MetaUnavailableError(f"entry {row.index} was answered with what is no record that stands")
+        raise MetaUnavailableError(f"entry {row.index} was answered with an invalid stored record")
     return SaveOutcome(status, standing)
 
 

@@ -125,7 +125,7 @@ class ServerReports:
         log.error(
             "meta.holds_less",
             why=why,
-            help="restored from a backup, replaced, or repaired; everything that is stored here is compared and pushed again",
+            help="it was restored from a backup, replaced, or repaired; all local records are compared and sent again",
         )
         self.changed.set()
 
@@ -139,10 +139,10 @@ def _forked(seen: StoreMark, mark: StoreMark) -> str:
     known = {start: at for at, start in enumerate(seen.starts)}
     at = next((at for at in reversed(range(len(mark.starts))) if mark.starts[at] in known), None)
     if at is None:
-        return "does not know any start of the one that was there" if seen.starts else ""
+        return "shares no start with the store seen before" if seen.starts else ""
     seen_next, next_one = seen.starts[known[mark.starts[at]] + 1 :], mark.starts[at + 1 :]
     if seen_next and next_one:
-        return "does not know the last start of the one that was there"
+        return "lacks the last start of the store seen before"
     if next_one and next_one[0].revision < seen.revision:
         return f"was started at revision {next_one[0].revision}, and was at {seen.revision}"
     if seen_next and seen_next[0].revision < mark.revision:

@@ -68,7 +68,7 @@ class MembersSection(Section):
         if self.nodes and len(self.nodes) != len(self.endpoints):
             raise ValueError(f"nodes are {len(self.nodes)}, for {len(self.endpoints)} endpoints: name one for each, or none")
         if len({*self.endpoints}) != len(self.endpoints):
-            raise ValueError("endpoints: one is there twice")
+            raise ValueError("endpoints: one of them occurs twice")
         return self
 
     def node_of(self, endpoint: str) -> str:

@@ -39,7 +39,7 @@ from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.runtime.statuses import Context, answering
 
 PATH_MAX_BYTES = 4096  # Linux's PATH_MAX
-NO_ROOM = "the answer has no room for what stands there"
+NO_ROOM = "the reply has no room for the stored record"
 ANSWER_BYTES = 32 * 2**20  # records in the reply to a merge; an adapter accepts messages of up to 64 MiB
 MAX_SAVED = 25_000  # entries of a save, which blocks the others meanwhile; an adapter sends up to 20,000
 

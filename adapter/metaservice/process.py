@@ -116,7 +116,7 @@ async def drop_tombstones(
             dropped = await engine.drop_tombstones(now_ms() - section.retention_hours * HOUR_MS)
             await engine.forget_stores(now_ms() - STORES_KEPT_MS)
         except (DiskFullError, MetaUnavailableError, RefusedError) as error:
-            log.warning("tombstones.kept", error=str(error), help="the next look tries again")
+            log.warning("tombstones.kept", error=str(error), help="the next run tries again")
             continue
         metrics.tombstones_dropped.inc(dropped)
         if dropped:

@@ -30,7 +30,7 @@ def shard_of(queue: MessageQueue) -> str:
     check_name(queue.topic, "topic")
     if SEPARATOR in queue.topic:
         raise InvalidInputError(
-            f"topic: {queue.topic!r} has a {SEPARATOR}, which parts broker, topic and queue in a shard's name"
+            f"topic: {queue.topic!r} has a {SEPARATOR}, which separates broker, topic and queue in a shard's name"
         )
     if not 0 <= queue.queue_id <= QUEUE_MAX:
         raise InvalidInputError(f"queue_id: {queue.queue_id} is not a whole number from 0 to {QUEUE_MAX}")

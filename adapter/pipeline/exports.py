@@ -66,7 +66,7 @@ def _problems_of_format(section: ExportSection) -> list[Column]:
         F.when(F.col(name).rlike(_NO_DIRECTORY), F.lit(f"{name} cannot be the name of a directory")) for name in directories
     ]
     if section.format == "rocketmq":
-        what = f"has an {SEPARATOR}, which parts topic and group in the file"
+        what = f"has an {SEPARATOR}, which separates topic and group in the file"
         problems.append(F.when(F.col("topic").contains(SEPARATOR), F.lit(f"topic {what}")))
         problems.append(F.when(~F.col("group").rlike(_PLAIN_GROUP), F.lit(f"group {what}")))
     return problems

@@ -552,7 +552,7 @@ class MaintenanceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MoveLeader(self, request, context):
-        """Only the leader's member takes it.
+        """Only the leader accepts this call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

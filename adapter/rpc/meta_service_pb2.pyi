@@ -36,13 +36,15 @@ class LocalStore(_message.Message):
     STORE_ID_FIELD_NUMBER: _builtins.int
     FLUSHED_SEQ_FIELD_NUMBER: _builtins.int
     broker: _builtins.str
-    """The broker that the adapter stands beside, 1 to 255 bytes."""
+    """The broker that the adapter runs beside, 1 to 255 bytes."""
     path: _builtins.str
     """The directory of the store on that broker's machine, at most 4,096 bytes."""
     store_id: _builtins.bytes
-    """16 random bytes, made with the store."""
+    """16 random bytes, generated when the store was created."""
     flushed_seq: _builtins.int
-    """The store's newest write that the Meta Service has, or gets with this call."""
+    """The sequence number of the store's newest write that the Meta Service has,
+    or receives with this call.
+    """
     def __init__(
         self,
         *,
@@ -61,11 +63,10 @@ Global___LocalStore: _TypeAlias = LocalStore  # noqa: Y015
 
 @_typing.final
 class StoreMark(_message.Message):
-    """How far a store behind the Meta Service is, in a reply. A later call that is
-    answered with another `store_id`, another `incarnation`, a lower `revision`,
-    or by a start that does not follow the one that is known at or above the
-    revision that is known, was answered by a store that holds less than was
-    acknowledged.
+    """How far a store behind the Meta Service is, in a reply. The store has lost
+    acknowledged writes if a later reply has another `store_id`, another
+    `incarnation` or a lower `revision`, or if its `starts` do not continue the
+    known ones at or above the known revision.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -79,7 +80,7 @@ class StoreMark(_message.Message):
         id: _builtins.int
         """Random."""
         revision: _builtins.int
-        """The revision of the store when it was opened."""
+        """The revision of the store at this start."""
         def __init__(
             self,
             *,
@@ -100,17 +101,15 @@ class StoreMark(_message.Message):
     name: _builtins.str
     """The Raft group; empty for the embedded store."""
     store_id: _builtins.bytes
-    """Made at random with the store; of etcd: the ID of the cluster."""
+    """Random, generated when the store was created; for etcd the cluster's ID."""
     incarnation: _builtins.int
-    """Raised by whatever may leave the store with less than it acknowledged: a
-    repair.
-    """
+    """Raised by a repair, which may leave the store with less than it acknowledged."""
     revision: _builtins.int
-    """Grows with each write; of etcd: the revision."""
+    """Grows with each write; for etcd its revision."""
     @_builtins.property
     def starts(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoreMark.Start]:
-        """The last 16 starts of the process on this store, oldest first: by them a
-        copy that was put back is found whatever was written to it since. None of
+        """The last 16 starts of the process on this store, oldest first. They show
+        that an older copy was restored, also after later writes to it. Empty for
         etcd.
         """
 
@@ -141,9 +140,8 @@ class ReportStoreRequest(_message.Message):
     NOW_MS_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     replaces: _builtins.bytes
-    """The `store_id` of a former store of this broker and path, which this one
-    takes the place of. Without it a different store that is remembered stays
-    so, and is in the reply.
+    """The `store_id` of the previous store of this broker and path, which this one
+    replaces. Without it, a different store stays recorded, and is in the reply.
     """
     now_ms: _builtins.int
     """Unix time in milliseconds, by the adapter's clock."""
@@ -174,13 +172,13 @@ class ReportStoreReply(_message.Message):
     MARKS_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     known_at_ms: _builtins.int
-    """When it was told last; Unix time in milliseconds, by this server's clock."""
+    """The time of its last report; Unix milliseconds, by this server's clock."""
     now_ms: _builtins.int
     """This server's clock; Unix time in milliseconds."""
     @_builtins.property
     def known(self) -> Global___LocalStore:
-        """What was remembered before this call for the same broker and path; absent:
-        nothing. `flushed_seq` is the highest that was told.
+        """The store that was recorded for this broker and path before this call;
+        absent if there was none. `flushed_seq` is the highest reported one.
         """
 
     @_builtins.property
@@ -229,7 +227,7 @@ class GetStoreStatusReply(_message.Message):
         writes: _builtins.int
         """About how many acknowledged writes were missing, at least 1."""
         found_at_ms: _builtins.int
-        """When it was found; Unix time in milliseconds."""
+        """When that was detected; Unix time in milliseconds."""
         def __init__(
             self,
             *,
@@ -292,7 +290,7 @@ class SaveOffsetDataRequest(_message.Message):
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___SaveOffsetData]: ...
     @_builtins.property
     def store(self) -> Global___LocalStore:
-        """Which local store the offsets come from. Optional."""
+        """The local store that the offsets come from. Optional."""
 
     def __init__(
         self,
@@ -357,10 +355,10 @@ class SaveOffsetDataRequestOffset(_message.Message):
     topic: _builtins.str
     partition: _builtins.int
     expected_offset: _builtins.int
-    """Compare-and-set: refused with CONFLICT unless exactly this offset stands."""
+    """Compare-and-set: CONFLICT unless exactly this offset is stored."""
     epoch: _builtins.int
-    """0: this writer knows no epoch; the entry merges into the stored epoch,
-    unless that one was raised and the entry was committed before what stands.
+    """0: unknown to the writer. The entry then gets the stored epoch, unless that
+    was raised and the stored record was committed later than the entry.
     """
     metadata: _builtins.str
     committed_at_ms: _builtins.int
@@ -433,31 +431,31 @@ class SaveOffsetResult(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         STATUS_UNSPECIFIED: SaveOffsetResult._Status.ValueType  # 0
         APPLIED: SaveOffsetResult._Status.ValueType  # 1
-        """The entry's value stands now."""
+        """The entry's value is stored now."""
         SUPERSEDED: SaveOffsetResult._Status.ValueType  # 2
-        """A larger value stands; it is in this row."""
+        """A larger value is stored; it is in this row."""
         CONFLICT: SaveOffsetResult._Status.ValueType  # 3
-        """`expected_offset` was not what stands; nothing was written."""
+        """The stored offset is not `expected_offset`; nothing was written."""
         INVALID: SaveOffsetResult._Status.ValueType  # 4
-        """The entry broke a rule named in `message`; nothing was written."""
+        """The entry breaks a rule that `message` names; nothing was written."""
         UNAVAILABLE: SaveOffsetResult._Status.ValueType  # 5
-        """The part of the store that holds it did not answer, as `message` says: it
-        may or may not be written. Send it again.
+        """The part of the store that holds the key did not answer; see `message`.
+        The entry may or may not be written. Send it again.
         """
 
     class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
     STATUS_UNSPECIFIED: SaveOffsetResult.Status.ValueType  # 0
     APPLIED: SaveOffsetResult.Status.ValueType  # 1
-    """The entry's value stands now."""
+    """The entry's value is stored now."""
     SUPERSEDED: SaveOffsetResult.Status.ValueType  # 2
-    """A larger value stands; it is in this row."""
+    """A larger value is stored; it is in this row."""
     CONFLICT: SaveOffsetResult.Status.ValueType  # 3
-    """`expected_offset` was not what stands; nothing was written."""
+    """The stored offset is not `expected_offset`; nothing was written."""
     INVALID: SaveOffsetResult.Status.ValueType  # 4
-    """The entry broke a rule named in `message`; nothing was written."""
+    """The entry breaks a rule that `message` names; nothing was written."""
     UNAVAILABLE: SaveOffsetResult.Status.ValueType  # 5
-    """The part of the store that holds it did not answer, as `message` says: it
-    may or may not be written. Send it again.
+    """The part of the store that holds the key did not answer; see `message`.
+    The entry may or may not be written. Send it again.
     """
 
     GROUP_FIELD_NUMBER: _builtins.int
@@ -477,10 +475,10 @@ class SaveOffsetResult(_message.Message):
     shard_name: _builtins.str
     status: Global___SaveOffsetResult.Status.ValueType
     epoch: _builtins.int
-    """What stands after the call; both 0 when the key is absent."""
+    """The stored record after the call; both are 0 if the key is absent."""
     offset: _builtins.int
     metadata: _builtins.str
-    """The rest of what stands, filled when it is not the entry itself."""
+    """The rest of the stored record; set only if it is not the entry itself."""
     committed_at_ms: _builtins.int
     tombstone: _builtins.bool
     topic: _builtins.str
@@ -685,11 +683,11 @@ class BatchGetOffsetDataRequest(_message.Message):
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     page_size: _builtins.int
-    """At most 10,000; 0 means 10,000. A named shard that is not there, and a
-    group without a row, count as a row.
+    """At most 10,000; 0 means 10,000. An absent named shard, and a group without
+    rows, count as one row each.
     """
     page_token: _builtins.bytes
-    """`next_page_token` of the page before: the first group goes on behind it."""
+    """`next_page_token` of the previous page: the first group continues after it."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchGetOffsetDataRequest.Group]: ...
     def __init__(
@@ -733,14 +731,14 @@ class BatchGetOffsetDataReply(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     next_page_token: _builtins.bytes
-    """Not empty: the last one of `groups` goes on, and is left; the next request
-    has this token. Empty: the last one of `groups` is complete.
+    """Not empty: the last one of `groups` is not complete; send this token with
+    the next request, which starts with that group. Empty: it is complete.
     """
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___BatchGetOffsetDataReply.Group]:
-        """The groups of the request, in its order, as far as this page goes. The next
-        request begins with the first one that is left. What is named twice is
-        answered where it is named first.
+        """The groups of the request, in order, as far as this page goes. The next
+        request starts with the first group that is not complete. A key that is
+        named twice is answered only once, at its first place.
         """
 
     def __init__(
@@ -770,8 +768,8 @@ class ExpireOffsetDataRequest(_message.Message):
     namespace: _builtins.str
     group: _builtins.str
     before_ms: _builtins.int
-    """Unix time in milliseconds, both by the proposer's clock: the end of the
-    retention, and now.
+    """Unix time in milliseconds, both by the caller's clock: the time before which
+    commits are expired, and now.
     """
     now_ms: _builtins.int
     def __init__(
@@ -798,10 +796,10 @@ class ExpireOffsetDataReply(_message.Message):
     EXPIRED_FIELD_NUMBER: _builtins.int
     NEWEST_MS_FIELD_NUMBER: _builtins.int
     expired: _builtins.int
-    """Live offsets that were taken away."""
+    """The number of live offsets that expired."""
     newest_ms: _builtins.int
-    """Not 0: the group's newest commit, which is not old enough; nothing was
-    taken away.
+    """Not 0: the time of the group's newest commit, which is not old enough;
+    nothing expired.
     """
     def __init__(
         self,
@@ -834,7 +832,7 @@ class ListOffsetDataRequest(_message.Message):
     page_size: _builtins.int
     """At most 10,000; 0 means 1,000."""
     page_token: _builtins.bytes
-    """`next_page_token` of the page before; empty starts at the beginning."""
+    """`next_page_token` of the previous page; empty for the first page."""
     def __init__(
         self,
         *,
@@ -937,7 +935,7 @@ class SplitOffsetDataReply(_message.Message):
     """Records in all parts, tombstones included."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Ascending; at most `parts` - 1. Each ends one part and begins the next."""
+        """Ascending; at most `parts` - 1. Each ends one part and starts the next."""
 
     def __init__(
         self,
@@ -970,11 +968,11 @@ class ScanOffsetDataRequest(_message.Message):
     page_size: _builtins.int
     """At most 20,000; 0 means 10,000."""
     page_token: _builtins.bytes
-    """Behind which the page begins: `next_page_token` of the page before, or the
-    token of a split. Empty: at the beginning.
+    """The page starts after this token: `next_page_token` of the previous page, or
+    a token of a split. Empty: from the start.
     """
     until_token: _builtins.bytes
-    """The token of a split up to which (included) to read. Empty: to the end."""
+    """A token of a split: read up to and including it. Empty: to the end."""
     def __init__(
         self,
         *,
@@ -1004,11 +1002,11 @@ class ScanOffsetDataReply(_message.Message):
     """Empty: this was the last page."""
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """(namespace, group, shard) as `codec.encode_key` has it, in key order."""
+        """(namespace, group, shard), encoded by `codec.encode_key`, in key order."""
 
     @_builtins.property
     def records(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """In the same places, as `codec.encode_record` has it."""
+        """At the same indexes, encoded by `codec.encode_record`."""
 
     def __init__(
         self,
@@ -1037,7 +1035,7 @@ class MergeOffsetDataRequest(_message.Message):
     NOW_MS_FIELD_NUMBER: _builtins.int
     cluster_name: _builtins.str
     tell_standing: _builtins.bool
-    """Ask for `standing`. Without it the call fails when a part of the store does
+    """Requests `standing`. Without it the call fails if a part of the store does
     not answer.
     """
     now_ms: _builtins.int
@@ -1084,14 +1082,14 @@ class MergeOffsetDataReply(_message.Message):
         RECORD_FIELD_NUMBER: _builtins.int
         MESSAGE_FIELD_NUMBER: _builtins.int
         index: _builtins.int
-        """The place in the request."""
+        """The index in the request."""
         status: Global___SaveOffsetResult.Status.ValueType
-        """APPLIED: it took another epoch. SUPERSEDED: a larger value stands.
-        UNAVAILABLE: whether it is written is unknown; send it again.
+        """APPLIED: stored under another epoch. SUPERSEDED: a larger value is stored.
+        UNAVAILABLE: unknown whether it is written; send it again.
         """
         record: _builtins.bytes
-        """What stands after the call, as in ScanOffsetDataReply; empty when that is
-        not known.
+        """The stored record after the call, as in ScanOffsetDataReply; empty if it is
+        unknown.
         """
         message: _builtins.str
         """Why the entry is UNAVAILABLE."""
@@ -1116,7 +1114,7 @@ class MergeOffsetDataReply(_message.Message):
         INDEX_FIELD_NUMBER: _builtins.int
         MESSAGE_FIELD_NUMBER: _builtins.int
         index: _builtins.int
-        """The place in the request."""
+        """The index in the request."""
         message: _builtins.str
         """Why; nothing was written for this entry."""
         def __init__(
@@ -1138,17 +1136,18 @@ class MergeOffsetDataReply(_message.Message):
     MARKS_FIELD_NUMBER: _builtins.int
     NOW_MS_FIELD_NUMBER: _builtins.int
     applied: _builtins.int
-    """Entries whose value stands now; also those that stood already."""
+    """Entries whose value is stored now, also if it was before."""
     superseded: _builtins.int
-    """Entries above which a larger value stands."""
+    """Entries for which a larger value is stored."""
     now_ms: _builtins.int
     """This server's clock; Unix time in milliseconds."""
     @_builtins.property
     def rejected(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergeOffsetDataReply.Rejected]: ...
     @_builtins.property
     def standing(self) -> _containers.RepeatedCompositeFieldContainer[Global___MergeOffsetDataReply.Standing]:
-        """If asked for: what does not stand as it was sent. An entry that is neither
-        here nor in `rejected` stands as it was sent, in epoch 1 if it had epoch 0.
+        """If requested: the entries that are not stored as sent. An entry that is
+        neither here nor in `rejected` is stored as sent, in epoch 1 if it had
+        epoch 0.
         """
 
     @_builtins.property

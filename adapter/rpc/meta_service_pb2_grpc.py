@@ -95,10 +95,11 @@ class MetaServiceServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def SaveOffsetData(self, request, context):
-        """Merges every entry into the store by (epoch, offset); what the reply says
-        is durable. `results` has one row per entry, in the order of the request.
-        RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the trailing metadata:
-        too much is under way; nothing was written; come back after that time.
+        """Merges every entry into the store by (epoch, offset). The reply is sent
+        after the writes are durable. `results` has one row per entry, in the order
+        of the request. RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the
+        trailing metadata: the service is overloaded; nothing was written; try again
+        after that time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,81 +107,82 @@ class MetaServiceServiceServicer:
 
     def GetOffsetData(self, request, context):
         """The live offsets of one group. A group that has none gives an empty reply.
-        RESOURCE_EXHAUSTED with their number when they do not fit into one message.
+        RESOURCE_EXHAUSTED, with their number, if they do not fit into one message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteOffsetData(self, request, context):
-        """Deletes shards of a group (all of them when `shard_names` is empty) and
-        leaves tombstones with a raised epoch, which late saves cannot pass.
+        """Deletes shards of a group (all of them if `shard_names` is empty). Leaves
+        tombstones with a raised epoch, so that late saves lose against them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchGetOffsetData(self, request, context):
-        """Many groups in pages; tombstones included, so that the caller learns the
-        epoch that a new commit has to carry. A page ends by rows, and by bytes at
-        about 3 MiB.
+        """Reads many groups in pages. Includes tombstones, so that the caller learns
+        the epoch that a new commit has to carry. A page ends at `page_size` rows,
+        or at about 3 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExpireOffsetData(self, request, context):
-        """Takes a group's offsets away when none of them was committed since
-        `before_ms`. Unlike a delete it does not raise the epoch: a commit that was
-        acknowledged somewhere before it still comes through.
+        """Expires a group's offsets if none of them was committed since `before_ms`.
+        Unlike a delete it does not raise the epoch: a commit that an adapter
+        acknowledged before the expiry still wins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListOffsetData(self, request, context):
-        """Everything of a cluster, in key order, a page at a time.
+        """Lists all live offsets of a cluster in key order, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SplitOffsetData(self, request, context):
-        """For bulk readers: the page tokens at which several of them share a listing
-        in parts of about the same size.
+        """For bulk readers: the page tokens that divide a listing into parts of about
+        the same size.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ScanOffsetData(self, request, context):
-        """For bulk readers: a page in the store's own form (adapter/codec.py),
-        tombstones included. Costs the server a fraction of ListOffsetData.
+        """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+        included. Costs the server a fraction of ListOffsetData.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MergeOffsetData(self, request, context):
-        """For flushes and bulk writers: merges and syncs as SaveOffsetData does, but
-        not as one whole; entries come in the store's form, and the reply has a row
-        only for what was refused or, if asked for, stands otherwise.
+        """For flushes and bulk writers: merges as SaveOffsetData does, but in parts.
+        Entries are in packed form. The reply has a row only for a rejected entry
+        and, if requested, for one that is not stored as it was sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportStore(self, request, context):
-        """An adapter tells which local store it has open, and learns which one this
-        Meta Service remembers for its broker, and how far its own stores are.
+        """An adapter reports which local store it has open. The reply has the one that
+        was recorded for its broker before, and how far the Meta Service's own
+        stores are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStoreStatus(self, request, context):
-        """What this Meta Service's own stores are, and whether one of them ever lost
-        something.
+        """The state of this Meta Service's own stores, and whether one of them ever
+        lost acknowledged writes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

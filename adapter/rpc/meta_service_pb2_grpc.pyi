@@ -38,102 +38,106 @@ class MetaServiceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MetaServiceServiceAsyncStub: ...
     SaveOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.SaveOffsetDataRequest, _meta_service_pb2.SaveOffsetDataReply]
-    """Merges every entry into the store by (epoch, offset); what the reply says
-    is durable. `results` has one row per entry, in the order of the request.
-    RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the trailing metadata:
-    too much is under way; nothing was written; come back after that time.
+    """Merges every entry into the store by (epoch, offset). The reply is sent
+    after the writes are durable. `results` has one row per entry, in the order
+    of the request. RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the
+    trailing metadata: the service is overloaded; nothing was written; try again
+    after that time.
     """
     GetOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.GetOffsetDataRequest, _meta_service_pb2.GetOffsetDataReply]
     """The live offsets of one group. A group that has none gives an empty reply.
-    RESOURCE_EXHAUSTED with their number when they do not fit into one message.
+    RESOURCE_EXHAUSTED, with their number, if they do not fit into one message.
     """
     DeleteOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.DeleteOffsetDataRequest, _meta_service_pb2.DeleteOffsetDataReply]
-    """Deletes shards of a group (all of them when `shard_names` is empty) and
-    leaves tombstones with a raised epoch, which late saves cannot pass.
+    """Deletes shards of a group (all of them if `shard_names` is empty). Leaves
+    tombstones with a raised epoch, so that late saves lose against them.
     """
     BatchGetOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.BatchGetOffsetDataRequest, _meta_service_pb2.BatchGetOffsetDataReply]
-    """Many groups in pages; tombstones included, so that the caller learns the
-    epoch that a new commit has to carry. A page ends by rows, and by bytes at
-    about 3 MiB.
+    """Reads many groups in pages. Includes tombstones, so that the caller learns
+    the epoch that a new commit has to carry. A page ends at `page_size` rows,
+    or at about 3 MiB.
     """
     ExpireOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ExpireOffsetDataRequest, _meta_service_pb2.ExpireOffsetDataReply]
-    """Takes a group's offsets away when none of them was committed since
-    `before_ms`. Unlike a delete it does not raise the epoch: a commit that was
-    acknowledged somewhere before it still comes through.
+    """Expires a group's offsets if none of them was committed since `before_ms`.
+    Unlike a delete it does not raise the epoch: a commit that an adapter
+    acknowledged before the expiry still wins.
     """
     ListOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ListOffsetDataRequest, _meta_service_pb2.ListOffsetDataReply]
-    """Everything of a cluster, in key order, a page at a time."""
+    """Lists all live offsets of a cluster in key order, a page at a time."""
     SplitOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.SplitOffsetDataRequest, _meta_service_pb2.SplitOffsetDataReply]
-    """For bulk readers: the page tokens at which several of them share a listing
-    in parts of about the same size.
+    """For bulk readers: the page tokens that divide a listing into parts of about
+    the same size.
     """
     ScanOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]
-    """For bulk readers: a page in the store's own form (adapter/codec.py),
-    tombstones included. Costs the server a fraction of ListOffsetData.
+    """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+    included. Costs the server a fraction of ListOffsetData.
     """
     MergeOffsetData: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]
-    """For flushes and bulk writers: merges and syncs as SaveOffsetData does, but
-    not as one whole; entries come in the store's form, and the reply has a row
-    only for what was refused or, if asked for, stands otherwise.
+    """For flushes and bulk writers: merges as SaveOffsetData does, but in parts.
+    Entries are in packed form. The reply has a row only for a rejected entry
+    and, if requested, for one that is not stored as it was sent.
     """
     ReportStore: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.ReportStoreRequest, _meta_service_pb2.ReportStoreReply]
-    """An adapter tells which local store it has open, and learns which one this
-    Meta Service remembers for its broker, and how far its own stores are.
+    """An adapter reports which local store it has open. The reply has the one that
+    was recorded for its broker before, and how far the Meta Service's own
+    stores are.
     """
     GetStoreStatus: _grpc.UnaryUnaryMultiCallable[_meta_service_pb2.GetStoreStatusRequest, _meta_service_pb2.GetStoreStatusReply]
-    """What this Meta Service's own stores are, and whether one of them ever lost
-    something.
+    """The state of this Meta Service's own stores, and whether one of them ever
+    lost acknowledged writes.
     """
 
 @_typing.type_check_only
 class MetaServiceServiceAsyncStub(MetaServiceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     SaveOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.SaveOffsetDataRequest, _meta_service_pb2.SaveOffsetDataReply]  # type: ignore[assignment]
-    """Merges every entry into the store by (epoch, offset); what the reply says
-    is durable. `results` has one row per entry, in the order of the request.
-    RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the trailing metadata:
-    too much is under way; nothing was written; come back after that time.
+    """Merges every entry into the store by (epoch, offset). The reply is sent
+    after the writes are durable. `results` has one row per entry, in the order
+    of the request. RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the
+    trailing metadata: the service is overloaded; nothing was written; try again
+    after that time.
     """
     GetOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.GetOffsetDataRequest, _meta_service_pb2.GetOffsetDataReply]  # type: ignore[assignment]
     """The live offsets of one group. A group that has none gives an empty reply.
-    RESOURCE_EXHAUSTED with their number when they do not fit into one message.
+    RESOURCE_EXHAUSTED, with their number, if they do not fit into one message.
     """
     DeleteOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.DeleteOffsetDataRequest, _meta_service_pb2.DeleteOffsetDataReply]  # type: ignore[assignment]
-    """Deletes shards of a group (all of them when `shard_names` is empty) and
-    leaves tombstones with a raised epoch, which late saves cannot pass.
+    """Deletes shards of a group (all of them if `shard_names` is empty). Leaves
+    tombstones with a raised epoch, so that late saves lose against them.
     """
     BatchGetOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.BatchGetOffsetDataRequest, _meta_service_pb2.BatchGetOffsetDataReply]  # type: ignore[assignment]
-    """Many groups in pages; tombstones included, so that the caller learns the
-    epoch that a new commit has to carry. A page ends by rows, and by bytes at
-    about 3 MiB.
+    """Reads many groups in pages. Includes tombstones, so that the caller learns
+    the epoch that a new commit has to carry. A page ends at `page_size` rows,
+    or at about 3 MiB.
     """
     ExpireOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ExpireOffsetDataRequest, _meta_service_pb2.ExpireOffsetDataReply]  # type: ignore[assignment]
-    """Takes a group's offsets away when none of them was committed since
-    `before_ms`. Unlike a delete it does not raise the epoch: a commit that was
-    acknowledged somewhere before it still comes through.
+    """Expires a group's offsets if none of them was committed since `before_ms`.
+    Unlike a delete it does not raise the epoch: a commit that an adapter
+    acknowledged before the expiry still wins.
     """
     ListOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ListOffsetDataRequest, _meta_service_pb2.ListOffsetDataReply]  # type: ignore[assignment]
-    """Everything of a cluster, in key order, a page at a time."""
+    """Lists all live offsets of a cluster in key order, a page at a time."""
     SplitOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.SplitOffsetDataRequest, _meta_service_pb2.SplitOffsetDataReply]  # type: ignore[assignment]
-    """For bulk readers: the page tokens at which several of them share a listing
-    in parts of about the same size.
+    """For bulk readers: the page tokens that divide a listing into parts of about
+    the same size.
     """
     ScanOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ScanOffsetDataRequest, _meta_service_pb2.ScanOffsetDataReply]  # type: ignore[assignment]
-    """For bulk readers: a page in the store's own form (adapter/codec.py),
-    tombstones included. Costs the server a fraction of ListOffsetData.
+    """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+    included. Costs the server a fraction of ListOffsetData.
     """
     MergeOffsetData: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.MergeOffsetDataRequest, _meta_service_pb2.MergeOffsetDataReply]  # type: ignore[assignment]
-    """For flushes and bulk writers: merges and syncs as SaveOffsetData does, but
-    not as one whole; entries come in the store's form, and the reply has a row
-    only for what was refused or, if asked for, stands otherwise.
+    """For flushes and bulk writers: merges as SaveOffsetData does, but in parts.
+    Entries are in packed form. The reply has a row only for a rejected entry
+    and, if requested, for one that is not stored as it was sent.
     """
     ReportStore: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.ReportStoreRequest, _meta_service_pb2.ReportStoreReply]  # type: ignore[assignment]
-    """An adapter tells which local store it has open, and learns which one this
-    Meta Service remembers for its broker, and how far its own stores are.
+    """An adapter reports which local store it has open. The reply has the one that
+    was recorded for its broker before, and how far the Meta Service's own
+    stores are.
     """
     GetStoreStatus: _aio.UnaryUnaryMultiCallable[_meta_service_pb2.GetStoreStatusRequest, _meta_service_pb2.GetStoreStatusReply]  # type: ignore[assignment]
-    """What this Meta Service's own stores are, and whether one of them ever lost
-    something.
+    """The state of this Meta Service's own stores, and whether one of them ever
+    lost acknowledged writes.
     """
 
 class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -143,10 +147,11 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.SaveOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.SaveOffsetDataReply, _abc.Awaitable[_meta_service_pb2.SaveOffsetDataReply]]:
-        """Merges every entry into the store by (epoch, offset); what the reply says
-        is durable. `results` has one row per entry, in the order of the request.
-        RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the trailing metadata:
-        too much is under way; nothing was written; come back after that time.
+        """Merges every entry into the store by (epoch, offset). The reply is sent
+        after the writes are durable. `results` has one row per entry, in the order
+        of the request. RESOURCE_EXHAUSTED with `grpc-retry-pushback-ms` in the
+        trailing metadata: the service is overloaded; nothing was written; try again
+        after that time.
         """
 
     @_abc_1.abstractmethod
@@ -156,7 +161,7 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.GetOffsetDataReply, _abc.Awaitable[_meta_service_pb2.GetOffsetDataReply]]:
         """The live offsets of one group. A group that has none gives an empty reply.
-        RESOURCE_EXHAUSTED with their number when they do not fit into one message.
+        RESOURCE_EXHAUSTED, with their number, if they do not fit into one message.
         """
 
     @_abc_1.abstractmethod
@@ -165,8 +170,8 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.DeleteOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.DeleteOffsetDataReply, _abc.Awaitable[_meta_service_pb2.DeleteOffsetDataReply]]:
-        """Deletes shards of a group (all of them when `shard_names` is empty) and
-        leaves tombstones with a raised epoch, which late saves cannot pass.
+        """Deletes shards of a group (all of them if `shard_names` is empty). Leaves
+        tombstones with a raised epoch, so that late saves lose against them.
         """
 
     @_abc_1.abstractmethod
@@ -175,9 +180,9 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.BatchGetOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.BatchGetOffsetDataReply, _abc.Awaitable[_meta_service_pb2.BatchGetOffsetDataReply]]:
-        """Many groups in pages; tombstones included, so that the caller learns the
-        epoch that a new commit has to carry. A page ends by rows, and by bytes at
-        about 3 MiB.
+        """Reads many groups in pages. Includes tombstones, so that the caller learns
+        the epoch that a new commit has to carry. A page ends at `page_size` rows,
+        or at about 3 MiB.
         """
 
     @_abc_1.abstractmethod
@@ -186,9 +191,9 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.ExpireOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.ExpireOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ExpireOffsetDataReply]]:
-        """Takes a group's offsets away when none of them was committed since
-        `before_ms`. Unlike a delete it does not raise the epoch: a commit that was
-        acknowledged somewhere before it still comes through.
+        """Expires a group's offsets if none of them was committed since `before_ms`.
+        Unlike a delete it does not raise the epoch: a commit that an adapter
+        acknowledged before the expiry still wins.
         """
 
     @_abc_1.abstractmethod
@@ -197,7 +202,7 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.ListOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.ListOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ListOffsetDataReply]]:
-        """Everything of a cluster, in key order, a page at a time."""
+        """Lists all live offsets of a cluster in key order, a page at a time."""
 
     @_abc_1.abstractmethod
     def SplitOffsetData(
@@ -205,8 +210,8 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.SplitOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.SplitOffsetDataReply, _abc.Awaitable[_meta_service_pb2.SplitOffsetDataReply]]:
-        """For bulk readers: the page tokens at which several of them share a listing
-        in parts of about the same size.
+        """For bulk readers: the page tokens that divide a listing into parts of about
+        the same size.
         """
 
     @_abc_1.abstractmethod
@@ -215,8 +220,8 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.ScanOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.ScanOffsetDataReply, _abc.Awaitable[_meta_service_pb2.ScanOffsetDataReply]]:
-        """For bulk readers: a page in the store's own form (adapter/codec.py),
-        tombstones included. Costs the server a fraction of ListOffsetData.
+        """For bulk readers: a page in packed form (adapter/model/codec.py), tombstones
+        included. Costs the server a fraction of ListOffsetData.
         """
 
     @_abc_1.abstractmethod
@@ -225,9 +230,9 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.MergeOffsetDataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.MergeOffsetDataReply, _abc.Awaitable[_meta_service_pb2.MergeOffsetDataReply]]:
-        """For flushes and bulk writers: merges and syncs as SaveOffsetData does, but
-        not as one whole; entries come in the store's form, and the reply has a row
-        only for what was refused or, if asked for, stands otherwise.
+        """For flushes and bulk writers: merges as SaveOffsetData does, but in parts.
+        Entries are in packed form. The reply has a row only for a rejected entry
+        and, if requested, for one that is not stored as it was sent.
         """
 
     @_abc_1.abstractmethod
@@ -236,8 +241,9 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.ReportStoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.ReportStoreReply, _abc.Awaitable[_meta_service_pb2.ReportStoreReply]]:
-        """An adapter tells which local store it has open, and learns which one this
-        Meta Service remembers for its broker, and how far its own stores are.
+        """An adapter reports which local store it has open. The reply has the one that
+        was recorded for its broker before, and how far the Meta Service's own
+        stores are.
         """
 
     @_abc_1.abstractmethod
@@ -246,8 +252,8 @@ class MetaServiceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_service_pb2.GetStoreStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_service_pb2.GetStoreStatusReply, _abc.Awaitable[_meta_service_pb2.GetStoreStatusReply]]:
-        """What this Meta Service's own stores are, and whether one of them ever lost
-        something.
+        """The state of this Meta Service's own stores, and whether one of them ever
+        lost acknowledged writes.
         """
 
 def add_MetaServiceServiceServicer_to_server(servicer: MetaServiceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -60,27 +60,30 @@ class MetadataStoreServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Put(self, request, context):
-        """INVALID_ARGUMENT names the field. ABORTED: `expected_revision` is not what
-        stands; nothing was written. RESOURCE_EXHAUSTED: come back later.
+        """Writes an entry. INVALID_ARGUMENT names the field. ABORTED: the stored
+        revision is not `expected_revision`; nothing was written.
+        RESOURCE_EXHAUSTED: try again later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Reads an entry.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Deletes an entry. Errors as for Put.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """In key order, a page at a time.
+        """Lists entries in key order, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

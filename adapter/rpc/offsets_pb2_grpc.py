@@ -76,39 +76,41 @@ class OffsetStoreServicer:
 
     def CommitOffsets(self, request, context):
         """Commits a batch. Answers when all of it is durable as the group's policy
-        says (write_back: the local store; write-through: the Meta Service).
+        requires (write_back: in the local store; write_through: in the Meta
+        Service).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamCommits(self, request_iterator, context):
-        """The same, pipelined: requests are answered in the order they came, and one
-        reply may answer many. A refused request is answered with its error and
-        does not end the stream.
+        """The same, pipelined: requests are answered in the order of their arrival, and
+        one reply may answer several. A refused request gets its error in the reply
+        and does not end the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadOffsets(self, request, context):
-        """An absent offset is not in the reply. It is never 0. More than 50,000
-        offsets, or 4 MiB, are RESOURCE_EXHAUSTED: name the shards in several calls.
+        """Reads offsets. An absent offset is left out of the reply; it is never 0.
+        RESOURCE_EXHAUSTED for more than 50,000 offsets or 4 MiB: split the shards
+        over several calls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PersistOffsets(self, request, context):
-        """Flushes: answers when the Meta Service holds at least the local values.
+        """Flushes groups: answers when the Meta Service holds at least the local values.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveOffsets(self, request, context):
-        """Flushes, then forgets the values locally, part by part. The Meta Service
-        keeps them. When it fails, some may be removed.
+        """Flushes groups, then removes their values locally, part by part. The Meta
+        Service keeps them. If the call fails, some may have been removed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,8 +125,8 @@ class OffsetStoreServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadBroadcast(self, request, context):
-        """Where the clients of a broadcasting group stand: one's own offsets, and the
-        lowest of all live clients.
+        """Reads the positions in a broadcasting group: a client's own offsets, and the
+        lowest offsets of all live clients.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -370,7 +372,8 @@ class OffsetStore:
 
 
 class OffsetAdminStub:
-    """On the Unix socket open to its owner; on TCP only with a token or mTLS.
+    """Administration. On the Unix socket its owner may call it; on TCP only a caller
+    with a token or a client certificate may.
     """
 
     def __init__(self, channel):
@@ -437,11 +440,12 @@ class OffsetAdminStub:
 
 
 class OffsetAdminServicer:
-    """On the Unix socket open to its owner; on TCP only with a token or mTLS.
+    """Administration. On the Unix socket its owner may call it; on TCP only a caller
+    with a token or a client certificate may.
     """
 
     def Status(self, request, context):
-        """What the adapter does at the moment, and what is at risk.
+        """The adapter's current state, and what a failure at this moment could lose.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -455,66 +459,66 @@ class OffsetAdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListOffsets(self, request, context):
-        """The local offsets in key order, a page at a time.
+        """Lists the local offsets in key order, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroups(self, request, context):
-        """The groups that have local offsets, in key order, a page at a time.
+        """Lists the groups that have local offsets, in key order, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeGroup(self, request, context):
-        """Every shard of a group: what is here, what the Meta Service has, bounds and
-        lag. Changes nothing, here or there.
+        """Describes every shard of a group: local and remote position, bounds and lag.
+        Changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetOffsets(self, request, context):
-        """Moves a group's offsets anywhere, under a new epoch that nothing committed
-        or flushed before can pass. Without `execute` it only shows what it would do.
+        """Sets a group's offsets, under a new epoch, so that no earlier commit or flush
+        can undo it. Without `execute` it is a dry run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteOffsets(self, request, context):
-        """Deletes offsets; tombstones keep late flushes from bringing them back.
+        """Deletes offsets; tombstones keep late flushes from restoring them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CloneGroup(self, request, context):
-        """Gives one group the offsets of another, as a reset does.
+        """Sets the offsets of one group to those of another, as a reset does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportOffsets(self, request, context):
-        """All offsets of some groups, as the Meta Service and this adapter together
-        know them.
+        """Exports all offsets of some groups, merged from the Meta Service and this
+        adapter.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImportOffsets(self, request, context):
-        """Merges offsets: only what is larger than what stands changes anything.
+        """Merges offsets: only a value larger than the stored one changes anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SnapshotOffsets(self, request, context):
-        """All local records as they were at one instant, while commits go on.
+        """Exports all local records as of one instant, while commits continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -587,7 +591,8 @@ def add_OffsetAdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OffsetAdmin:
-    """On the Unix socket open to its owner; on TCP only with a token or mTLS.
+    """Administration. On the Unix socket its owner may call it; on TCP only a caller
+    with a token or a client certificate may.
     """
 
     @staticmethod
@@ -889,8 +894,8 @@ class OffsetAdmin:
 
 
 class BrokerLogStub:
-    """What an adapter may ask its broker about the logs behind the shards. Brokers
-    implement it; its address is in the adapter's configuration.
+    """Implemented by brokers, called by the adapter: questions about the logs of the
+    shards. Its address is in the adapter's configuration.
     """
 
     def __init__(self, channel):
@@ -912,20 +917,20 @@ class BrokerLogStub:
 
 
 class BrokerLogServicer:
-    """What an adapter may ask its broker about the logs behind the shards. Brokers
-    implement it; its address is in the adapter's configuration.
+    """Implemented by brokers, called by the adapter: questions about the logs of the
+    shards. Its address is in the adapter's configuration.
     """
 
     def GetBounds(self, request, context):
-        """The bounds of shards. A shard that the broker does not have is left out.
+        """The bounds of shards. Unknown shards are left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetOffsetsForTime(self, request, context):
-        """For each shard the offset of the first message at or after a time. A shard
-        that the broker does not have is left out.
+        """For each shard the offset of the first message at or after a time. Unknown
+        shards are left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -953,8 +958,8 @@ def add_BrokerLogServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BrokerLog:
-    """What an adapter may ask its broker about the logs behind the shards. Brokers
-    implement it; its address is in the adapter's configuration.
+    """Implemented by brokers, called by the adapter: questions about the logs of the
+    shards. Its address is in the adapter's configuration.
     """
 
     @staticmethod

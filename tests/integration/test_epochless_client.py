@@ -111,7 +111,7 @@ async def test_a_tombstone_is_never_sent(robust: RobustMeta) -> None:
     """Such a server would keep it as the offset 0."""
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
         await client.get([])
-        with pytest.raises(RefusedError, match="knows no epochs and would take a tombstone for the offset 0"):
+        with pytest.raises(RefusedError, match="stores only offsets and would store a tombstone as offset 0"):
             await client.save([SaveEntry(A, TOMBSTONE), SaveEntry(B, record(1))])
         assert robust.saves == []
 

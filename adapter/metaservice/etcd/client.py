@@ -126,7 +126,9 @@ class EtcdCluster:
         why = self._marks.take(known_before, mark)
         if why:
             self.losses += 1
-            log.error("etcd.holds_less", raft_group=self.name, why=why, help="adapters compare and push what they hold")
+            log.error(
+                "etcd.holds_less", raft_group=self.name, why=why, help="adapters compare their records and send what is missing"
+            )
 
     async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
         """Read a range, linearizable unless the request says otherwise. Raises as `call`."""
@@ -237,6 +239,9 @@ class EtcdCluster:
             log.info("etcd.available", raft_group=self.name, endpoint=self.current)
         elif self.available and not available:
             log.warning(
-                "etcd.unavailable", raft_group=self.name, error=problem, help="adapters keep what is not taken, and send it again"
+                "etcd.unavailable",
+                raft_group=self.name,
+                error=problem,
+                help="adapters keep what is not acknowledged, and send it again",
             )
         self.available = available

@@ -59,7 +59,7 @@ LAYOUT_CHANGES = 5  # a call fails after so many changes of the layout
 REPORT_S = 1.0  # minimum interval of reports from the saves of one store
 MAX_REPORT_TIMES = 10_000  # stores whose last report time is kept
 PAGE_BYTES = 16 * 2**20  # records of a page; it fits into a reply
-LAYOUT_KEEPS_CHANGING = "the layout of the offsets changes all the time"
+LAYOUT_KEEPS_CHANGING = "the layout of the offsets keeps changing"
 
 
 # The marks of the Raft groups that have answered the call of the current task.

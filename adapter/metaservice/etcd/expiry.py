@@ -40,7 +40,7 @@ class Expirer:
                 return Expiry(0, newest_ms)
             if await self._bury(batcher, layout, self._keys.offsets + packed, live, found.revision, now_ms):
                 return Expiry(len(live))
-        raise MetaUnavailableError("the group changes all the time; it is looked at again by the next sweep")
+        raise MetaUnavailableError("the group keeps changing; the next sweep tries again")
 
     async def drop(self, batcher: TxnBatcher, layout: Layout, before_ms: int) -> int:
         """Remove the tombstones from before `before_ms` in one Raft group; returns how many."""

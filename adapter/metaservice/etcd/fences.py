@@ -116,7 +116,7 @@ class Fences:
             _delete_positions(request, self._keys)
             # A resent transaction may meet its own write; so compare what is stored.
             if not (await self._metadata.txn(request)).succeeded and await self._read_layout_key() != after:
-                raise ContendedError("the layout of the offsets was changed by somebody else; look at it and try again")
+                raise ContendedError("another process changed the layout of the offsets; check it and try again")
             log.info("layout.changed", version=after.version, groups=after.groups, moving_from=after.moving_from)
             self._adopt(after)
             for name in after.fenced:
@@ -154,7 +154,7 @@ class Fences:
             if newer is None:
                 return layout
             await self._restore(layout, newer)
-        raise MetaUnavailableError("the layout of the offsets changes all the time")
+        raise MetaUnavailableError("the layout of the offsets keeps changing")
 
     async def _read_layout_key(self) -> Layout | None:
         reply = await self._metadata.range(etcd_pb.RangeRequest(key=self._keys.layout))

@@ -33,9 +33,7 @@ class LeaderMetrics:
     """Prometheus metrics of a process that balances leaders."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        moves = Counter(
-            "offset_meta_leader_moves", "Leaders that were to be moved, by what came of it.", ["result"], registry=registry
-        )
+        moves = Counter("offset_meta_leader_moves", "Attempted moves of leaders, by result.", ["result"], registry=registry)
         self._moves = {result: moves.labels(result) for result in ("moved", "refused")}
         self._apart = Gauge(
             "offset_meta_leaders_apart", "1 while no offsets leader is on the metadata leader's node.", registry=registry
@@ -97,7 +95,7 @@ class LoggedLeaders:
         elif isinstance(error, LeaseTakenError):
             log.info("leaders.standing_by", balancer=str(error))
         else:
-            log.warning("leaders.not_balanced", error=str(error), help="the next look tries again")
+            log.warning("leaders.not_balanced", error=str(error), help="the next run tries again")
 
 
 def _unreachable(state: ClusterState) -> list[str]:

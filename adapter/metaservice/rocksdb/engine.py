@@ -101,7 +101,7 @@ class RocksDbEngine:
                 "engine.acknowledged_writes_lost",
                 writes=loss.writes,
                 found_at_ms=loss.found_at_ms,
-                help="found by a repair; adapters push again what they hold; what none of them holds is in the damaged store",
+                help="found by a repair; adapters send their records again; what no adapter has is only in the damaged store",
             )
         return cls(opened, path)
 

@@ -59,7 +59,7 @@ def repair(path: Path, tombstones_before_ms: int) -> str:
 
 def _is_whole(path: Path, watermark: int) -> bool:
     try:
-        return store.has_files(path) and bool(store.check(path, watermark))
+        return store.exists(path) and bool(store.check(path, watermark))
     except StoreDamagedError as error:
         log.warning("repair.damaged", error=str(error))
     return False

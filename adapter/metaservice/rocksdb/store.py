@@ -105,7 +105,7 @@ def open_store(path: Path) -> Opened:
             watermark = Watermark.open(path / "watermark")
             undo.callback(watermark.close)
             checked = None
-            if has_files(path):
+            if exists(path):
                 checked = check(path, watermark.value)
             elif watermark.value > CREATED:
                 # Refuse now: a new, empty store would be accepted by the next start.
@@ -120,7 +120,9 @@ def open_store(path: Path) -> Opened:
         undo.callback(db.close)
         state, loss = bookkeeping(db, database)
         if checked and checked != state:
-            raise StoreDamagedError(f"{path}: opened for writing it ends at {state.seq}, and just now at {checked.seq}. {ADVICE}")
+            raise StoreDamagedError(
+                f"{path}: the store changed while it was opened: it ended at {checked.seq}, and now ends at {state.seq}. {ADVICE}"
+            )
         starts = rocks.guarded(_record_start, db, state)
         undo.pop_all()
     return Opened(db, state, starts, loss, watermark, lock)
@@ -147,7 +149,7 @@ def lock_directory(path: Path) -> int:
     return lock
 
 
-def has_files(path: Path) -> bool:
+def exists(path: Path) -> bool:
     """True if there is a store, damaged or not. Raises StoreDamagedError after an interrupted repair, or OSError."""
     if (path / REPAIRED).exists():
         raise StoreDamagedError(
@@ -236,7 +238,7 @@ def _count_rows(family: Rdict, start: bytes) -> tuple[int, int]:
 def problem(state: State, watermark: int, records: int, digest: int) -> str:
     """How the store differs from what it acknowledged; empty if it does not."""
     if not watermark:
-        return "the store's watermark is missing or unreadable, so that nothing tells what it acknowledged"
+        return "the store's watermark is missing or unreadable, so it is unknown what the store acknowledged"
     if state.seq < watermark:
         return (
             f"{watermark - state.seq:,} acknowledged writes are missing: it ends at {state.seq:,}, and acknowledged {watermark:,}"

@@ -1,4 +1,4 @@
-"""What the tests of the file formats share: rows, and files in memory."""
+"""Shared by the tests of the file formats: sample rows, and files in memory."""
 
 import io
 from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +50,7 @@ def queue_rows(draw: st.DrawFn, broker: str = "", group: str = "") -> OffsetRow:
 
 
 def lists(rows: st.SearchStrategy[OffsetRow]) -> st.SearchStrategy[list[OffsetRow]]:
-    """Some rows, no key twice, those of a group together."""
+    """Some rows without duplicate keys; those of a group follow each other."""
     some = st.lists(rows, min_size=1, max_size=8, unique_by=lambda row: row.key)
     return some.map(lambda found: sorted(found, key=lambda row: (row.namespace, row.group)))
 
@@ -72,12 +72,12 @@ TEXTUAL = [*_PARSERS]
 
 
 def each(data: bytes, kind: Format, naming: Naming = NAMING, chunk_bytes: int = 2**18) -> Iterable[OffsetRow | Reject]:
-    """What stands in a file, one after the other."""
+    """Iterate over the entries of a file."""
     return _PARSERS[kind](io.BytesIO(data), naming, chunk_bytes)
 
 
 def found(data: bytes, kind: Format, naming: Naming = NAMING) -> list[OffsetRow | Reject]:
-    """What stands in a file."""
+    """All entries of a file."""
     return list(each(data, kind, naming))
 
 
@@ -94,7 +94,7 @@ def rejects(data: bytes, kind: Format, group: str = "") -> list[tuple[int, str]]
 
 
 def offsets_5x() -> list[OffsetRow]:
-    """What the files of 5.x in tests/data/rocketmq hold, sorted."""
+    """The offsets in the 5.x files of tests/data/rocketmq, sorted."""
     lines = [line.split("\t") for line in (DATA / "offsets-5x.tsv").read_text().splitlines()]
     return sorted(
         OffsetRow(N, group, f"{topic}/{queue}", int(offset), topic=topic, partition=int(queue))
@@ -103,7 +103,7 @@ def offsets_5x() -> list[OffsetRow]:
 
 
 def written(rows: Sequence[OffsetRow], kind: Format, naming: Naming = NAMING) -> bytes:
-    """The file that holds these."""
+    """A file with these rows."""
     file = io.BytesIO()
     assert _WRITERS[kind](file, rows, naming) == len(rows)
     return file.getvalue()

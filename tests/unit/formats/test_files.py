@@ -1,4 +1,4 @@
-"""Files of offsets as a whole: which format they have, that they are written as a whole, and that a backup is spoken of."""
+"""Files of offsets: the format is detected, a file is written completely or not at all, and a readable backup is mentioned."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ NAMING = Naming(group="g", broker="b")
     ],
 )
 def test_the_name_says_the_format(tmp_path: Path, name: str, kind: Format) -> None:
-    """Kafka's CSV where it says nothing, RocksDB for a directory."""
+    """Kafka's CSV if the name does not tell, RocksDB for a directory."""
     assert Format.of(tmp_path / name) is kind
 
 
@@ -45,7 +45,7 @@ def test_a_rows_key_is_what_it_is_stored_under() -> None:
 
 @pytest.mark.parametrize("kind", TEXTUAL)
 def test_what_is_written_is_read(tmp_path: Path, kind: Format) -> None:
-    """And it takes the place of what was there."""
+    """And the new file replaces the old one."""
     path = tmp_path / "file"
     path.write_bytes(b"before")
     rows = [row if kind is not Format.KAFKA_CSV else row._replace(topic="b/T") for row in ROWS]
@@ -56,7 +56,7 @@ def test_what_is_written_is_read(tmp_path: Path, kind: Format) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in TEXTUAL if kind is not Format.JSON])
 def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path, kind: Format) -> None:
-    """An offset that it cannot hold, somewhere among others: the file is as it was."""
+    """One offset that the format cannot hold leaves the old file unchanged."""
     path = tmp_path / "file"
     path.write_bytes(b"before")
     rows = [*ROWS, ROWS[0]._replace(shard="b/T/2", offset=U64_MAX), ROWS[0]._replace(shard="b/T/3")]
@@ -67,7 +67,7 @@ def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path: Path, kind: Format
 
 
 def test_rows_that_fail_to_come_leave_the_file_as_it_was(tmp_path: Path) -> None:
-    """The adapter may go away in the middle."""
+    """The adapter that supplies the rows may stop in the middle."""
     path = tmp_path / "file"
     path.write_bytes(b"before")
 
@@ -82,13 +82,13 @@ def test_rows_that_fail_to_come_leave_the_file_as_it_was(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", Format)
 def test_without_rows_nothing_is_written(tmp_path: Path, kind: Format) -> None:
-    """An empty file in the place of a good one would be a loss."""
+    """An empty file must not replace a good one."""
     assert files.write(tmp_path / "file", kind, [], NAMING) == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_rows_come_before_the_end_of_the_file_is_read(tmp_path: Path) -> None:
-    """So that memory does not grow with it; that it is torn is told when it is found."""
+    """So memory does not grow with the file; a torn end is reported when it is reached."""
     path = tmp_path / "consumerOffset.json"
     path.write_bytes(GOOD[:-3] + b",")
     rows = files.read(path, Format.ROCKETMQ_BROKER, Naming())
@@ -99,7 +99,7 @@ def test_rows_come_before_the_end_of_the_file_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", TEXTUAL)
 def test_a_file_that_cannot_be_opened_says_why(tmp_path: Path, kind: Format) -> None:
-    """Not there, or a directory."""
+    """It does not exist, or is a directory."""
     with pytest.raises(NotReadableError, match=r"^cannot be read: No such file or directory$"):
         next(files.read(tmp_path / "gone", kind, Naming()))
     with pytest.raises(NotReadableError, match=r"^cannot be read: Is a directory$"):
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_opened_says_why(tmp_path: Path, kind: Format) -> 
 @pytest.mark.parametrize("kind", [Format.ROCKETMQ_BROKER, Format.ROCKETMQ_CLIENT])
 @pytest.mark.parametrize("torn", [b"", GOOD[:20], b"\xff"])
 def test_a_torn_file_says_that_its_backup_can_be_read(tmp_path: Path, kind: Format, torn: bytes) -> None:
-    """Which of them to take is for a person to choose (RocketMQ: ConfigManager.load). Only a whole one counts."""
+    """A person has to choose between them (RocketMQ: ConfigManager.load). Only a complete backup is mentioned."""
     path, backup = tmp_path / "offsets.json", tmp_path / "offsets.json.bak"
     path.write_bytes(torn)
 

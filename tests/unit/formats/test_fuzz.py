@@ -1,6 +1,6 @@
-"""The parsers against a simple reference that takes the whole file at once, and against bytes that nobody wrote.
+"""The parsers against a simple reference that reads the whole file at once, and against random bytes.
 
-No input raises anything but NotReadableError, loses an entry in silence, or is read otherwise when it comes in other chunks.
+No input raises anything but NotReadableError, loses an entry silently, or gives another result in other chunks.
 """
 
 import json
@@ -39,12 +39,12 @@ SPACES = st.sampled_from(["", "", "", " ", "\n\t\t", " \r\n"])
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object with its keys in order, and those that are there twice."""
+    """A JSON object as a list of its members, in order, including duplicates."""
 
 
 @st.composite
 def broker_texts(draw: st.DrawFn) -> str:
-    """A broker's file as fastjson could write it: good entries, and odd ones, with any space between."""
+    """A broker's file as fastjson could write it, with good and bad entries and any white space."""
     queues = st.lists(st.tuples(NUMBERS, st.booleans(), st.one_of(NUMBERS, NUMBERS, SCALARS)), max_size=4)
     entries = st.lists(st.tuples(NAMES, NAMES, st.one_of(queues, queues, VALUES)), max_size=4)
     tables = draw(
@@ -75,7 +75,7 @@ def _text(value: Any) -> str:
 
 @st.composite
 def client_texts(draw: st.DrawFn) -> str:
-    """A client's file: a queue as an object, or in a string, and odd ones."""
+    """A client's file, with queues as objects or in strings, and bad entries."""
     members = []
     for broker, topic, queue, offset in draw(st.lists(st.tuples(NAMES, NAMES, SCALARS, SCALARS), max_size=4)):
         fields = draw(st.permutations([("brokerName", broker), ("queueId", queue), ("topic", topic)]))
@@ -98,7 +98,7 @@ FILES = {BROKER: broker_texts(), CLIENT: client_texts(), Format.JSON: JSON_TEXTS
 
 @st.composite
 def mutated(draw: st.DrawFn, kind: Format) -> bytes:
-    """A file that something went over: pieces lost, doubled, replaced."""
+    """A damaged file: parts are lost, doubled or replaced."""
     data = draw(FILES[kind]).encode()
     for _ in range(draw(st.integers(1, 3))):
         start, size = draw(st.integers(0, len(data))), draw(st.integers(0, 9))
@@ -110,7 +110,7 @@ def mutated(draw: st.DrawFn, kind: Format) -> bytes:
 
 
 def outcome(data: bytes, kind: Format, chunk_bytes: int) -> tuple[list[OffsetRow | Reject], str]:
-    """What stands in a file, as far as it can be read, and what is said at its end."""
+    """The entries of a file up to the first error, and that error."""
     rows: list[OffsetRow | Reject] = []
     try:
         for row in each(data, kind, NAMINGS.get(kind, Naming()), chunk_bytes):
@@ -144,7 +144,7 @@ def _document(data: bytes) -> Any:
 
 
 def _entries(data: bytes, kind: Format) -> Iterator[tuple[str, str, Any, Any] | None]:
-    """Each (group, topic, queue, offset) of the tables; None for what is no entry of a queue. Raises ValueError."""
+    """Each (group, topic, queue, offset) of the tables; None for an entry that is no queue. Raises ValueError."""
     document = _document(data)
     if not isinstance(document, Pairs):
         raise ValueError  # noqa: TRY004 - as json.loads does for a file that is none
@@ -192,7 +192,7 @@ def _is_whole(value: Any, largest: int) -> bool:
 @settings(max_examples=50)
 @given(data=st.data())
 def test_nothing_is_lost_of_rocketmqs_files(kind: Format, data: st.DataObject) -> None:
-    """As many rows and rejects as entries in the document, in its order; the rows of a broker have the entries' values."""
+    """As many rows and rejects as entries in the document, in order; the rows have the entries' values."""
     text = data.draw(FILES[kind]).encode()
     entries, (rows, failure) = list(_entries(text, kind)), outcome(text, kind, data.draw(st.sampled_from(CHUNKS)))
     assert (len(rows), failure) == (len(entries), "")
@@ -235,7 +235,7 @@ def test_nothing_is_lost_of_a_csv(text: str) -> None:
 @settings(max_examples=50)
 @given(data=st.data())
 def test_no_file_is_a_surprise(kind: Format, data: st.DataObject) -> None:
-    """Mutated or made of anything: the same result in all chunks, and nothing but NotReadableError."""
+    """Damaged or random files: the same result for all chunk sizes, and no error but NotReadableError."""
     text = data.draw(st.one_of(mutated(kind), mutated(kind), st.binary(max_size=60)))
     rows, failure = outcome(text, kind, CHUNKS[-1])
     assert outcome(text, kind, data.draw(st.sampled_from(CHUNKS[:-1]))) == (rows, failure)

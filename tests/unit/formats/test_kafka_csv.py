@@ -1,4 +1,4 @@
-"""Kafka's CSV: what is written is read back, Kafka's tool would read it too, and every bad line is a reject."""
+"""Kafka's CSV: a written file reads back the same, Kafka's tool can read it, and every bad line is a reject."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ def rejects(data: bytes, group: str = "") -> list[tuple[int, str]]:
 
 @given(lists(csv_rows()))
 def test_csv_comes_back_as_it_was(rows: list[OffsetRow]) -> None:
-    """Whatever the names hold: commas, quotes, blanks, every script."""
+    """With any names: commas, quotes, spaces, every script."""
     assert read(written(rows, CSV), CSV) == rows
 
 
@@ -47,7 +47,7 @@ def test_csv_without_the_group_comes_back_with_the_group_that_is_named(rows: lis
     ],
 )
 def test_csv_is_quoted_as_kafka_quotes_it(group: str, line: str) -> None:
-    """Jackson's CsvEncoder: quoted when over 24 characters, or with a character up to the comma."""
+    """Jackson's CsvEncoder quotes strings over 24 characters, or with a character up to and including the comma."""
     assert written([OffsetRow(N, group, "topic/0", 5)], CSV) == f"{line}\n".encode()
 
 
@@ -76,12 +76,12 @@ def test_csv_without_the_group_is_what_kafka_writes_for_one() -> None:
     ],
 )
 def test_the_last_slash_separates_topic_and_partition(shard: str, parts: tuple[str, int] | None) -> None:
-    """A name that would not come back the same has no such parts."""
+    """A shard that a CSV could not restore has no topic and partition."""
     assert split_shard(shard) == parts
 
 
 def test_what_csv_cannot_hold_is_named_with_what_to_do() -> None:
-    """All of it."""
+    """All bad rows are named, not only the first."""
     rows = [
         OffsetRow(N, "g", "s", 1),
         OffsetRow(N, "g", "t/0", 2**63),
@@ -96,12 +96,12 @@ def test_what_csv_cannot_hold_is_named_with_what_to_do() -> None:
         f"shard 's' of group 'g' is not of the form topic/partition, which Kafka's CSV is made of; {use_json}",
         "shard 't/0' of group 'g' has offset 9223372036854775808, and the format's largest is 9223372036854775807; " + use_json,
         f"shard 't/2' of group 'g' is in namespace 'team', not 'default', and the format has none; {use_json}",
-        "shard 't/3' of group 'h' is not of group 'g', of which alone the file is",
+        "shard 't/3' of group 'h' is not of group 'g', the only group of the file",
     ]
 
 
 def test_thousands_of_problems_do_not_flood_the_screen() -> None:
-    """The first hundred, and how many more."""
+    """The first hundred are shown, then the number of the others."""
     with pytest.raises(InvalidInputError) as raised:
         written([OffsetRow(N, "g", f"s{number}", 1) for number in range(10_000)], CSV)
     shown = str(raised.value).splitlines()
@@ -113,7 +113,7 @@ def test_thousands_of_problems_do_not_flood_the_screen() -> None:
     "data", [b"g,t,0,5", b"g,t,0,5\r\n", b"\xef\xbb\xbfg,t,0,5\n", b"\n\n  \r\ng,t,0,5\n\n", b'"g","t","0","5"\n']
 )
 def test_what_editors_make_of_csv_is_read(data: bytes) -> None:
-    """A byte order mark, Windows' line ends, blank lines, no line end, quotes around everything."""
+    """Byte order mark, CRLF, blank lines, no final line end, quotes around everything."""
     assert read(data, CSV) == [OffsetRow(N, "g", "t/0", 5, topic="t", partition=0)]
 
 
@@ -148,7 +148,7 @@ BAD_LINES = [
 
 @pytest.mark.parametrize(("line", "reason"), BAD_LINES, ids=[reason[:40] for _, reason in BAD_LINES])
 def test_a_bad_line_of_csv_is_a_reject(line: bytes, reason: str) -> None:
-    """By its number, between good ones, which are taken."""
+    """With its line number; the good lines around it are read."""
     first, bad, last = found(b"g,t,1,5\n" + line + b"\r\ng,t,2,5\n", CSV)
     assert (first[2], last[2]) == ("t/1", "t/2")
     assert isinstance(bad, Reject)
@@ -158,7 +158,7 @@ def test_a_bad_line_of_csv_is_a_reject(line: bytes, reason: str) -> None:
 
 
 def test_a_line_is_as_long_as_it_may_be() -> None:
-    """Its end does not count."""
+    """The limit does not count the line end."""
     line = b"g,t,0," + b"0" * (LINE_MAX_BYTES - 6)
     ((_, reason),) = rejects(line + b"\r\n")
     assert reason.startswith("offset: '000")
@@ -172,7 +172,7 @@ def test_what_is_shown_of_a_bad_line_is_its_beginning() -> None:
 
 
 def test_blank_lines_are_counted() -> None:
-    """The first problem of each line is told."""
+    """Line numbers include blank lines; the first problem of each line is reported."""
     assert rejects(b"g,t,0,x\n\n,t,0,x\ng,t,0,5\n") == [
         (1, f"offset: 'x' is not a whole number from {NUMBERS}"),
         (3, "group is empty"),
@@ -180,33 +180,33 @@ def test_blank_lines_are_counted() -> None:
 
 
 def test_the_number_of_columns_is_the_same_in_the_whole_file() -> None:
-    """The first good line decides, so that a group named like a topic is not mistaken."""
+    """The first good line decides, so that a topic is not mistaken for a group."""
     assert rejects(b"t,0,5\ng,t,1,5\n", group="g") == [(2, "has 4 columns, not 3 (topic,partition,offset), as before")]
     assert rejects(b"g,t,0,5\nt,1,5\n") == [(2, "has 3 columns, not 4 (group,topic,partition,offset), as before")]
 
 
 def test_a_shard_that_is_there_twice_is_read_twice() -> None:
-    """The import takes the larger one; also where only the digits differ."""
+    """The import keeps the larger offset; also if only the spelling of the number differs."""
     assert [(row.shard, row.offset) for row in read(b"g,t,0,5\nh,t,0,5\ng,t,00,6\n", CSV)] == [("t/0", 5), ("t/0", 5), ("t/0", 6)]
 
 
 def test_a_file_without_groups_needs_one() -> None:
-    """The option is named."""
+    """The message names the option."""
     assert rejects(b"t,0,5\n") == [(1, "group is missing; --group names it for the whole file")]
 
 
 def test_a_file_for_one_group_must_not_hold_another() -> None:
     """A plan for one group is not applied to another by mistake."""
-    assert rejects(b"g,t,0,5\nh,t,0,5\n", group="g") == [(2, "group: 'h' is not 'g', of which alone the offsets are taken")]
+    assert rejects(b"g,t,0,5\nh,t,0,5\n", group="g") == [(2, "group: 'h' is not 'g', the only group whose offsets are read")]
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \r\n", b"\xef\xbb\xbf"])
 def test_an_empty_file_has_no_rows(data: bytes) -> None:
-    """That this is odd is for the caller to say."""
+    """The caller decides whether that is an error."""
     assert found(data, CSV) == []
 
 
 def test_utf_16_is_told() -> None:
-    """PowerShell writes it when output is redirected."""
+    """UTF-16 is reported: PowerShell writes it when output is redirected."""
     with pytest.raises(NotReadableError, match="is UTF-16; save it as UTF-8"):
         found("g,t,0,5\n".encode("utf-16"), CSV)

@@ -1,4 +1,4 @@
-"""Our JSON: every field comes back, and every element that is no offset is a reject."""
+"""Our JSON: every field is preserved, and every element that is no offset is a reject."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def test_json_comes_back_as_it_was(rows: list[OffsetRow]) -> None:
 
 
 def test_json_is_one_row_per_line() -> None:
-    """So that two exports can be compared by line; numbers are numbers, also the largest."""
+    """So two exports can be compared line by line. Numbers are written as numbers, also the largest."""
     row = OffsetRow(N, "g", "s", U64_MAX)
     assert json.loads(written([row, row], JSON)) == [row._asdict()] * 2
     assert len(written([row, row], JSON).splitlines()) == 4
@@ -38,12 +38,12 @@ def test_json_is_one_row_per_line() -> None:
 
 
 def test_an_array_without_elements_has_no_rows() -> None:
-    """That this is odd is for the caller to say."""
+    """The caller decides whether that is an error."""
     assert found(b"[]", JSON) == []
 
 
 def test_a_row_is_read_as_long_as_it_may_be() -> None:
-    """All texts at their longest, each byte escaped."""
+    """With the longest texts, each byte escaped."""
     row = OffsetRow("n" * 255, "g" * 255, "s" * 255, U64_MAX, "m" * METADATA_MAX_BYTES, U64_MAX, "t" * 255)
     text = json.dumps(row._asdict()).replace("m" * METADATA_MAX_BYTES, "\\u006d" * METADATA_MAX_BYTES)
     assert read(f"[{text}, {text}]".encode(), JSON) == [row, row]
@@ -51,7 +51,7 @@ def test_a_row_is_read_as_long_as_it_may_be() -> None:
 
 @pytest.mark.parametrize("more", [b"", b',{"group": "g", "shard": "s", "offset": 1}'], ids=["last", "more"])
 def test_a_row_that_is_too_long_is_a_reject(more: bytes) -> None:
-    """It is not held in memory; what follows is read."""
+    """It is not kept in memory; the rows after it are read."""
     row = b'[\n{"metadata": [[1], "' + b"x" * ROW_MAX + b'"]}' + more + b"]"
     assert rejects(row) == [(2, f"has over {ROW_MAX:,} characters; no offset has")]
     assert len(found(row, JSON)) == 1 + bool(more)
@@ -78,7 +78,7 @@ def test_a_row_that_is_too_long_is_a_reject(more: bytes) -> None:
     ids=["empty", "csv", "syntax", "deep", "digits", "unquoted", "object", "number", "utf-8", "utf-16", "more"],
 )
 def test_a_file_that_is_not_json_is_told(data: bytes, reason: str) -> None:
-    """In which line, and what else it could be."""
+    """The error names the line, and the format that it may be."""
     with pytest.raises(NotReadableError) as raised:
         found(data, JSON)
     assert str(raised.value).startswith(reason)
@@ -113,7 +113,7 @@ def _without(*fields: str) -> dict[str, Any]:
     ids=str,
 )
 def test_an_element_that_is_no_offset_is_a_reject(row: object, reason: str) -> None:
-    """By its line and its place in the array, between others that are taken."""
+    """With its line and its index in the array; the elements around it are read."""
     good = _without() | {"shard": "other"}
     rows = found(json.dumps([good, row, good]).replace("}, ", "},\n").encode(), JSON)
     (bad,) = [found for found in rows if isinstance(found, Reject)]
@@ -122,18 +122,18 @@ def test_an_element_that_is_no_offset_is_a_reject(row: object, reason: str) -> N
 
 
 def test_a_field_that_is_there_twice_is_a_reject() -> None:
-    """Which of the two is meant, nobody knows."""
+    """It is unclear which of the two is meant."""
     assert rejects(b'[{"shard": "s", "offset": 1, "offset": 2}]') == [(1, "'offset' is there twice")]
 
 
 def test_a_row_that_is_there_twice_is_read_twice() -> None:
-    """The import takes the larger one."""
+    """The import keeps the larger offset."""
     row = b'{"group": "g", "shard": "s", "offset": 1}'
     assert len(read(b"[" + row + b"," + row + b"]", JSON)) == 2
 
 
 def test_a_file_without_groups_needs_one() -> None:
-    """The option is named."""
+    """The message names the option."""
     row = b'[{"shard": "s", "offset": 1}]'
     assert rejects(row) == [(1, "group is missing; --group names it for the whole file")]
     assert read(row, JSON, group="g") == [OffsetRow(N, "g", "s", 1)]
@@ -148,5 +148,5 @@ def test_a_file_for_one_group_must_not_hold_another_namespace() -> None:
 
 
 def test_what_list_prints_as_json_can_be_read() -> None:
-    """Its `dirty` means nothing elsewhere."""
+    """Its field `dirty` is ignored."""
     assert read(json.dumps([_without() | {"dirty": True}]).encode(), JSON) == [OffsetRow(N, "g", "s", 1)]

@@ -1,4 +1,4 @@
-"""The short way of most rows of Kafka's CSV and our JSON says what the long way says, or nothing."""
+"""The fast parsers of plain rows (CSV and JSON) give the same result as the complete parsers, or none."""
 
 import json
 from io import BytesIO
@@ -24,7 +24,7 @@ def _short_way(text: str, naming: Naming) -> OffsetRow | None:
 def test_a_row_of_json_is_the_same_either_way(
     namespace: str, group: str, shard: str, text: str, offset: int, partition: int, epoch: int, naming: Naming
 ) -> None:
-    """Also in what it refuses: what the short way takes, the long way takes."""
+    """Everything that the fast parser accepts, the complete one accepts with the same result."""
     row = OffsetRow(namespace, group, shard, offset, text, offset, text, partition, epoch)
     whole = json.dumps(row._asdict(), ensure_ascii=False)
     short = _short_way(whole, naming)
@@ -33,7 +33,7 @@ def test_a_row_of_json_is_the_same_either_way(
 
 
 def test_most_rows_of_json_go_the_short_way() -> None:
-    """Else it would be of no use."""
+    """Otherwise the fast parser would be useless."""
     row = OffsetRow("n", "g", "t/0", 5, "some text", 1_700_000_000_000, "t", 0, 1)
     assert _short_way(json.dumps(row._asdict()), Naming("n")) == row
 
@@ -49,7 +49,7 @@ def _long_way(line: bytes, columns: int, naming: Naming) -> OffsetRow | None:
 def test_a_line_of_csv_is_the_same_either_way(
     group: str, topic: str, partition: int, offset: int, columns: int, named: bool, naming: Naming
 ) -> None:
-    """What the short way takes, the long way takes."""
+    """Everything that the fast parser accepts, the complete one accepts with the same result."""
     line = ",".join([*([group] if named else []), topic, str(partition), str(offset)]).encode()
     short = kafka_csv._plain_row(line, columns, naming)
     if short:
@@ -57,13 +57,13 @@ def test_a_line_of_csv_is_the_same_either_way(
 
 
 def test_most_lines_of_csv_go_the_short_way() -> None:
-    """All but the first, which says how many columns there are."""
+    """All but the first, which determines the number of columns."""
     row = OffsetRow("n", "g", "t/0", 5, topic="t")
     assert kafka_csv._plain_row(b"g,t,0,5", 4, Naming("n")) == row
     assert kafka_csv._plain_row(b"t,0,5", 3, Naming("n", "g")) == row
 
 
 def test_a_line_with_another_number_of_columns_is_still_told() -> None:
-    """The short way does not take it."""
+    """The fast parser does not accept it, so it is reported."""
     rows = list(kafka_csv.read(BytesIO(b"g,t,0,5\nt,1,6\ng,t,2,7\n"), Naming("n")))
     assert [type(row) for row in rows] == [OffsetRow, Reject, OffsetRow]

@@ -1,4 +1,4 @@
-"""RocketMQ's offset files as rows: names become shards and shards names, and what is written is what RocketMQ reads."""
+"""RocketMQ's offset files as rows: names map to shards and back, and RocketMQ can read what is written."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def row(shard: str, offset: int = 5, group: str = "g") -> OffsetRow:
 
 
 def refused(rows: list[OffsetRow], kind: Format, naming: Naming) -> list[str]:
-    """What is said of each row."""
+    """The problem reported for each row."""
     with pytest.raises(InvalidInputError) as raised:
         written(rows, kind, naming)
     return [line.removeprefix("shard ").replace(f"; {USE_JSON}", "") for line in str(raised.value).splitlines()]
@@ -34,26 +34,26 @@ def refused(rows: list[OffsetRow], kind: Format, naming: Naming) -> list[str]:
 
 @given(lists(queue_rows()))
 def test_a_brokers_file_comes_back_as_it_was(rows: list[OffsetRow]) -> None:
-    """Whatever the names hold; light message queues and broadcasting groups too. The order is that of the topics and queues."""
+    """With any names, light message queues and broadcasting groups. Rows come in the order of topics and queues."""
     assert sorted(read(written(rows, BROKER), BROKER)) == sorted(rows)
 
 
 @given(lists(queue_rows(broker="b/1")))
 def test_a_brokers_file_comes_back_with_the_broker_that_is_named(rows: list[OffsetRow]) -> None:
-    """Of several brokers each has its own file, and the same queues."""
+    """Several brokers have a file each, with the same queues."""
     naming = Naming(broker="b/1")
     assert sorted(found(written(rows, BROKER, naming), BROKER, naming), key=str) == sorted(rows, key=str)
 
 
 @given(lists(queue_rows(broker="b", group="g")))
 def test_a_clients_file_comes_back_as_it_was(rows: list[OffsetRow]) -> None:
-    """In its order; the group is named, the broker is told."""
+    """In order. The group comes from the caller, the broker from the file."""
     assert read(written(rows, CLIENT, OF_G), CLIENT, group="g") == rows
 
 
 @pytest.mark.parametrize("name", ["broker-4x.json", "broker-4x-two-groups.json", "broker-5x.json", "broker-5x-lmq.json"])
 def test_real_files_are_written_as_they_were(tmp_path: Path, name: str) -> None:
-    """Every key and value of the tables of offsets, with the queues in quotes; order aside."""
+    """Every key and value of the offset tables, with quoted queue numbers; the order may differ."""
     data = (DATA / name).read_bytes()
     before = json.loads(re.sub(rb"(?<=[{,])(\d+):", rb'"\1":', data))
     path = tmp_path / ("lmqConsumerOffset.json" if "lmq" in name else "consumerOffset.json")
@@ -63,7 +63,7 @@ def test_real_files_are_written_as_they_were(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["broker-5x.json", "broker-5x-lmq.json"])
 def test_real_files_of_5x_are_read(name: str) -> None:
-    """What RocketMQ 5.3.3 was told to keep."""
+    """The offsets that RocketMQ 5.3.3 stored."""
     assert sorted(read((DATA / name).read_bytes(), BROKER)) == offsets_5x()
 
 
@@ -75,7 +75,7 @@ def test_a_real_file_of_a_5x_client_comes_back_as_it_was() -> None:
 
 
 def test_a_brokers_file_is_laid_out_as_fastjson_does() -> None:
-    """Queue numbers in quotes: fastjson 1.2.83 and fastjson2 2.0.43 read them so, and each JSON reader does (#10284)."""
+    """With quoted queue numbers, which fastjson 1.2.83, fastjson2 2.0.43 and any JSON parser read (#10284)."""
     rows = [row("T/0"), row("T/10", LONG_MAX), row("U/0"), row("%LMQ%a/0", 7, "%LMQ%g")]
     assert written(rows, BROKER).decode() == (
         '{\n\t"offsetTable":{\n\t\t"T@g":{"0":5,"10":9223372036854775807},\n\t\t"U@g":{"0":5},\n\t\t"%LMQ%a@%LMQ%g":{"0":7}\n\t}\n}\n'
@@ -83,7 +83,7 @@ def test_a_brokers_file_is_laid_out_as_fastjson_does() -> None:
 
 
 def test_light_message_queues_are_where_their_broker_looks_for_them(tmp_path: Path) -> None:
-    """One with enableLmq has a file of another name, and of such a group queue 0 alone; one without reads no such table."""
+    """A broker with enableLmq reads another file, and only queue 0 of such a group; one without has no such table."""
     path = tmp_path / "lmqConsumerOffset.json"
     rows = [row("T/0"), row("%LMQ%a/0", 7, "%LMQ%g"), row("%LMQ%a/1", 8, "%LMQ%g"), row("T/0", 9, "%LMQ%h")]
     files.write(path, BROKER, rows, Naming())
@@ -102,7 +102,7 @@ def test_a_clients_file_has_objects_as_keys() -> None:
 
 
 def test_what_a_brokers_file_cannot_hold_is_named() -> None:
-    """Never left out, never bent into shape: shards of another broker neither."""
+    """Such rows, also those of another broker, are never dropped or changed silently."""
     rows = [
         row("a/t/0"),
         row("t/0"),
@@ -121,8 +121,8 @@ def test_what_a_brokers_file_cannot_hold_is_named() -> None:
         "'b/t/0' of group 'g' is of broker 'b', and the file is of broker 'a'; --broker names another",
         "'a/t/00' of group 'g' is not of the form broker/topic/queue, which RocketMQ's file is made of",
         "'a/t/2147483648' of group 'g' is not of the form broker/topic/queue, which RocketMQ's file is made of",
-        "'a/t@u/0' of group 'g' has a topic with an @, which parts topic and group in the file",
-        "'a/t/1' of group 'g@h' is of a group with an @, which parts topic and group in the file",
+        "'a/t@u/0' of group 'g' has a topic with an @, which separates topic and group in the file",
+        "'a/t/1' of group 'g@h' is of a group with an @, which separates topic and group in the file",
         "'a/t/2' of group 'g' has offset 9223372036854775808, and the format's largest is 9223372036854775807",
         "'a/t/2' of group 'g' is in namespace 'team', not 'default', and the format has none",
     ]
@@ -135,7 +135,7 @@ def test_what_a_clients_file_cannot_hold_is_named() -> None:
     """It has the queues of one group, each with its broker."""
     assert refused([row("a/t/0"), row("t/0"), row("a/t/0", group="h"), row("a/t/0", LONG_MAX + 1)], CLIENT, OF_G) == [
         "'t/0' of group 'g' is not of the form broker/topic/queue, which a client's file is made of",
-        "'a/t/0' of group 'h' is not of group 'g', of which alone the file is",
+        "'a/t/0' of group 'h' is not of group 'g', the only group of the file",
         "'a/t/0' of group 'g' has offset 9223372036854775808, and the format's largest is 9223372036854775807",
     ]
     with pytest.raises(InvalidInputError, match="group is missing: a client's file is of one group"):
@@ -145,10 +145,10 @@ def test_what_a_clients_file_cannot_hold_is_named() -> None:
 @pytest.mark.parametrize(
     ("table", "naming", "reason"),
     [
-        ('"a/b@g":{0:5}', Naming(), "topic: 'a/b' has a /, which parts broker, topic and queue in a shard's name"),
+        ('"a/b@g":{0:5}', Naming(), "topic: 'a/b' has a /, which separates broker, topic and queue in a shard's name"),
         ('"@g":{0:5}', Naming(), "topic is empty"),
         ('"T@":{0:5}', Naming(), "group is missing; --group names it for the whole file"),
-        ('"T@h":{0:5}', OF_G, "group: 'h' is not 'g', of which alone the offsets are taken"),
+        ('"T@h":{0:5}', OF_G, "group: 'h' is not 'g', the only group whose offsets are read"),
         (f'"T@{"g" * 256}":{{0:5}}', Naming(), "group is 256 bytes long; at most 255 are allowed"),
         ('"T@g\\u0007":{0:5}', Naming(), "group has the control character U+0007 at position 1"),
         (f'"T@g":{{0:5}},"{"t" * 254}@g":{{0:5}}', Naming(), "shard is 256 bytes long; at most 255 are allowed"),
@@ -156,7 +156,7 @@ def test_what_a_clients_file_cannot_hold_is_named() -> None:
 )
 @pytest.mark.parametrize("more", ["", ',\n"T@g":{}'], ids=["last", "more"])
 def test_a_name_that_cannot_be_stored_is_a_reject(table: str, naming: Naming, reason: str, more: str) -> None:
-    """With line and place, and only that one."""
+    """Only that entry is rejected, with line and place."""
     rows = found(f'{{\n"offsetTable":{{\n{table}{more}}}}}'.encode(), BROKER, naming)
     (bad,) = [each for each in rows if isinstance(each, Reject)]
     assert (bad.line, bad.text, bad.reason) == (3, "5", reason)
@@ -165,7 +165,7 @@ def test_a_name_that_cannot_be_stored_is_a_reject(table: str, naming: Naming, re
 
 
 def test_of_queues_with_names_of_different_length_those_that_fit_are_taken() -> None:
-    """A shard's name has the queue's number in it."""
+    """The queue's number is part of the shard's name."""
     table = f'{{"offsetTable":{{"{"t" * 252}@g":{{0:1,100:2,10:3}},"T@g":{{0:4}}}}}}'
     assert [each.reason if isinstance(each, Reject) else each.offset for each in found(table.encode(), BROKER)] == [
         1,

@@ -1,4 +1,4 @@
-"""RocketMQ's offset files: every form of them is read, and what cannot be is told with its line, place and reason."""
+"""RocketMQ's offset files: all their forms are read, and anything else is rejected with line, place and reason."""
 
 import io
 import json
@@ -27,12 +27,12 @@ def positions(entries: list[Entry]) -> dict[tuple[str, str, int], int]:
 
 
 def broker(text: str | bytes) -> list[Entry]:
-    """What stands in a broker's file."""
+    """The entries of a broker's file."""
     return list(broker_file(io.BytesIO(text if isinstance(text, bytes) else text.encode())))
 
 
 def client(text: str) -> list[Entry]:
-    """What stands in a client's file."""
+    """The entries of a client's file."""
     return list(client_file(io.BytesIO(text.encode())))
 
 
@@ -44,7 +44,7 @@ def only(entries: list[Entry]) -> Reject:
 
 
 def test_a_file_of_a_4x_broker_is_read() -> None:
-    """fastjson's: numbers as keys, without quotes; one with two groups."""
+    """In fastjson's dialect: unquoted numbers as keys; one file has two groups."""
     assert positions(broker((DATA / "broker-4x.json").read_bytes())) == {
         ("lsqGroup", "%RETRY%lsqGroup", 0): 0,
         **{("lsqGroup", "lsqTopic1", queue): offset for queue, offset in enumerate((8, 15, 14, 12))},
@@ -56,7 +56,7 @@ def test_a_file_of_a_4x_broker_is_read() -> None:
 
 @pytest.mark.parametrize("after", ["", ',"dataVersion":{}'], ids=["last", "more"])
 def test_a_file_of_a_5x_broker_is_read(after: str) -> None:
-    """With a version and a derived map, which are no offsets, and offsets of light message queues, which are."""
+    """It has a version and a derived map, which are ignored, and offsets of light message queues, which are read."""
     rows = broker(f"""{{
         "dataVersion":{{"counter":3,"stateVersion":0,"timestamp":1700000000000}},
         "groupTopicMap":{{"g":["T"],"h":["T","U"],"i":[]}},
@@ -74,24 +74,22 @@ def test_a_file_of_a_5x_broker_is_read(after: str) -> None:
 
 
 def test_what_rocketmq_rust_has_more_is_not_taken_for_offsets() -> None:
-    """How far was pulled is not how far was consumed; a reset that waits is told, for somebody has to do it again."""
+    """Pull positions are not consumed offsets; a pending reset is reported, since somebody has to repeat it."""
     row = only(
         broker("""{"offsetTable":{}, "pullOffsetTable":{"T@g":{"0":9}}, "processedPullOffsetTable":{"T@g":{"0":9}},
         "resetOffsetTable":{"T@g":{"0":1}}, "dataVersion":null}""")
     )
-    reason = "is a reset that no consumer has taken up yet, not an offset; do it again after the import"
+    reason = "is a pending reset, not an offset; repeat the reset after the import"
     assert row == Reject(2, '$.resetOffsetTable["T@g"]', '{"0":1}', reason)
 
 
 def test_a_table_of_another_name_is_told() -> None:
-    """Nobody knows what it holds."""
-    assert (
-        only(broker('{"offsetTables":{"T@g":{"0":9}}}')).reason == "'offsetTables' is not a table of offsets that is known here"
-    )
+    """An unknown table is rejected."""
+    assert only(broker('{"offsetTables":{"T@g":{"0":9}}}')).reason == "'offsetTables' is an unknown table"
 
 
 def test_a_reference_of_fastjson_is_told() -> None:
-    """It writes one for a map that is in the document twice: what it means is not guessed at."""
+    """A map that occurs twice is written as a reference by fastjson; it is rejected."""
     row = only(broker('{"offsetTable":{"T@g":{"$ref":"$.offsetTable.U\\\\@g"}}}'))
     assert row.reason == 'queueId: "$ref" is not a whole number from 0 to 2147483647'
 
@@ -129,7 +127,7 @@ def test_a_clients_file_is_read() -> None:
     ],
 )
 def test_an_offset_that_is_none_is_a_reject(value: str) -> None:
-    """With the line, the field, and what it is; absent is not 0."""
+    """With line, field and text. An absent offset is not 0."""
     first, second = broker(f'{{"offsetTable":{{\n"T@g":{{\n0:{value},1:5}}}}}}')
     reason = f"offset: {value} is not a whole number from {NUMBERS}"
     assert first == Reject(3, '$.offsetTable["T@g"]["0"]', value, reason)
@@ -138,14 +136,14 @@ def test_an_offset_that_is_none_is_a_reject(value: str) -> None:
 
 
 def test_the_largest_long_is_an_offset_also_in_quotes() -> None:
-    """So fastjson writes it when it writes for browsers."""
+    """In its mode for browsers, fastjson quotes it."""
     rows = broker(f'{{"offsetTable":{{"T@g":{{0:{LONG_MAX},1:"{LONG_MAX}",2147483647:1}}}}}}')
     assert [*positions(rows).values()] == [LONG_MAX, LONG_MAX, 1]
 
 
 @pytest.mark.parametrize("queue", ["-1", "2147483648", '"x"', '""'])
 def test_a_queue_that_is_none_is_a_reject(queue: str) -> None:
-    """Java's int from 0."""
+    """Queue numbers are Java ints from 0."""
     row = only(broker(f'{{"offsetTable":{{"T@g":{{{queue}:5}}}}}}'))
     assert row.reason == f"queueId: {queue} is not a whole number from 0 to 2147483647"
 
@@ -156,13 +154,13 @@ def test_a_queue_that_is_none_is_a_reject(queue: str) -> None:
         ('"T"', "key: is not topic@group"),
         ("5", "key: is not topic@group"),
         ('{"a":"T@g"}', "key: is not topic@group"),
-        ('"T@g@other"', "key: has 2 @: which of them parts topic and group cannot be known"),
-        ('"a@T@g@broadcast"', "key: has 3 @: which of them parts topic and group cannot be known"),
+        ('"T@g@other"', "key: has 2 @: it is unclear which one separates topic and group"),
+        ('"a@T@g@broadcast"', "key: has 3 @: it is unclear which one separates topic and group"),
         ('"T\\ud800@g"', "key: has half of a surrogate pair at position 1"),
     ],
 )
 def test_a_key_that_can_be_read_in_two_ways_is_a_reject(key: str, reason: str) -> None:
-    """Never guessed."""
+    """No guess is made."""
     row = only(broker(f'{{"offsetTable":{{{key}:{{0:5}}}}}}'))
     assert (row.text, row.reason) == ("{0:5}", reason)
     row.place.encode()
@@ -190,13 +188,13 @@ def test_half_of_a_surrogate_pair_in_a_queue_is_a_reject() -> None:
 
 @pytest.mark.parametrize("table", ["null", "[]", "5", '"x"'])
 def test_a_table_that_is_no_object_is_a_reject(table: str) -> None:
-    """And so are queues."""
+    """The same holds for the queues of a key."""
     assert only(broker(f'{{"offsetTable":{table}}}')).reason == "is not an object"
     assert only(broker(f'{{"offsetTable":{{"T@g":{table}}}}}')).reason == "is not an object of queues and offsets"
 
 
 def test_a_key_that_is_there_twice_is_read_twice() -> None:
-    """A queue, a topic and group, a whole table: the import takes the larger one."""
+    """A queue, a topic and group, or a whole table: the import keeps the larger offset."""
     rows = broker('{"offsetTable":{"T@g":{0:5,"0":7}, "T@g":{0:6}},\n"offsetTable":{"T@g":{0:4,0:3},"T@g":{0:2}}}')
     found = [offset for row in rows if isinstance(row, Queues) for _, offset in row.offsets]
     assert found == [5, 7, 6, 4, 3, 2]
@@ -247,7 +245,7 @@ NOT_READABLE: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize(("data", "problem"), NOT_READABLE.values(), ids=NOT_READABLE)
 def test_a_file_that_is_torn_or_foreign_says_so(data: bytes, problem: str) -> None:
-    """And in which line."""
+    """The error names the line."""
     with pytest.raises(NotReadableError) as raised:
         broker(data)
     assert str(raised.value).startswith(problem)
@@ -255,7 +253,7 @@ def test_a_file_that_is_torn_or_foreign_says_so(data: bytes, problem: str) -> No
 
 @pytest.mark.parametrize("name", ["broker-4x.json", "broker-4x-two-groups.json"])
 def test_every_torn_file_is_noticed(name: str) -> None:
-    """Wherever it was cut, but at its last brace's spaces."""
+    """Wherever it is cut, except in the white space after the last brace."""
     data = (DATA / name).read_bytes().rstrip()
     for size in range(len(data)):
         with pytest.raises(NotReadableError):
@@ -264,12 +262,12 @@ def test_every_torn_file_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"key":"' + "x" * 10_000 + '"}', '"' + "\n\u00e4" * 300 + '"', "[" + "5,\n" * 10_000 + "5]"])
 def test_what_is_shown_of_a_reject_is_short(text: str) -> None:
-    """A whole table may stand there."""
+    """The rejected text may be a whole table."""
     row = only(broker(f'{{"more":{text.replace(chr(10), " ")}}}'))
     assert row.text.endswith("...")
     assert len(row.text) <= TEXT_SHOWN + len("...")
 
 
 def test_a_byte_order_mark_is_no_trouble() -> None:
-    """Some editors leave one."""
+    """Some editors write one."""
     assert len(broker(b'\xef\xbb\xbf{"offsetTable":{"T@g":{0:5}}}')) == 1

@@ -1,4 +1,4 @@
-"""RocketMQ's RocksDB stores: real ones of 5.3.3, and made ones with everything that may stand there."""
+"""RocketMQ's RocksDB stores: real ones of 5.3.3, and generated ones with all kinds of rows."""
 
 import re
 import shutil
@@ -34,13 +34,13 @@ from tests.unit.rocksdb_stores import (
 
 @each_real
 def test_a_brokers_store_gives_all_its_offsets_and_nothing_else(name: str, tmp_path: Path) -> None:
-    """Of a killed broker too, and without what else is in a V2 store: pull offsets, topics, groups."""
+    """Also of a killed broker, and without the other tables of V2: pull offsets, topics, groups."""
     assert read_all(real(name, tmp_path)) == (TABLE, [])
 
 
 @each_real
 def test_reading_changes_nothing_in_a_store(name: str, tmp_path: Path) -> None:
-    """No byte, no time, no file more."""
+    """No byte, no modification time, no new file."""
     store = real(name, tmp_path)
     before = files(store), store.stat().st_mtime_ns
     read_all(store)
@@ -49,7 +49,7 @@ def test_reading_changes_nothing_in_a_store(name: str, tmp_path: Path) -> None:
 
 @each_real
 def test_a_store_that_another_process_has_locked_is_read(name: str, tmp_path: Path) -> None:
-    """RocksDB's lock is of the whole process, so that one in this process is in the way like any other."""
+    """RocksDB's lock belongs to the process, so a store open in this process is locked like any other."""
     store = real(name, tmp_path)
     with Rdict(
         str(store),
@@ -60,7 +60,7 @@ def test_a_store_that_another_process_has_locked_is_read(name: str, tmp_path: Pa
 
 
 def test_what_is_flushed_while_a_store_is_read_again_and_again_is_never_lost(tmp_path: Path) -> None:
-    """Each read sees at least what was there before it, through new logs, tables and compactions."""
+    """Each read sees at least what was flushed before it, despite new logs, tables and compactions."""
     store = tmp_path / "store"
     with Rdict(str(store), options=rocks.options()) as db:
         for offset in range(1, 20):
@@ -73,7 +73,7 @@ def test_what_is_flushed_while_a_store_is_read_again_and_again_is_never_lost(tmp
 
 
 def test_a_store_that_changes_during_each_try_is_not_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that is gone before it was copied would be rows that are missing without a word."""
+    """A log that is removed before it was copied would silently lose rows."""
     store = made(tmp_path / "store", {V2_KEY: V2_VALUE})
     copy = shutil.copyfile
 
@@ -88,14 +88,14 @@ def test_a_store_that_changes_during_each_try_is_not_readable(tmp_path: Path, mo
 
 
 def test_the_broker_and_the_namespace_are_as_they_were_named(tmp_path: Path) -> None:
-    """A store tells neither."""
+    """A store contains neither, so the caller supplies both."""
     rows, rejects = read_all(made(tmp_path / "store", {V2_KEY: V2_VALUE}), Naming("ours", "", "broker-a"))
     assert (rows, rejects) == ([("g", "broker-a/T/3", 42)], [])
 
 
 @each_real
 def test_with_a_group_all_others_are_rejects(name: str, tmp_path: Path) -> None:
-    """Each with its place."""
+    """Rows of other groups are rejected, each with its place."""
     rows, rejects = read_all(real(name, tmp_path), Naming(group="g"))
     assert rows == [row for row in TABLE if row[0] == "g"]
     assert sorted(reject.place for reject in rejects) == sorted(
@@ -114,7 +114,7 @@ def test_with_a_group_all_others_are_rejects(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_fastjsons_ways_to_write_a_table_are_all_read(value: bytes, offsets: list[int]) -> None:
-    """Keys and longs with quotes or without: RocksDBConsumerOffsetManager.putWriteBatch, SerializerFeature."""
+    """Keys and longs with and without quotes: RocksDBConsumerOffsetManager.putWriteBatch, SerializerFeature."""
     found = list(layouts.decode_v1(V1_KEY, value))
     assert found == ([Queues(0, "T@g", "g", "T", "", [(0, 1), (3, 42)], keyed=True)] if offsets else [])
 
@@ -159,10 +159,10 @@ def test_what_is_no_offset_in_v1_is_a_reject_and_the_rest_is_read(
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("00", "", "key: is of no table that is known here"),
-        ("010000" + "02" + "0000", "", "key: is of no table that is known here"),
-        ("010005" + "02" + "0000", "", "key: is of no table that is known here"),
-        ("ff", "", "key: is of no table that is known here"),
+        ("00", "", "key: belongs to no known table"),
+        ("010000" + "02" + "0000", "", "key: belongs to no known table"),
+        ("010005" + "02" + "0000", "", "key: belongs to no known table"),
+        ("ff", "", "key: belongs to no known table"),
         ("010001", "", "key: is not that of an offset"),
         ("010001" + "01" + "78", "", "key: is not that of an offset"),
         ("010001" + "03" + "0000", "", "key: is not that of an offset"),
@@ -188,15 +188,15 @@ def test_what_is_no_offset_in_v2_is_a_reject_and_the_rest_is_read(key: str, valu
 
 
 def test_a_column_family_that_is_not_known_is_a_reject(tmp_path: Path) -> None:
-    """A layout to come may keep offsets there."""
+    """A future layout may store offsets there."""
     store = made(tmp_path / "store", {V1_KEY: V1_VALUE}, ("default", "kvDataVersion", "forbidden", "consumerOffset"))
     rows, rejects = read_all(store)
     assert rows == [("g", "T/3", 42)]
-    assert rejects == [Reject(0, "consumerOffset", "", "is a column family that is not known here: what is in it is not read")]
+    assert rejects == [Reject(0, "consumerOffset", "", "is an unknown column family; its rows are not read")]
 
 
 def test_v1_is_known_without_its_other_column_families(tmp_path: Path) -> None:
-    """As before RocketMQ 5.3. V2's keys begin with a byte that no topic has."""
+    """As before RocketMQ 5.3. V2's keys start with a byte that no topic starts with."""
     assert read_all(made(tmp_path / "store", {V1_KEY: V1_VALUE})) == ([("g", "T/3", 42)], [])
 
 
@@ -225,7 +225,7 @@ def test_an_offset_is_the_same_after_v2_and_back(entry: Entry) -> None:
     st.binary(min_size=8, max_size=8) | st.binary(max_size=9),
 )
 def test_any_bytes_are_an_offset_of_v2_or_an_error(key: bytes, value: bytes) -> None:
-    """And such an offset is written as the same bytes."""
+    """An offset that is read encodes to the same bytes."""
     try:
         entry = decoded_v2(key, value)
     except InvalidInputError:
@@ -256,7 +256,7 @@ JSON = st.recursive(
     st.binary() | JSON.map(lambda value: str(value).encode(errors="replace")),
 )
 def test_any_bytes_of_v1_are_offsets_or_rejects_that_can_be_shown(key: bytes, value: bytes) -> None:
-    """Nothing is lost in silence: only a table that is empty gives nothing."""
+    """Nothing is lost silently: only an empty table gives nothing."""
     found = list(layouts.decode_v1(key, value))
     assert found or b"offsetTable" in value
     for reject in found:

@@ -27,7 +27,7 @@ from tests.unit.rocksdb_stores import (
 
 
 def test_what_is_not_a_store_says_where_one_is(tmp_path: Path) -> None:
-    """A directory above is easily named instead."""
+    """A parent directory is easily named by mistake."""
     made(tmp_path / "config/rdb", {})
     for path in (tmp_path, tmp_path / "config", tmp_path / "missing", tmp_path / "config/rdb/IDENTITY"):
         with pytest.raises(NotReadableError, match="is not a RocksDB store: it has no file CURRENT") as error:
@@ -38,7 +38,7 @@ def test_what_is_not_a_store_says_where_one_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
 def test_a_damaged_store_is_not_readable(pattern: str, tmp_path: Path) -> None:
-    """RocksDB's checksums tell it, and a silent end of the rows is not taken for their end."""
+    """RocksDB's checksums detect damage; an early end of the rows is detected too."""
     rows = {f"T{number}@g".encode(): V1_VALUE for number in range(200)}
     store = made(tmp_path / "store", rows, layouts.FAMILIES)
     for file in store.glob(pattern):
@@ -53,7 +53,7 @@ def test_a_damaged_store_is_not_readable(pattern: str, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_copied_is_told_with_what_to_do(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log can be a gigabyte, and a directory for temporary files small."""
+    """A log can be a gigabyte, and the directory for temporary files too small."""
     store = made(tmp_path / "store", {V2_KEY: V2_VALUE})
 
     def failing(source: Path, _target: Path) -> None:
@@ -69,14 +69,14 @@ def test_a_file_that_cannot_be_copied_is_told_with_what_to_do(
 
 
 def test_a_store_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """And no more than that is done."""
+    """The error is reported, and nothing is left behind."""
     with pytest.raises(InvalidInputError, match="cannot be written: No such file or directory"):
         write(tmp_path / "missing/store", [OffsetRow("default", "g", "T/3", 42)], Naming(), "v2")
 
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*"])
 def test_a_store_with_a_file_missing_is_not_readable(pattern: str, tmp_path: Path) -> None:
-    """After a few tries: a broker that runs may have taken it away."""
+    """Only after a few attempts: a running broker may have removed the file."""
     store = made(tmp_path / "store", {V2_KEY: V2_VALUE})
     for file in store.glob(pattern):
         file.unlink()
@@ -85,7 +85,7 @@ def test_a_store_with_a_file_missing_is_not_readable(pattern: str, tmp_path: Pat
 
 
 def test_a_path_in_place_of_the_manifests_name_is_damage(tmp_path: Path) -> None:
-    """A store that somebody sent must not have a file copied from anywhere to anywhere."""
+    """A store from somebody else must not cause files from elsewhere to be copied."""
     store = made(tmp_path / "store", {V2_KEY: V2_VALUE})
     (store / "CURRENT").write_text("../../MANIFEST-000005\n")
     with pytest.raises(NotReadableError, match=r"is damaged: its file CURRENT names '../../MANIFEST-000005'"):
@@ -93,14 +93,14 @@ def test_a_path_in_place_of_the_manifests_name_is_damage(tmp_path: Path) -> None
 
 
 def log_of(tmp_path: Path) -> tuple[Path, Path, bytes]:
-    """A killed broker's store, its log, and what is in that."""
+    """A killed broker's store, its log, and the rows in the log."""
     store = real("store-v2-killed", tmp_path)
     (log,) = store.glob("*.log")
     return store, log, log.read_bytes()
 
 
 def test_a_log_that_is_torn_at_its_end_gives_what_is_before(tmp_path: Path) -> None:
-    """A write that was not finished; RocksDB forgets it too."""
+    """The torn end is an unfinished write, which RocksDB drops too."""
     store, log, data = log_of(tmp_path)
     log.write_bytes(data[: len(data) // 2])
     rows, rejects = read_all(store)
@@ -110,7 +110,7 @@ def test_a_log_that_is_torn_at_its_end_gives_what_is_before(tmp_path: Path) -> N
 
 
 def test_a_log_that_is_damaged_before_its_end_is_not_readable(tmp_path: Path) -> None:
-    """RocketMQ's own recovery skips what is damaged (WALRecoveryMode.SkipAnyCorruptedRecords): rows lost without a word."""
+    """RocketMQ's recovery skips damaged records (WALRecoveryMode.SkipAnyCorruptedRecords): rows are lost silently."""
     store, log, data = log_of(tmp_path)
     log.write_bytes(data[:100] + bytes([data[100] ^ 0xFF]) + data[101:])
     with pytest.raises(NotReadableError, match="is damaged"):
@@ -118,7 +118,7 @@ def test_a_log_that_is_damaged_before_its_end_is_not_readable(tmp_path: Path) ->
 
 
 def test_a_compression_that_is_not_known_is_told(tmp_path: Path) -> None:
-    """Compression 9 does not exist. Without checksums, or it would be damage."""
+    """Compression 9 does not exist. Checksums are off here, or it would count as damage."""
     table = BlockBasedOptions()
     table.set_format_version(5)
     table.set_checksum_type(ChecksumType.no_checksum())
@@ -149,7 +149,7 @@ def test_each_compression_that_a_broker_can_have_is_read(compression: str, tmp_p
 
 @pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.log", "*.sst"])
 def test_a_link_in_a_store_is_refused_by_its_name(pattern: str, tmp_path: Path) -> None:
-    """Who may write there must not choose which of the importer's files are read. The store itself may be named by a link."""
+    """Whoever may write there must not choose which of the importer's files are read. The store's path may be a link."""
     rows = {f"T{number}@g".encode(): V1_VALUE for number in range(20)}
     store = made(tmp_path / "store", rows, layouts.FAMILIES)
     (tmp_path / "named").symlink_to(store)

@@ -1,4 +1,4 @@
-"""RocketMQ's RocksDB stores as they are written: what a broker has, byte for byte, or nothing."""
+"""Written RocksDB stores of RocketMQ: the same bytes as a broker's, or nothing."""
 
 import re
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def test_what_is_written_is_byte_for_byte_what_the_broker_has(name: str, layout:
 @each_layout
 @pytest.mark.parametrize("broker", ["", "broker-a"])
 def test_what_is_written_is_read_again(layout: Layout, broker: str, tmp_path: Path) -> None:
-    """Into an empty directory too; topics of a group in any order; and nothing is left beside it."""
+    """Also into an empty directory, with topics of a group in any order; no other file is left."""
     before = f"{broker}/" if broker else ""
     rows = [OffsetRow("default", f"g{number % 50:02}", f"{before}T{number % 3}/{number}", number) for number in range(300)]
     rows.sort(key=lambda row: row.group)
@@ -40,7 +40,7 @@ def test_what_is_written_is_read_again(layout: Layout, broker: str, tmp_path: Pa
 
 @each_layout
 def test_what_a_store_cannot_hold_is_refused_by_name_and_nothing_is_written(layout: Layout, tmp_path: Path) -> None:
-    """All of it at once."""
+    """All bad rows are named at once."""
     good = OffsetRow("default", "g", "T/3", LONG_MAX)
     bad = [
         good._replace(offset=LONG_MAX + 1),
@@ -60,7 +60,7 @@ def test_what_a_store_cannot_hold_is_refused_by_name_and_nothing_is_written(layo
 
 @each_layout
 def test_rows_that_end_in_an_error_write_nothing(layout: Layout, tmp_path: Path) -> None:
-    """And the error is the caller's own."""
+    """The caller gets its own error."""
 
     def rows() -> Iterator[OffsetRow]:
         yield OffsetRow("default", "g", "T/3", 42)
@@ -73,7 +73,7 @@ def test_rows_that_end_in_an_error_write_nothing(layout: Layout, tmp_path: Path)
 
 @each_layout
 def test_a_store_that_is_written_is_one_that_rocketmqs_rocksdb_reads(layout: Layout, tmp_path: Path) -> None:
-    """8.4 knows tables up to format version 5; ours would make others. And what is only ours is not left in it."""
+    """RocksDB 8.4 reads table formats up to 5, ours would write newer ones. No files of rocksdict are left."""
     write(tmp_path / "store", [OffsetRow("default", "g", "T/3", 42)], Naming(), layout)
     names = {file.name for file in (tmp_path / "store").iterdir()}
     assert not [name for name in names if name.startswith(("LOG", "rocksdict"))]
@@ -82,17 +82,17 @@ def test_a_store_that_is_written_is_one_that_rocketmqs_rocksdb_reads(layout: Lay
 
 
 def test_a_store_that_is_there_is_not_written_over(tmp_path: Path) -> None:
-    """A V2 store has topics and groups too."""
+    """A V2 store also has topics and groups."""
     store = real("store-v2", tmp_path)
     before = files(store)
-    with pytest.raises(InvalidInputError, match="is there and not empty"):
+    with pytest.raises(InvalidInputError, match="exists and is not empty"):
         write(store, [OffsetRow("default", "g", "T/3", 43)], Naming(), "v2")
     assert files(store) == before
 
 
 @each_layout
 def test_a_store_has_a_version_that_rocketmq_counts_on_from(layout: Layout, tmp_path: Path) -> None:
-    """V1: over that of any consumerOffset.json beside it, which would win otherwise: RocksDBConsumerOffsetManager.merge."""
+    """V1: above that of any consumerOffset.json, which would win otherwise: RocksDBConsumerOffsetManager.merge."""
     store = tmp_path / "store"
     write(store, [OffsetRow("default", "g", "T/3", 42)], Naming(), layout)
     with rocksdb_copy.opened(store) as db:

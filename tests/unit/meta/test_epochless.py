@@ -1,4 +1,4 @@
-"""What is decided about a Meta Service that knows only offsets, without one: `as_seen`, and who counts as not compared."""
+"""The rules for a Meta Service that stores only offsets, without one: `as_seen`, and which keys count as not compared."""
 
 from pathlib import Path
 
@@ -30,13 +30,13 @@ DEAD = OffsetRecord(2**32, 0, live=False, committed_at_ms=9)
 def test_an_offset_without_an_epoch_gets_one_from_what_is_here(
     local: OffsetRecord, remote: OffsetRecord, seen: OffsetRecord
 ) -> None:
-    """A local epoch of 0 becomes the first one: there is no other to wait for. Over a tombstone whatever is there is alive."""
+    """A local epoch of 0 becomes the first one, as there is no other. Over a tombstone any offset is live."""
     assert as_seen(remote, local) == seen
     assert meet(seen, local).epoch > 0
 
 
 async def test_a_server_with_epochs_is_sent_what_it_is_given() -> None:
-    """Tombstones, unknown epochs and all: it merges."""
+    """Including tombstones and unknown epochs: such a server merges."""
     meta = FakeMeta({A: record(9, 4)})
     entries = [SaveEntry(A, record(7, 0)), SaveEntry(B, DEAD)]
     outcomes = await save(meta, entries, uncompared=lambda _: True)
@@ -45,7 +45,7 @@ async def test_a_server_with_epochs_is_sent_what_it_is_given() -> None:
 
 
 async def test_what_is_dirty_at_the_end_of_a_recovery_stays_uncompared_until_it_is_acknowledged(tmp_path: Path) -> None:
-    """Only these: what is committed later to other keys has been compared."""
+    """Only those keys: later commits go to keys that have been compared."""
     left_behind(tmp_path, {A: record(5), B: record(5)})
     meta = FakeMeta({B: record(5)})
     meta.faults.append(MetaUnavailableError("down by the test"))
@@ -58,7 +58,7 @@ async def test_what_is_dirty_at_the_end_of_a_recovery_stays_uncompared_until_it_
 
 
 async def test_a_push_that_meets_something_larger_counts_as_adopted(tmp_path: Path) -> None:
-    """It came in between the comparison and the push."""
+    """The larger value came between the comparison and the push."""
     left_behind(tmp_path, {A: record(5), B: record(5)})
     meta = FakeMeta()
 

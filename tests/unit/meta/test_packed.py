@@ -1,4 +1,4 @@
-"""Flushes in packed form: cut in chunks, told in rows, and in every case ended as a save of single entries ends."""
+"""Flushes in packed form: split into chunks, answered by rows, and always with the result of a save of single entries."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -51,12 +51,12 @@ WHY = "raft-2 does not answer"
 
 
 def chunk_of(entries: Sequence[tuple[OffsetKey, OffsetRecord]]) -> Chunk:
-    """Records as a flush has them, with write counters."""
+    """Records as a flush sends them, with write counters."""
     return Chunk([Run(where.group_key, [where.shard], [(found, 7, encode_key(where))]) for where, found in entries])
 
 
 def service_over(engine: Engine) -> MetaService:
-    """The gRPC front without gRPC."""
+    """The gRPC service, called directly."""
     metrics = MetaMetrics()
     return MetaService(engine, Limits(LimitsSection(), metrics), metrics)
 
@@ -76,7 +76,7 @@ async def rocksdb(directory: Path) -> AsyncIterator[RocksDbEngine]:
 
 
 class PackedMeta(FakeMeta):
-    """Saves chunks as the client does, into the service over an engine. `before` is done when a request has been made."""
+    """Saves chunks through the service into an engine, as the client does. `before` runs once a request has been made."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class PackedMeta(FakeMeta):
         self.answers: list[meta_pb.MergeOffsetDataReply] = []
 
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:  # type: ignore[override]
-        """See `MetaClient.save`."""
+        """Save entries, those of a chunk in packed form."""
         assert isinstance(entries, Chunk)
         self._check()
         request = await merge_request("c", entries)
@@ -103,18 +103,18 @@ class PackedMeta(FakeMeta):
 
 @asynccontextmanager
 async def packed_meta(directory: Path) -> AsyncIterator[PackedMeta]:
-    """Over the embedded engine."""
+    """A PackedMeta over the embedded engine."""
     async with rocksdb(directory) as engine:
         yield PackedMeta(engine)
 
 
 def timed(offset: int, epoch: int = 1) -> OffsetRecord:
-    """A record that says when it was committed."""
+    """A record with a commit time."""
     return record(offset, epoch, committed_at_ms=1)
 
 
 def some_record(rng: Random, epochs: Sequence[int]) -> OffsetRecord:
-    """Few values of each field, so that they meet."""
+    """Records with few values of each field, so that they collide."""
     return OffsetRecord(
         rng.choice(epochs),
         rng.choice((0, 2, 3)),
@@ -127,7 +127,7 @@ def some_record(rng: Random, epochs: Sequence[int]) -> OffsetRecord:
 
 
 async def test_a_packed_save_ends_as_a_save_of_its_entries(tmp_path: Path) -> None:
-    """Rewinds, tombstones, labels, unknown epochs and bad entries: the same outcomes, and the same stands there (2)."""
+    """Rewinds, tombstones, labels, unknown epochs, bad entries: the same outcomes and stored records (2)."""
     rng = Random(15)
     nothing: Any = None
     async with rocksdb(tmp_path) as engine:
@@ -152,7 +152,7 @@ async def test_a_packed_save_ends_as_a_save_of_its_entries(tmp_path: Path) -> No
 
 
 async def test_only_what_stands_otherwise_has_a_row() -> None:
-    """What an answer leaves out stands as it was sent, an unknown epoch in the first one."""
+    """An entry without a row is stored as it was sent, an unknown epoch as the first one."""
     engine = MemoryEngine(wall_ms)
     meta = PackedMeta(engine)
     standing = {"b": record(9), "d": record(3, 4), "e": record(5, 1)}
@@ -171,7 +171,7 @@ async def test_only_what_stands_otherwise_has_a_row() -> None:
 
 
 async def test_places_are_those_of_the_request_also_behind_refused_entries() -> None:
-    """Else the answer to one key would clean another (3)."""
+    """Otherwise the answer to one key would mark another as clean (3)."""
     engine = MemoryEngine(wall_ms)
     await engine.save("c", [SaveEntry(key(shard), record(9)) for shard in "bd"])
     bad = record(5, metadata=LONG)
@@ -181,12 +181,12 @@ async def test_places_are_those_of_the_request_also_behind_refused_entries() -> 
 
 
 class PartedEngine(MemoryEngine):
-    """A part of it does not answer: the groups in `gone`. With all of them gone, nothing does."""
+    """An engine of which a part does not answer: the groups in `gone`. If all are gone, every call fails."""
 
     gone: frozenset[str] = frozenset()
 
     async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
-        """See `Engine`."""
+        """Save entries; those of groups in `gone` are unavailable."""
         there = [entry for entry in entries if entry.key.group not in self.gone]
         if entries and not there:
             raise MetaUnavailableError(WHY)
@@ -195,7 +195,7 @@ class PartedEngine(MemoryEngine):
 
 
 async def test_a_part_that_does_not_answer_is_told_by_rows(tmp_path: Path) -> None:
-    """Its groups are set aside, the others are clean (3, 4)."""
+    """Its groups are set aside, the others become clean (3, 4)."""
     engine = PartedEngine(wall_ms)
     engine.gone = frozenset({"gone"})
     meta = PackedMeta(engine)
@@ -211,7 +211,7 @@ async def test_a_part_that_does_not_answer_is_told_by_rows(tmp_path: Path) -> No
 
 
 async def test_what_an_answer_has_no_room_for_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a few small entries meet, the answer stays under what a message may have."""
+    """Even if many small entries meet large records, the reply stays below the message limit."""
     engine = MemoryEngine(wall_ms)
     await engine.save("c", [SaveEntry(key(shard), record(9, metadata="m" * 100)) for shard in "abcd"])
     monkeypatch.setattr(offset_service, "ANSWER_BYTES", 300)
@@ -224,7 +224,7 @@ GROUPS = st.dictionaries(st.sampled_from("ghijkl"), st.integers(1, 9), max_size=
 
 @given(GROUPS, st.integers(1, 9), st.integers(200, 2_000))
 def test_chunks_hold_everything_once_within_both_bounds(groups: Mapping[str, int], most: int, max_bytes: int) -> None:
-    """Also when what has come leaves the batch at once, as it does when it is acknowledged (4, 5)."""
+    """Also if acknowledged entries leave the batch while it is being split (4, 5)."""
     batch: dict[GroupKey, dict[str, Held]] = {
         GroupKey("n", group): {f"s{at}": (record(at), at + 1, encode_key(key(f"s{at}", group, "n"))) for at in range(size)}
         for group, size in groups.items()
@@ -261,7 +261,7 @@ RUNS = st.lists(st.integers(0, 5), max_size=6)
 
 @given(RUNS, st.sets(st.integers(0, 30)), st.integers(1, 7))
 def test_a_chunk_and_its_outcomes_are_sequences_that_are_made_when_asked(sizes: list[int], places: set[int], count: int) -> None:
-    """Of one entry, of some and of all: the same. And the rest of a chunk is what is left of it."""
+    """Indexing, slicing and iterating give the same values; `without` gives the rest of a chunk."""
     entries = [
         SaveEntry(key(f"s{at}", f"g{number}"), record(at, at % 2)) for number, size in enumerate(sizes) for at in range(size)
     ]
@@ -290,7 +290,7 @@ def test_a_chunk_and_its_outcomes_are_sequences_that_are_made_when_asked(sizes: 
 
 
 async def test_outcomes_of_single_saves_are_told_apart_in_the_same_way() -> None:
-    """A server without epochs answers entry by entry: what is not as it was sent is what has to be looked at."""
+    """A server without epochs answers entry by entry; the entries not stored as sent are `differing`."""
     entries = [SaveEntry(key(shard), record(5, epoch)) for shard, epoch in zip("abcd", (1, 0, 0, 1), strict=True)]
     plain = [
         SaveOutcome(APPLIED, record(5)),
@@ -305,7 +305,7 @@ async def test_outcomes_of_single_saves_are_told_apart_in_the_same_way() -> None
 
 
 async def test_unknown_epochs_become_known_here_by_one_flush(tmp_path: Path) -> None:
-    """Only an offset, one with metadata, and one that stands in a raised epoch; nothing is left to send (2, 3)."""
+    """An offset alone, one with metadata, and one under a raised epoch; nothing is left to send (2, 3)."""
     async with packed_meta(tmp_path) as meta, core_over(tmp_path, meta) as core:
         plain, labelled, raised = key("plain"), key("labelled"), key("raised")
         await meta.engine.save("c", [SaveEntry(raised, record(1, 4))])
@@ -324,7 +324,7 @@ async def test_unknown_epochs_become_known_here_by_one_flush(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("epoch", [0, 1])
 async def test_a_commit_during_a_packed_flush_stays_dirty(tmp_path: Path, epoch: int) -> None:
-    """Whether its epoch is learned by this flush or was known: what came meanwhile goes with the next one (3)."""
+    """Whether the flush learns its epoch or it was known: the newer commit goes with the next flush (3)."""
     async with packed_meta(tmp_path) as meta, core_over(tmp_path, meta, knows=["g"] if epoch else []) as core:
         await core.committer.submit(commit_of({key(): 5, key("other"): 5}))
 
@@ -343,7 +343,7 @@ async def test_a_commit_during_a_packed_flush_stays_dirty(tmp_path: Path, epoch:
 
 
 async def test_a_delete_and_a_rewind_go_through_a_packed_flush(tmp_path: Path) -> None:
-    """A tombstone that stands there is adopted, a rewind of ours stands there (2, 7)."""
+    """A stored tombstone is adopted, a local rewind is stored (2, 7)."""
     async with packed_meta(tmp_path) as meta, core_over(tmp_path, meta, knows=["g"]) as core:
         await commit(core, 9, "rewound")
         await commit(core, 9, "deleted")
@@ -360,7 +360,7 @@ async def test_a_delete_and_a_rewind_go_through_a_packed_flush(tmp_path: Path) -
 
 
 async def test_the_journal_has_what_stands_after_a_packed_flush() -> None:
-    """By the chunk and its outcomes, whenever the thread gets to them: one row for what stands, none for what was refused."""
+    """One row for each stored record, none for a refused one, whenever the journal's thread runs."""
     sent = {key("a"): record(5), key("b"): record(5, 0), key("c"): record(5), key("d"): tombstone(2)}
     chunk = chunk_of(list(sent.items()))
     outcomes = Outcomes(chunk, {0: SaveOutcome(SUPERSEDED, record(9)), 2: SaveOutcome(INVALID, None, "no")})
@@ -373,7 +373,7 @@ async def test_the_journal_has_what_stands_after_a_packed_flush() -> None:
 
 
 async def test_a_packed_entry_that_says_no_time_stands_with_the_time_of_arrival() -> None:
-    """As in a save: it has no row for that."""
+    """As in a save; the reply has no row for it."""
     engine = MemoryEngine(wall_ms)
     meta = PackedMeta(engine)
     outcomes = await meta.save(chunk_of([(key(), record(5))]))

@@ -1,4 +1,4 @@
-"""The client follows pages, and asks for less where the server is slow: what has been read is not read again."""
+"""The client follows pages, and requests smaller ones from a slow server without reading anything twice."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ G = GroupKey("default", "g")
 
 
 class SlowServer:
-    """Answers a page of more than `fast_rows` rows never."""
+    """Never answers a page of more than `fast_rows` rows."""
 
     def __init__(self) -> None:
         self.engine = MemoryEngine(lambda: 1)
@@ -49,7 +49,7 @@ class SlowServer:
 
 @asynccontextmanager
 async def served(shards: int) -> AsyncIterator[tuple[SlowServer, GrpcMetaClient]]:
-    """A server that holds a group of so many shards, and a client that waits a little for it."""
+    """A server with a group of this many shards, and a client with a short deadline."""
     slow = SlowServer()
     await slow.engine.save("default", [SaveEntry(key(f"s{at:06}"), record(at)) for at in range(shards)])
     server = grpc.aio.server()
@@ -68,7 +68,7 @@ async def served(shards: int) -> AsyncIterator[tuple[SlowServer, GrpcMetaClient]
 
 
 async def test_pages_shrink_until_a_slow_server_answers_and_grow_again() -> None:
-    """Each try that took too long lets the next one ask for half; no row is read twice."""
+    """Each timeout halves the page; no row is read twice."""
     async with served(300) as (slow, client):
         slow.fast_rows = 120
         client._patient_pages.rows = 300
@@ -91,7 +91,7 @@ async def test_pages_shrink_until_a_slow_server_answers_and_grow_again() -> None
 
 
 async def test_named_shards_go_on_with_less_when_the_server_becomes_slow() -> None:
-    """Only what fails at once is an error: then nobody may be there."""
+    """Only a failure of the first page is an error: then there may be no server."""
     async with served(400) as (slow, client):
         client._patient_pages.rows = 100
         keys = [key(f"s{at:06}") for at in range(400)]
@@ -106,7 +106,7 @@ async def test_named_shards_go_on_with_less_when_the_server_becomes_slow() -> No
 
 
 async def test_without_a_limit_a_page_is_no_larger_than_the_server_says() -> None:
-    """And one that a commit waits for is smaller."""
+    """A page that a commit waits for is smaller."""
     async with served(LOAD_ROWS + 1) as (slow, client):
         page = await client.groups_page([G], patient=False)
         assert (len(page.entries), page.left, page.after) == (LOAD_ROWS, [G], f"s{LOAD_ROWS - 1:06}".encode())
@@ -116,7 +116,7 @@ async def test_without_a_limit_a_page_is_no_larger_than_the_server_says() -> Non
 
 
 async def test_pages_do_not_shrink_below_the_floor() -> None:
-    """A server that is stopped does not leave the client asking for one row at a time."""
+    """After a stopped server, the client does not request single rows."""
     async with served(MIN_ROWS) as (slow, client):
         slow.fast_rows = 0
         client._patient_pages.rows = 2 * MIN_ROWS
@@ -128,7 +128,7 @@ async def test_pages_do_not_shrink_below_the_floor() -> None:
 
 
 async def test_many_groups_are_asked_for_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them complete, and in their order."""
+    """All of them are complete and in order."""
     monkeypatch.setattr(meta_client, "GROUPS_AT_ONCE", 3)
     async with served(2) as (slow, client):
         groups = [GroupKey("default", name) for name in "abcdefg"]

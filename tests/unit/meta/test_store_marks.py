@@ -1,4 +1,4 @@
-"""What replies tell of stores and clocks: a loss is found, whatever overtakes what, and nothing else is taken for one."""
+"""Store marks and clocks in replies: every loss is detected although replies overtake each other; nothing else is a loss."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,12 +14,12 @@ ONE, OTHER = b"one store, of 16", b"another, also 16"
 
 
 def mark(revision: int, store_id: bytes = ONE, incarnation: int = 1, name: str = "") -> StoreMark:
-    """A mark of which mostly the revision matters."""
+    """A mark; mostly only its revision matters."""
     return StoreMark(name, store_id, incarnation, revision)
 
 
 def losses(*replies: StoreMark) -> list[bool]:
-    """Whether each of these replies shows a loss, when calls come one after the other."""
+    """For each of these replies to consecutive calls, whether it shows a loss."""
     seen = SeenMarks()
     return [bool(seen.take(seen.snapshot(), reply)) for reply in replies]
 
@@ -33,7 +33,7 @@ def losses(*replies: StoreMark) -> list[bool]:
     ],
 )
 def test_a_store_that_came_back_with_less_is_told_once(less: StoreMark, why: str) -> None:
-    """A lower revision, another store, or the same one after a repair."""
+    """Reported once for a lower revision, another store, or the same one after a repair."""
     seen = SeenMarks()
     assert seen.take(seen.snapshot(), mark(5)) == ""
     assert seen.take(seen.snapshot(), less) == why
@@ -56,28 +56,28 @@ A, B, C, D = (StoreStart(number, revision) for number, revision in enumerate((1,
         # A copy of before the last start, which nothing was seen of but that start.
         (
             [mark(5)._replace(starts=(A, B)), mark(20)._replace(starts=(A, C))],
-            "does not know the last start of the one that was there",
+            "lacks the last start of the store seen before",
         ),
-        ([mark(5)._replace(starts=(A,)), mark(20)._replace(starts=(C,))], "does not know any start of the one that was there"),
-        ([mark(5)._replace(starts=(A,)), mark(20)], "does not know any start of the one that was there"),
+        ([mark(5)._replace(starts=(A,)), mark(20)._replace(starts=(C,))], "shares no start with the store seen before"),
+        ([mark(5)._replace(starts=(A,)), mark(20)], "shares no start with the store seen before"),
     ],
 )
 def test_a_copy_that_was_put_back_is_found_by_its_starts(marks: Sequence[StoreMark], why: str) -> None:
-    """Though its revision has passed what was seen; and told once."""
+    """Although its revision has passed the one seen; reported once."""
     seen = SeenMarks()
     found = [seen.take(seen.snapshot(), reply) for reply in (*marks, marks[-1])]
     assert found == [""] * (len(marks) - 1) + [why and f"its store {why}", ""]
 
 
 def test_each_raft_group_is_a_store_of_its_own() -> None:
-    """Their revisions have nothing to do with each other."""
+    """Their revisions are independent."""
     assert losses(mark(9, name="a"), mark(1, name="b"), mark(8, name="b"), mark(9, name="a"), mark(7, name="b")) == [
         False
     ] * 4 + [True]
 
 
 def test_a_late_reply_is_no_loss() -> None:
-    """Two calls are under way: the answer of the first one, made before the second's, comes behind it."""
+    """Of two concurrent calls, the earlier reply arrives last."""
     seen = SeenMarks()
     known_before = seen.snapshot()
     assert seen.take(known_before, mark(7)) == ""
@@ -86,7 +86,7 @@ def test_a_late_reply_is_no_loss() -> None:
 
 
 def test_a_late_answer_of_a_store_that_was_replaced_shows_a_loss() -> None:
-    """What it acknowledged is gone with it, and the comparison that began since may have passed it by."""
+    """What it acknowledged is lost, and the comparison that is running may have missed it."""
     seen = SeenMarks()
     known_before = seen.snapshot()
     seen.take(known_before, mark(7))
@@ -101,7 +101,7 @@ def test_a_late_answer_of_a_store_that_was_replaced_shows_a_loss() -> None:
     )
 )
 def test_replies_in_any_order_show_every_loss_and_nothing_else(steps: list[tuple[str, int, int]]) -> None:
-    """Answers arrive in any order; while no call is under way a restore may take the revision back."""
+    """Replies arrive in any order; between calls, a restore may set the revision back."""
     seen = SeenMarks()
     revision = 1
     calls: list[tuple[Mapping[str, StoreMark], int]] = []  # what was noted, and the revision at the answer
@@ -120,7 +120,7 @@ def test_replies_in_any_order_show_every_loss_and_nothing_else(steps: list[tuple
 
 
 def test_a_clock_counts_as_off_when_it_is_certainly_beyond_the_limit() -> None:
-    """Half a round trip is what nobody knows. The state changes once each way."""
+    """Half the round trip is the uncertainty. The state changes once in each direction."""
     skew = Skew()
     skew.take(100_000, 100_000, 100_000 + CLOCK_LIMIT_MS)
     assert (skew.ms, skew.off) == (-CLOCK_LIMIT_MS, False)
@@ -135,7 +135,7 @@ def test_a_clock_counts_as_off_when_it_is_certainly_beyond_the_limit() -> None:
 
 
 def test_a_loss_is_counted_and_wakes_who_waits() -> None:
-    """By the client, of all stores together."""
+    """Counted for each client, over all stores."""
     server_reports = ServerReports()
     server_reports.take({}, [mark(1), mark(1, name="a")], "meta:1")
     assert (server_reports.losses, server_reports.changed.is_set()) == (0, False)

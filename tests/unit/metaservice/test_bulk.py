@@ -1,4 +1,4 @@
-"""Packed entries are decided and checked as single saves are, and a listing is cut in equal parts."""
+"""Packed entries are decided and checked as single saves are, and a listing is divided into equal parts."""
 
 from collections.abc import Sequence
 from itertools import pairwise, product
@@ -24,7 +24,7 @@ KEY = encode_key(key())
 
 
 def packed(found: OffsetRecord | None) -> bytes | None:
-    """As it is stored."""
+    """The stored form."""
     return None if found is None else encode_record(found)
 
 
@@ -37,7 +37,7 @@ def test_the_fields_are_where_the_codec_puts_them() -> None:
 
 @pytest.mark.parametrize("standing", STANDING, ids=lambda found: "absent" if found is None else "-".join(map(str, found)))
 def test_a_packed_record_becomes_what_settle_makes_of_it(standing: OffsetRecord | None) -> None:
-    """Whatever stands and whatever is offered: the same status, and the same bytes in the store (2)."""
+    """`decide_save` gives the same status and the same stored bytes, for any records (2)."""
     for offered in OFFERED:
         merge = Merge()
         changes = merge.changes([KEY], [encode_record(offered)], [packed(standing)])
@@ -53,7 +53,7 @@ HIGH_OFFERED = [OffsetRecord(epoch, *fields) for epoch, fields in product((0, 1,
 
 @pytest.mark.parametrize("standing", HIGH_STANDING, ids=lambda found: "absent" if found is None else "-".join(map(str, found)))
 def test_packed_records_of_high_epochs_become_what_settle_makes_of_them(standing: OffsetRecord | None) -> None:
-    """Also those that it refuses: with its text, and nothing is written (2)."""
+    """Also if `decide_save` refuses them: with the same message, and nothing is written (2)."""
     for offered in HIGH_OFFERED:
         merge = Merge()
         changes = merge.changes([KEY], [encode_record(offered)], [packed(standing)])
@@ -67,7 +67,7 @@ def test_packed_records_of_high_epochs_become_what_settle_makes_of_them(standing
 
 @given(st.integers(0, EPOCH_MAX), st.integers(0, 2**64 - 1), st.integers(0, 5), st.integers(0, 5), st.booleans(), st.booleans())
 def test_any_epochs_are_decided_alike(standing: int, offered: int, here: int, there: int, live: bool, lives: bool) -> None:
-    """And nothing stands above the largest epoch."""
+    """And no stored epoch exceeds the largest."""
     stands = OffsetRecord(standing, here, live, NOW_MS) if standing else None
     record = OffsetRecord(offered, there, lives, NOW_MS)
     merge = Merge()
@@ -79,7 +79,7 @@ def test_any_epochs_are_decided_alike(standing: int, offered: int, here: int, th
 
 
 def test_the_places_of_what_is_refused_go_on_over_slices() -> None:
-    """They are those of the whole request."""
+    """Indexes are those of the whole request."""
     merge = Merge()
     high = encode_record(record(1, EPOCH_MAX))
     for _ in range(2):
@@ -95,7 +95,7 @@ FEW = [
 
 
 def test_entries_of_one_key_count_one_after_the_other() -> None:
-    """Each meets what the ones before it made (2)."""
+    """Each meets the result of those before it (2)."""
     for standing, first, second in product([None, *(found for found in FEW if found.epoch)], FEW, FEW):
         merge = Merge()
         changes = merge.changes([KEY, KEY], [encode_record(first), encode_record(second)], [packed(standing)] * 2)
@@ -106,7 +106,7 @@ def test_entries_of_one_key_count_one_after_the_other() -> None:
 
 
 def test_slices_are_counted_together() -> None:
-    """Applied are also those that stood already."""
+    """Entries that were stored already count as applied."""
     merge = Merge()
     data, less = encode_record(record(5)), encode_record(record(4))
     assert merge.changes([KEY], [data], [None]) == {KEY: data}
@@ -120,7 +120,7 @@ def _counts(statuses: Sequence[Status]) -> MergeCounts:
 
 
 def cut(count: int, parts: int, step: int) -> Parts:
-    """The cuts of a walk over so many keys, in slices of `step`; a key is its place."""
+    """The parts of a sequence of this many keys, added in slices of `step`; a key is its index."""
     cuts = Cuts(parts)
     keys = [at.to_bytes(4, "big") for at in range(count)]
     for at in range(0, count, step):
@@ -133,7 +133,7 @@ def cut(count: int, parts: int, step: int) -> Parts:
 @example(1_025, 32, 500)
 @example(41, 40, 7)
 def test_the_parts_are_about_equal(count: int, parts: int, step: int) -> None:
-    """None is empty, none is off by more than 1/16 and one record, and all keys are counted."""
+    """No part is empty, none is off by more than 1/16 and one record, and all keys are counted."""
     found = cut(count, parts, step)
     assert found.records == count
     ends = [0, *(int.from_bytes(token, "big") + 1 for token in found.tokens), count]

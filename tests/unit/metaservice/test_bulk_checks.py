@@ -1,4 +1,4 @@
-"""What a merge takes: the same keys and records as a save, and nothing that is no key or record (10)."""
+"""Validation of merges: the same keys and records as in a save are accepted, and nothing else (10)."""
 
 import struct
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ LONG = "x" * 256
 
 
 def checked(keys: Sequence[bytes], records: Sequence[bytes]) -> Checked:
-    """Entries that came at NOW_MS."""
+    """The result for entries received at NOW_MS."""
     found = Checked([], [], [])
     check_slice(found, 0, keys, records, NOW_MS)
     return found
 
 
 def one_by_one(keys: Sequence[bytes], records: Sequence[bytes], monkeypatch: pytest.MonkeyPatch) -> Checked:
-    """The same without the short way."""
+    """The same without the fast checks."""
     with monkeypatch.context() as patch:
         patch.setattr(bulk_checks, "are_plain_keys", lambda _: False)
         return checked(keys, records)
@@ -61,7 +61,7 @@ BAD_KEYS = {
 
 @pytest.mark.parametrize("data", BAD_KEYS, ids=repr)
 def test_what_is_no_key_is_rejected_and_its_neighbours_are_taken(data: bytes) -> None:
-    """In its place, with what is wrong (10)."""
+    """With its index and the reason (10)."""
     good = encode_record(PLAIN)
     assert checked([KEY, data, KEY], [good] * 3) == Checked([KEY, KEY], [good, good], [Rejected(1, BAD_KEYS[data])])
 
@@ -88,21 +88,21 @@ BAD_RECORDS = {
 
 @pytest.mark.parametrize("data", BAD_RECORDS, ids=lambda data: repr(data[:45]))
 def test_what_is_no_record_is_rejected_and_its_neighbours_are_taken(data: bytes) -> None:
-    """Nothing of it is merged (10)."""
+    """No part of it is merged (10)."""
     good = encode_record(PLAIN)
     assert checked([KEY] * 3, [good, data, good]) == Checked([KEY] * 2, [good] * 2, [Rejected(1, BAD_RECORDS[data])])
 
 
 @pytest.mark.parametrize("found", [PLAIN, FULL, record(0, EPOCH_MAX, committed_at_ms=2**64 - 1), record(1, 0, committed_at_ms=1)])
 def test_a_good_entry_is_taken_as_it_is(found: OffsetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its limits too, and whatever its write counter says: the Meta Service has none."""
+    """Also at the limits, and with any write counter, which the Meta Service ignores."""
     data, counted = encode_record(found), encode_record(found, seq=2**64 - 1)
     for records in ([data], [counted]):
         assert checked([KEY], records) == one_by_one([KEY], records, monkeypatch) == Checked([KEY], [data], [])
 
 
 def test_an_entry_without_a_time_was_committed_when_it_came() -> None:
-    """As in a save. One from before 2004 has a time all the same."""
+    """As in a save. An entry from before 2004 keeps its time."""
     records = [PLAIN, PLAIN._replace(committed_at_ms=0), FULL._replace(committed_at_ms=0), PLAIN._replace(committed_at_ms=1)]
     wanted = [PLAIN, PLAIN, FULL._replace(committed_at_ms=NOW_MS), PLAIN._replace(committed_at_ms=1)]
     for found, made in zip(records, wanted, strict=True):
@@ -111,13 +111,13 @@ def test_an_entry_without_a_time_was_committed_when_it_came() -> None:
 
 
 def test_a_topic_that_is_the_name_of_the_shard_says_nothing() -> None:
-    """As in a save, where newer RobustMQ wants a topic."""
+    """As in a save, where newer RobustMQ requires a topic."""
     assert checked([KEY], [encode_record(PLAIN._replace(topic="s"))]).records == [encode_record(PLAIN)]
 
 
 @pytest.mark.parametrize("names", [("default", "g", "s"), ("ä" * 127, "x" * 255, "\U0001f600" * 63), ("a b", "/", "%RETRY%g")])
 def test_plain_names_go_the_short_way(names: tuple[str, str, str]) -> None:
-    """Or it would be no use."""
+    """Otherwise the fast checks would be useless."""
     assert bulk_checks.are_plain_keys([KEY, encode_key(OffsetKey(*names)), KEY])
     assert bulk_checks.are_plain_records([encode_record(PLAIN), encode_record(record(1, 0, partition=2**32 - 1))])
 
@@ -135,7 +135,7 @@ ANY_RECORDS = st.one_of(
 @example([(b"\1n\1g\1\xc3", encode_record(PLAIN)), (b"\1n\1g\1\xa4", encode_record(PLAIN))])
 @example([(KEY, encode_record(PLAIN)), (b"\7default\1h", encode_record(PLAIN))])
 def test_no_bytes_but_keys_and_records_pass_and_both_ways_find_the_same(entries: list[tuple[bytes, bytes]]) -> None:
-    """What is taken decodes to a good entry and packs to itself (10)."""
+    """An accepted entry decodes to a valid one, and encodes to the same bytes (10)."""
     keys, records = [entry[0] for entry in entries], [entry[1] for entry in entries]
     found = checked(keys, records)
     with pytest.MonkeyPatch.context() as patch:
@@ -156,7 +156,7 @@ LABELLED = st.builds(
 @pytest.mark.no_cover
 @given(st.lists(st.one_of(ANY_RECORDS, LABELLED), min_size=1, max_size=4))
 def test_of_a_good_key_both_ways_take_the_same_records(records: list[bytes]) -> None:
-    """Labels, tombstones and counters too."""
+    """Including labels, tombstones and write counters."""
     keys = [KEY] * len(records)
     with pytest.MonkeyPatch.context() as patch:
         assert checked(keys, records) == one_by_one(keys, records, patch)
@@ -167,14 +167,14 @@ BAD_NAMES = st.sampled_from(["", "a\n", "\x9f", "s"])
 
 @given(st.one_of(KEYS, st.builds(OffsetKey, BAD_NAMES, BAD_NAMES, BAD_NAMES)), RECORDS)
 def test_a_merge_takes_what_a_save_takes(where: OffsetKey, offered: OffsetRecord) -> None:
-    """And says the same of the others, but for the name of the field."""
+    """And rejects the others with the same reason, except for the name of the field."""
     problem = _problem(0, SaveEntry(where, offered)).removeprefix("entry 0: ").replace("shard_name", "shard")
     rejected = checked([encode_key(where)], [encode_record(offered)]).rejected
     assert rejected == ([Rejected(0, problem)] if problem else [])
 
 
 async def test_a_long_request_is_checked_in_slices() -> None:
-    """The places are those of the request."""
+    """Indexes are those of the request."""
     count = 2 * SLICE + 5
     keys = [encode_key(key(str(at))) for at in range(count)]
     bad = {3, SLICE, count - 1}
@@ -192,7 +192,7 @@ async def test_a_long_request_is_checked_in_slices() -> None:
     ],
 )
 async def test_a_request_that_is_bad_as_a_whole_is_refused(keys: int, records: int, text: str) -> None:
-    """By the name of the field (10)."""
+    """The error names the field (10)."""
     with pytest.raises(AdapterError) as caught:
         await check([KEY] * keys, [encode_record(PLAIN)] * records, NOW_MS)
     assert (type(caught.value), str(caught.value)) == (InvalidInputError, text)

@@ -1,4 +1,4 @@
-"""Times of adapters whose clock is off, as the Meta Service stores them."""
+"""Commit times of adapters whose clock is wrong, as the Meta Service stores them."""
 
 import time
 
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
     ],
 )
 def test_a_clock_is_off_beyond_half_a_minute(their_ms: int, shift_ms: int) -> None:
-    """Who does not tell the time has none that could be moved."""
+    """Times of a caller that does not send its clock are never shifted."""
     metrics = MetaMetrics()
     assert SkewedClocks(metrics).shift_ms(their_ms, NOW_MS, "b") == shift_ms
     assert metrics.registry.get_sample_value("offset_meta_skewed_saves_total") == bool(shift_ms)
@@ -43,7 +43,7 @@ def test_a_clock_is_off_beyond_half_a_minute(their_ms: int, shift_ms: int) -> No
     ],
 )
 async def test_a_time_is_moved_by_as_much_and_never_beyond_now(at_ms: int, shift_ms: int, stored_ms: int) -> None:
-    """In both forms of a save. 0 would mean that there is none."""
+    """In both forms of a save. It never becomes 0, which would mean no time."""
     assert shifted(at_ms, shift_ms, NOW_MS) == stored_ms
     before = record(5, 2, committed_at_ms=at_ms, metadata="m", topic="t", partition=3)
     after = before._replace(committed_at_ms=stored_ms)
@@ -54,14 +54,14 @@ async def test_a_time_is_moved_by_as_much_and_never_beyond_now(at_ms: int, shift
 
 
 def test_times_that_have_not_come_yet_are_of_a_clock_that_was_wrong() -> None:
-    """Of an adapter: other writers do not tell their time, and may say what they like."""
+    """Only for adapters: other writers do not send their clock, and may use any time."""
     assert has_future_time(NOW_MS + 30_001, NOW_MS, NOW_MS)
     assert not has_future_time(NOW_MS + 30_000, NOW_MS, NOW_MS)
     assert not has_future_time(NOW_MS + DAY_MS, 0, NOW_MS)
 
 
 def test_a_warning_is_not_repeated_with_each_save(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One a minute says it."""
+    """At most one a minute."""
     clocks = SkewedClocks(MetaMetrics())
     began = time.monotonic()
     told = []

@@ -1,4 +1,4 @@
-"""What a Meta Service takes at once, when it tells others to come back, and that everybody waits for so long."""
+"""Admission limits of a Meta Service, the delay that refused callers get, and that all callers observe it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ class Watched:
 
 
 def test_what_comes_at_the_limit_is_refused_and_room_is_made_by_what_ends() -> None:
-    """However it ends; a refusal takes no room."""
+    """However it ends; a refused call takes no room."""
     watched = Watched(10)
     limit = watched.limit
     with limit.admit(6):
@@ -75,7 +75,7 @@ def test_what_comes_at_the_limit_is_refused_and_room_is_made_by_what_ends() -> N
 
 
 def test_a_call_larger_than_the_limit_passes_alone_and_among_small_ones() -> None:
-    """It could never be sent otherwise: a backlog is large, and small calls are always under way."""
+    """Otherwise a large backlog could never be sent while small calls are in progress."""
     watched = Watched(10)
     with watched.limit.admit(1_000):
         watched.refused()
@@ -85,7 +85,7 @@ def test_a_call_larger_than_the_limit_passes_alone_and_among_small_ones() -> Non
 
 
 def test_the_limits_of_offsets_and_of_metadata_are_apart() -> None:
-    """Each with its count, which the metrics show."""
+    """Each has its own count, shown in the metrics."""
     metrics = MetaMetrics()
     both = Limits(LimitsSection(offsets=2, metadata=1), metrics)
     with both.offsets.admit(2), both.metadata.admit(1):
@@ -102,7 +102,7 @@ def test_the_limits_of_offsets_and_of_metadata_are_apart() -> None:
 
 @pytest.mark.parametrize(("units", "seconds", "expected"), [(100, 0.1, 1.0), (100, 0.2, 2.0), (500, 0.25, 0.5)])
 def test_the_delay_is_as_long_as_what_is_under_way_will_take(units: int, seconds: float, expected: float) -> None:
-    """By how fast it was lately, and never longer or shorter than half of it: who was refused together comes back apart."""
+    """By the recent rate, within 50 %, with jitter so that refused callers do not return together."""
     watched = Watched(1_000)
     for _ in range(200):
         watched.work(units, seconds)
@@ -115,7 +115,7 @@ def test_the_delay_is_as_long_as_what_is_under_way_will_take(units: int, seconds
 
 
 def test_the_delay_follows_a_change_of_speed_and_grows_while_nothing_is_done() -> None:
-    """What was measured long ago counts little."""
+    """Old measurements count little."""
     watched = Watched(1_000)
     for _ in range(100):
         watched.work(1_000, 0.2)
@@ -130,7 +130,7 @@ def test_the_delay_follows_a_change_of_speed_and_grows_while_nothing_is_done() -
 
 
 def test_before_anything_was_measured_the_delay_is_about_a_second() -> None:
-    """Nobody knows yet: neither all at once again, nor away for long."""
+    """The rate is still unknown."""
     watched = Watched(1_000)
     with watched.limit.admit(1_000):
         assert 1 - SPREAD <= watched.refused() <= 1 + SPREAD
@@ -159,7 +159,7 @@ def test_seeded_jitter_gives_the_same_delays() -> None:
 
 
 def test_a_time_to_come_back_goes_over_the_wire_in_grpcs_own_word() -> None:
-    """In whole milliseconds, not less than asked; an adapter passes on to its callers what it was told itself."""
+    """In whole milliseconds, rounded up; an adapter passes it on to its own callers."""
     for error, status in (
         (OverloadedError("busy", retry_after_s=0.1234), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (MetaUnavailableError("busy", retry_after_s=0.1234), grpc.StatusCode.UNAVAILABLE),
@@ -171,7 +171,7 @@ def test_a_time_to_come_back_goes_over_the_wire_in_grpcs_own_word() -> None:
 
 
 def test_unavailable_says_who_did_not_answer() -> None:
-    """The Meta Service, or who was called; what gRPC itself reports has no such word, so it was nobody."""
+    """The Meta Service or the called process; an error made by gRPC itself names neither."""
     assert trailing_of(MetaUnavailableError("away")) == ((FAILED, META_SERVICE),)
     assert trailing_of(NotReadyError("recovering")) == ((FAILED, SERVER),)
     assert trailing_of(InvalidInputError("bad")) == ()
@@ -192,12 +192,12 @@ def test_unavailable_says_who_did_not_answer() -> None:
     ],
 )
 def test_only_a_time_that_can_be_believed_is(trailing: Any, expected: float) -> None:
-    """A mistaken server must not stop an adapter for good."""
+    """A faulty server must not stop an adapter for good."""
     assert pushback_s(trailing) == expected
 
 
 class OverloadedMeta(FakeMeta):
-    """A Meta Service that refuses so many saves, and notes when each came."""
+    """A Meta Service that refuses this many saves, and records when each came."""
 
     def __init__(self, clock: Callable[[], float], saves: int, asked_s: float) -> None:
         super().__init__()
@@ -206,13 +206,13 @@ class OverloadedMeta(FakeMeta):
         self.faults.extend([MetaUnavailableError("overloaded", retry_after_s=asked_s)] * saves)
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """See `MetaClient.save`."""
+        """Refuse, or save."""
         self.times.append(self._clock())
         return await super().save(entries)
 
 
 def test_a_flush_that_was_refused_waits_for_as_long_as_it_was_asked_to(tmp_path: Path) -> None:
-    """Not only for its own pause; what is committed meanwhile goes with it, and nothing is lost (4, 5)."""
+    """Not only for its own backoff; newer commits go with the retry, and nothing is lost (4, 5)."""
     loop = VirtualLoop()
     meta = OverloadedMeta(loop.time, 3, asked_s=4.0)
     config = adapter_config(tmp_path, flush={"interval_ms": 100, "backoff_max_ms": 200})
@@ -240,7 +240,7 @@ def test_a_flush_that_was_refused_waits_for_as_long_as_it_was_asked_to(tmp_path:
 
 
 def test_the_own_backoff_counts_where_it_is_longer() -> None:
-    """Who is asked for a moment each time comes back less and less often all the same."""
+    """A server that always asks for a short delay still gets fewer and fewer attempts."""
     loop = VirtualLoop()
     began: list[float] = []
 
@@ -257,7 +257,7 @@ def test_the_own_backoff_counts_where_it_is_longer() -> None:
 
 
 async def test_a_reset_that_was_refused_half_way_says_when_to_come_back(tmp_path: Path) -> None:
-    """Behind the sentence about what is done, too."""
+    """In addition to the sentence about what has been done."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({key(f"s{at}"): 5 for at in range(501)}))

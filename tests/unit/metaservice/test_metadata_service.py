@@ -1,4 +1,4 @@
-"""The front of metadata: what it refuses, by the name of the field, and what it makes of the store's answers (10)."""
+"""The gRPC service of metadata: it refuses bad requests by the name of the field, and maps the store's results (10)."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,7 +17,7 @@ from tests.unit.calls import AbortedError, context
 
 
 class MemoryStore:
-    """Entries in a dictionary, and what it was asked for."""
+    """Entries in a dictionary, and a record of the calls."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, str], Entry] = {}
@@ -25,7 +25,7 @@ class MemoryStore:
         self.error: Exception | None = None
 
     async def put(self, cluster: str, key: str, value: bytes, expected: int | None = None) -> int:
-        """See `MetadataStore`; every compare-and-set fails."""
+        """Write an entry; every compare-and-set fails."""
         self._check("put", cluster, key, value, expected)
         if expected is not None:
             raise conflict(key, expected, 7)
@@ -33,19 +33,19 @@ class MemoryStore:
         return len(self.calls)
 
     async def get(self, cluster: str, key: str) -> Entry | None:
-        """See `MetadataStore`."""
+        """Read an entry."""
         self._check("get", cluster, key)
         return self.entries.get((cluster, key))
 
     async def delete(self, cluster: str, key: str, expected: int | None = None) -> bool:
-        """See `MetadataStore`; every compare-and-set fails."""
+        """Delete an entry; every compare-and-set fails."""
         self._check("delete", cluster, key, expected)
         if expected is not None:
             raise conflict(key, expected, 0)
         return self.entries.pop((cluster, key), None) is not None
 
     async def list_page(self, cluster: str, prefix: str, size: int, after: str) -> Page:
-        """See `MetadataStore`; says that there is more."""
+        """All entries, with `more` set."""
         self._check("list", cluster, prefix, size, after)
         builder = PageBuilder(size)
         for entry in self.entries.values():
@@ -59,7 +59,7 @@ class MemoryStore:
 
 
 class Front:
-    """The service over such a store, that lets in `most` calls at once."""
+    """The service over such a store, with at most `most` calls in progress."""
 
     def __init__(self, most: int = 10) -> None:
         self.store = MemoryStore()
@@ -74,7 +74,7 @@ class Front:
         return await method(request, context())
 
     async def refusal(self, request: Message) -> tuple[grpc.StatusCode, str]:
-        """How a request is refused."""
+        """The status with which a request is refused."""
         with pytest.raises(AbortedError) as caught:
             await self(request)
         code, text = caught.value.args[:2]
@@ -89,7 +89,7 @@ class Front:
 
 
 async def test_put_get_delete_and_list() -> None:
-    """The cluster is `default` where none is named; an entry that is absent is not set in the reply."""
+    """The cluster is `default` if none is named; the reply for an absent entry has none."""
     front = Front()
     assert (await front(metadata_pb.PutRequest(key="k", value=b"v"))).revision == 1
     entry = metadata_pb.Entry(key="k", value=b"v", revision=1)
@@ -155,7 +155,7 @@ async def test_the_sizes_of_pages_up_to_the_largest_are_allowed(size: int) -> No
 
 
 async def test_a_conflict_is_aborted_and_tells_what_stands() -> None:
-    """An expected 0 is an expectation, too."""
+    """An expected 0 is an expectation too: the key must be absent."""
     front = Front()
     assert await front.refusal(metadata_pb.PutRequest(key="k", expected_revision=5)) == (
         grpc.StatusCode.ABORTED,
@@ -172,7 +172,7 @@ async def test_a_conflict_is_aborted_and_tells_what_stands() -> None:
 
 
 async def test_what_is_over_the_limit_is_refused_before_the_store_is_asked() -> None:
-    """Whatever the call; and its place is free again behind a call that failed."""
+    """For every call. A failed call frees its place."""
     front = Front(most=1)
     front.store.error = MetaUnavailableError("gone")
     requests = [Message(key="k") for Message in (metadata_pb.PutRequest, metadata_pb.GetRequest, metadata_pb.DeleteRequest)]
@@ -187,7 +187,7 @@ async def test_what_is_over_the_limit_is_refused_before_the_store_is_asked() -> 
 
 
 async def test_calls_are_counted_and_those_that_were_answered_are_timed() -> None:
-    """Of each RPC, from the start."""
+    """For each RPC; the metrics exist from the start."""
     front = Front()
     await front(metadata_pb.PutRequest(key="k"))
     await front.refusal(metadata_pb.PutRequest(key="k", expected_revision=5))

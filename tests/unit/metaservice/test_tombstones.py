@@ -1,4 +1,4 @@
-"""When the Meta Service forgets tombstones."""
+"""When the Meta Service removes tombstones."""
 
 import asyncio
 from collections import deque
@@ -19,7 +19,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class NotedEngine:
-    """An engine that notes what it is asked to forget, and answers as the test says; then it hangs."""
+    """An engine that records what it is asked to remove, gives the test's answers, then hangs."""
 
     def __init__(self, *answers: int | AdapterError) -> None:
         self.asked: list[int] = []
@@ -27,7 +27,7 @@ class NotedEngine:
         self._answers = deque(answers)
 
     async def drop_tombstones(self, before_ms: int) -> int:
-        """See `Engine.drop_tombstones`."""
+        """Record the call."""
         if not self._answers:
             await asyncio.Event().wait()
         self.asked.append(before_ms)
@@ -37,13 +37,13 @@ class NotedEngine:
         return answer
 
     async def forget_stores(self, before_ms: int) -> int:
-        """See `Engine.forget_stores`."""
+        """Record the call."""
         self.stores_asked.append(before_ms)
         return 0
 
 
 async def dropping(engine: NotedEngine, **section: int) -> MetaMetrics:
-    """Run the task until the engine has given its answers, or it ends."""
+    """Run the task until the engine has given its answers, or the task ends."""
     metrics = MetaMetrics()
     settings = TombstoneSection(interval_ms=10, **section)
     task = asyncio.create_task(drop_tombstones(cast("Engine", engine), settings, metrics, lambda: NOW_MS))
@@ -56,12 +56,12 @@ async def dropping(engine: NotedEngine, **section: int) -> MetaMetrics:
 
 
 def dropped(metrics: MetaMetrics) -> float | None:
-    """What the metric says."""
+    """The value of the metric."""
     return metrics.registry.get_sample_value("offset_meta_tombstones_dropped_total")
 
 
 async def test_tombstones_older_than_the_retention_are_forgotten_again_and_again() -> None:
-    """Counted in a metric, and in the log where there were some."""
+    """They are counted in a metric, and logged if there were any."""
     engine = NotedEngine(3, 0, 4, 0)
     with capture_logs() as lines:
         metrics = await dropping(engine, retention_hours=2)
@@ -78,7 +78,7 @@ async def test_without_a_retention_they_are_kept_for_ever() -> None:
 
 
 async def test_a_full_disk_puts_it_off() -> None:
-    """The next look tries again."""
+    """The next run tries again."""
     engine = NotedEngine(DiskFullError("no space by the test"), 2, 0)
     with capture_logs() as lines:
         assert dropped(await dropping(engine)) == 2
@@ -86,6 +86,6 @@ async def test_a_full_disk_puts_it_off() -> None:
 
 
 async def test_a_failed_store_ends_the_process() -> None:
-    """As a failed sync of a save does: only a new process may go on."""
+    """As a failed sync of a save does: only a new process may continue."""
     with pytest.raises(StorageFailedError, match="by the test"):
         await dropping(NotedEngine(StorageFailedError("failed by the test")))

@@ -1,4 +1,4 @@
-"""Columns and `codec` say the same, for every key and record; what columns cannot hold is told, what is damaged is an error."""
+"""Columns and `codec` agree on every key and record; values that columns cannot hold are reported, damage is an error."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -38,12 +38,12 @@ FITS = st.builds(
 
 
 def encoded(entries: Sequence[Entry], seq: int = 0) -> tuple[list[bytes], list[bytes]]:
-    """As the stores have them."""
+    """Keys and records in stored form."""
     return [encode_key(found) for found, _ in entries], [encode_record(value, seq) for _, value in entries]
 
 
 def as_row(found: OffsetKey, value: OffsetRecord) -> dict[str, Any]:
-    """The row of tables.RECORDS, said once more without columns."""
+    """The row of schemas.RECORDS, computed without columns."""
     problems = [
         f"{name} {number} is over {highest}"
         for name, number, highest in (
@@ -73,7 +73,7 @@ def as_row(found: OffsetKey, value: OffsetRecord) -> dict[str, Any]:
 @example([(key(), record(LONG_MAX)), (key(), record(LONG_MAX + 1))])
 @example([(key(), record(1, committed_at_ms=TIME_MAX_MS)), (key(), record(1, committed_at_ms=TIME_MAX_MS + 1))])
 def test_columns_are_what_the_records_say(entries: list[Entry]) -> None:
-    """Every number of 64 bits, every text, in any mixture."""
+    """For all 64-bit numbers and all texts, in any mixture."""
     batch = decode_records(*encoded(entries))
     assert batch.schema == RECORDS
     batch.validate(full=True)
@@ -83,14 +83,14 @@ def test_columns_are_what_the_records_say(entries: list[Entry]) -> None:
 @given(st.lists(st.tuples(KEYS, FITS), max_size=8))
 @example([(key("ü" * 127), record(3, topic="t", metadata="ä" * 2048)), (key("s"), record(LONG_MAX))])
 def test_what_fits_comes_back_as_the_same_bytes(entries: list[Entry]) -> None:
-    """Both ways, all that is in a record."""
+    """Decoding and encoding preserve the whole record."""
     keys, records = encoded(entries)
     assert encode_records(decode_records(keys, records)) == (keys, records)
 
 
 @given(st.lists(st.tuples(KEYS, FITS), min_size=3, max_size=8), st.data())
 def test_a_slice_of_a_batch_is_encoded_as_that_slice(entries: list[Entry], data: st.DataObject) -> None:
-    """Arrow's slices share the buffers of the whole."""
+    """A slice in Arrow shares the buffers of the whole."""
     keys, records = encoded(entries)
     start = data.draw(st.integers(0, len(entries)))
     size = data.draw(st.integers(0, len(entries) - start))
@@ -99,7 +99,7 @@ def test_a_slice_of_a_batch_is_encoded_as_that_slice(entries: list[Entry], data:
 
 
 def test_a_slice_of_encoded_columns_is_that_slice() -> None:
-    """Arrow's slices begin anywhere in their buffers."""
+    """A slice in Arrow may start anywhere in its buffers."""
     keys, records = encoded([(key(name), record(at, metadata=name)) for at, name in enumerate(["a", "bb", "ccc", "d"])])
     key_column, record_column = encode_columns(decode_records(keys, records))
     assert as_bytes(key_column.slice(1, 2)) == keys[1:3]
@@ -114,7 +114,7 @@ def test_write_counters_come_back(found: list[tuple[OffsetRecord, int]]) -> None
 
 
 def test_a_write_counter_is_not_part_of_what_is_written() -> None:
-    """A snapshot's records become those of the Meta Service."""
+    """A snapshot's records become the Meta Service's."""
     keys, records = encoded([(key(), record(5))], seq=77)
     assert encode_records(decode_records(keys, records))[1] == [encode_record(record(5))]
 
@@ -134,7 +134,7 @@ def test_a_write_counter_is_not_part_of_what_is_written() -> None:
     ids=["empty", "only a length", "two names", "cut off", "cut off far", "four names", "not UTF-8", "UTF-8 across names"],
 )
 def test_a_damaged_key_is_named(bad: bytes) -> None:
-    """By its bytes; its neighbours, with lengths that are no UTF-8 themselves, are not blamed."""
+    """By its bytes. Its neighbours, whose length bytes are not UTF-8 themselves, are not blamed."""
     good = encode_key(key("s" * 200))
     with pytest.raises(StoreDamagedError, match=f"^key {bad.hex()} is damaged"):
         decode_records([good, bad, good], [encode_record(record(1))] * 3)
@@ -163,7 +163,7 @@ def test_a_damaged_record_is_named(bad: bytes) -> None:
 
 
 def test_keys_without_records_are_refused() -> None:
-    """Rows of two lists of different lengths would be somebody else's offsets."""
+    """Lists of different lengths would pair keys with the wrong records."""
     with pytest.raises(InvalidInputError, match="2 keys but 1 record"):
         decode_records([encode_key(key())] * 2, [encode_record(record(1))])
 
@@ -184,7 +184,7 @@ def test_keys_without_records_are_refused() -> None:
     ],
 )
 def test_what_a_record_cannot_hold_is_refused_by_its_column(column: str, value: Any, problem: str) -> None:
-    """Nothing is cut off or wrapped around."""
+    """Nothing is truncated or wraps around."""
     rows = [as_row(key(), record(1)), {**as_row(key(), record(1)), column: value}]
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in RECORDS]
     with pytest.raises(InvalidInputError, match=problem):

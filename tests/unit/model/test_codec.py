@@ -1,4 +1,4 @@
-"""The binary form: what goes in comes out, and no key looks like another's prefix."""
+"""The binary form: encoding and decoding preserve everything, and no key matches another group's prefix."""
 
 import pytest
 from hypothesis import example, given
@@ -33,7 +33,7 @@ def test_a_key_comes_back_as_it_was(found: OffsetKey) -> None:
 @given(RECORDS, U64)
 @example(OffsetRecord(U64_MAX, U64_MAX, True, U64_MAX, "m" * METADATA_MAX_BYTES, "t" * 255, 2**32 - 1), U64_MAX)  # noqa: FBT003
 def test_a_record_comes_back_as_it_was(found: OffsetRecord, seq: int) -> None:
-    """Every field, with the counter beside it."""
+    """Every field, and the write counter."""
     data = encode_record(found, seq)
     assert decode_record(data) == found
     assert decode_seq(data) == seq
@@ -51,7 +51,7 @@ def test_different_keys_have_different_bytes(a: OffsetKey, b: OffsetKey) -> None
 @example(key("s", "ab"), GroupKey("default", "a"))
 @example(OffsetKey("a", "\x02bc", "d"), GroupKey("a\x02", "bc"))
 def test_a_group_prefix_matches_that_group_alone(found: OffsetKey, group: GroupKey) -> None:
-    """Names that begin with another's name, or contain what a separator could be, are other names."""
+    """Not groups whose names start with it or contain separator-like characters."""
     assert encode_key(found).startswith(group_prefix(group)) == (found.group_key == group)
 
 
@@ -65,7 +65,7 @@ def test_a_key_starts_with_the_prefix_of_its_group(found: OffsetKey) -> None:
 
 @given(KEYS)
 def test_no_key_starts_with_a_zero_byte(found: OffsetKey) -> None:
-    """There the store keeps its own entries."""
+    """Stores use such keys for their own entries."""
     assert encode_key(found)[0] > 0
 
 
@@ -73,7 +73,7 @@ def test_no_key_starts_with_a_zero_byte(found: OffsetKey) -> None:
 @example(b"\xff\xff", b"\xff\xff\xff")
 @example(b"a\xff", b"b")
 def test_prefix_end_is_the_first_bytes_above_the_prefix(prefix: bytes, data: bytes) -> None:
-    """Below it, from the prefix on, is what starts with the prefix and nothing else."""
+    """Between the prefix and it are exactly the strings that start with the prefix."""
     end = prefix_end(prefix)
     assert data.startswith(prefix) == (prefix <= data and (not end or data < end))
 
@@ -86,7 +86,7 @@ def test_names_come_back_in_their_order(names: list[str]) -> None:
 
 @given(st.lists(NAMES, min_size=1), st.data())
 def test_a_key_that_is_cut_off_is_damage(names: list[str], data: st.DataObject) -> None:
-    """It is reported or seen as fewer names, never as other names."""
+    """It is an error or gives fewer names, never other names."""
     whole = pack_names(*names)
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     try:
@@ -97,11 +97,11 @@ def test_a_key_that_is_cut_off_is_damage(names: list[str], data: st.DataObject) 
 
 
 def test_a_cut_name_is_not_taken_for_a_shorter_one() -> None:
-    """The length says how much there should be."""
+    """Its length byte says how long it should be."""
     with pytest.raises(StoreDamagedError, match="is cut off"):
         unpack_names(b"\x05abc")
 
 
 def test_a_bare_record_takes_no_room_for_text() -> None:
-    """The common case: no metadata, no topic."""
+    """The common case: neither metadata nor topic."""
     assert len(encode_record(record(1))) == len(encode_record(record(1, metadata="mm"))) - 2

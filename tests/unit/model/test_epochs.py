@@ -1,4 +1,4 @@
-"""Epochs: eras of resets and deletes, the rule for writers that know no epoch, and what a commit over a tombstone becomes."""
+"""Epochs: eras of resets and deletes, writers without epochs, and commits over a tombstone."""
 
 from typing import NamedTuple
 
@@ -40,12 +40,12 @@ def dead(epoch: int, offset: int, at_ms: int = 0) -> OffsetRecord:
 
 
 def at(offset: int, epoch: int, at_ms: int) -> OffsetRecord:
-    """A live record, committed at a time."""
+    """A live record with this commit time."""
     return record(offset, epoch, committed_at_ms=at_ms)
 
 
 def saved(offered: OffsetRecord, standing: OffsetRecord | None) -> SaveOutcome:
-    """What the Meta Service makes of a save."""
+    """The Meta Service's result for a save."""
     return decide_save(SaveEntry(key(), offered), standing)
 
 
@@ -54,13 +54,13 @@ def saved(offered: OffsetRecord, standing: OffsetRecord | None) -> SaveOutcome:
     [(0, ERA), (1, ERA), (2, ERA), (ERA - 1, ERA), (ERA, 2 * ERA), (ERA + 7, 2 * ERA), (5 * ERA + 1, 6 * ERA)],
 )
 def test_a_reset_begins_the_next_era(epoch: int, following: int) -> None:
-    """The upper half of the epoch grows by one, the lower one begins again."""
+    """The upper half of the epoch grows by one, the lower half becomes 0."""
     assert next_era(epoch) == following
 
 
 @given(st.integers(0, EPOCH_MAX >> ERA_BITS), st.integers(0, 2**31), st.integers(0, 2**31 - 1))
 def test_a_reset_is_above_any_number_of_rewinds_of_its_era(era: int, seen: int, more: int) -> None:
-    """Also above those that were acknowledged while an adapter was cut off: the reset cannot know of them (7)."""
+    """Also above those that an adapter without a connection acknowledged, which the reset cannot know (7)."""
     assert next_era(era * ERA + seen) > era * ERA + seen + more
 
 
@@ -80,7 +80,7 @@ def test_the_order_of_the_register_holds_with_tombstones_and_eras(a: OffsetRecor
 
 
 class Meeting(NamedTuple):
-    """A record of epoch 0 meets what stands, and is then this."""
+    """A record of epoch 0, the stored record, and the expected result."""
 
     name: str
     offered: OffsetRecord
@@ -116,7 +116,7 @@ MEETINGS = [
 
 @pytest.mark.parametrize("meeting", MEETINGS, ids=lambda meeting: meeting.name)
 def test_a_record_of_unknown_epoch_becomes_what_the_table_says(meeting: Meeting) -> None:
-    """It joins the epoch that stands, unless that was raised after it was committed (7)."""
+    """It gets the stored epoch, unless that was raised after the record was committed (7)."""
     assert resolve(meeting.offered, meeting.standing) == meeting.after
     assert (
         meet(meeting.offered, meeting.standing) == meet(meeting.standing, meeting.offered) == max(meeting.after, meeting.standing)
@@ -126,7 +126,7 @@ def test_a_record_of_unknown_epoch_becomes_what_the_table_says(meeting: Meeting)
 # No epoch 0 stands in the Meta Service.
 @pytest.mark.parametrize("meeting", [found for found in MEETINGS if found.standing.epoch], ids=lambda meeting: meeting.name)
 def test_a_save_of_unknown_epoch_ends_as_the_table_says(meeting: Meeting) -> None:
-    """The Meta Service applies the same rule; a record that keeps its 0 is one of the first epoch, and loses (7)."""
+    """The Meta Service applies the same rule; a record that keeps epoch 0 counts as the first epoch, and loses (7)."""
     placed = meeting.after._replace(epoch=meeting.after.epoch or 1)
     wins = placed > meeting.standing
     assert saved(meeting.offered, meeting.standing) == SaveOutcome(
@@ -136,7 +136,7 @@ def test_a_save_of_unknown_epoch_ends_as_the_table_says(meeting: Meeting) -> Non
 
 @given(POSITIONED, st.none() | KNOWN)
 def test_a_save_that_arrives_twice_changes_nothing_more(offered: OffsetRecord, standing: OffsetRecord | None) -> None:
-    """A retry after a lost answer, of a known epoch or not (2)."""
+    """As a retry after a lost reply, with a known epoch or not (2)."""
     first = saved(offered, standing)
     again = saved(offered, first.standing)
     assert (again.standing, again.status.acknowledged) == (first.standing, True)
@@ -144,7 +144,7 @@ def test_a_save_that_arrives_twice_changes_nothing_more(offered: OffsetRecord, s
 
 @given(st.lists(POSITIONED, min_size=1, max_size=6), st.data())
 def test_no_sequence_of_saves_and_their_duplicates_goes_backwards(saves: list[OffsetRecord], data: st.DataObject) -> None:
-    """Late, repeated, in any order: what stands never shrinks, and is at least everything of a known epoch (2)."""
+    """Late, repeated, in any order: the stored record never decreases, and is at least each one of known epoch (2)."""
     copies = data.draw(st.lists(st.sampled_from(saves), max_size=6))
     standing: OffsetRecord | None = None
     for offered in data.draw(st.permutations([*saves, *copies])):
@@ -159,7 +159,7 @@ def test_no_sequence_of_saves_and_their_duplicates_goes_backwards(saves: list[Of
 def test_saves_from_before_a_reset_leave_it_alone_however_often_they_arrive(
     standing: OffsetRecord, saves: list[OffsetRecord]
 ) -> None:
-    """Of its era or an earlier one, of an unknown epoch or not, once or again (7)."""
+    """Of its era or an earlier one, of known or unknown epoch, once or repeatedly (7)."""
     reset = at(2, next_era(standing.epoch), 5)
     for offered in (*saves, *saves):
         before = offered._replace(epoch=min(offered.epoch, standing.epoch + 3), committed_at_ms=offered.committed_at_ms + 1)
@@ -168,7 +168,7 @@ def test_saves_from_before_a_reset_leave_it_alone_however_often_they_arrive(
 
 
 class Decision(NamedTuple):
-    """A commit that knows an epoch (0: none) meets what stands; what stands then, in each mode."""
+    """A commit with this epoch (0: none), the stored record, and the expected result in each mode."""
 
     name: str
     offered: tuple[int, int]
@@ -209,7 +209,7 @@ def test_a_commit_ends_as_the_table_says(decision: Decision) -> None:
 def test_a_commit_without_an_epoch_over_a_tombstone_always_applies(
     offered: OffsetRecord, standing: OffsetRecord, mode: CommitMode
 ) -> None:
-    """A group that comes back begins where it wants (2)."""
+    """A group that returns may start at any offset (2)."""
     tombstone = standing._replace(live=False)
     after = decide(offered._replace(epoch=0, live=True), tombstone, mode)
     assert (after.offset, after.live) == (offered.offset, True)
@@ -218,14 +218,14 @@ def test_a_commit_without_an_epoch_over_a_tombstone_always_applies(
 
 @given(RECORDS.filter(lambda found: found.epoch < EPOCH_MAX), st.integers(0, 99))
 def test_the_tombstone_of_a_delete_is_above_all_of_its_era(standing: OffsetRecord, now_ms: int) -> None:
-    """It keeps nothing of what was deleted, least of all the offset."""
+    """It keeps nothing of the deleted record, in particular not the offset."""
     assert deleted(standing, now_ms) == OffsetRecord(next_era(standing.epoch), 0, live=False, committed_at_ms=now_ms)
     assert deleted(standing, now_ms) > standing
 
 
 @given(RECORDS, st.integers(0, 99))
 def test_the_tombstone_of_an_expiry_raises_no_epoch(standing: OffsetRecord, now_ms: int) -> None:
-    """The position stays, so that what was acknowledged before it and lies further still passes."""
+    """It keeps the position, so that an earlier acknowledged commit of a higher offset still wins."""
     standing = standing._replace(live=True)
     tombstone = expired(standing, now_ms)
     assert (tombstone.position, tombstone.live, tombstone.metadata) == (standing.position, False, "")
@@ -235,7 +235,7 @@ def test_the_tombstone_of_an_expiry_raises_no_epoch(standing: OffsetRecord, now_
 
 
 class Step(NamedTuple):
-    """What one of the adapters does next."""
+    """The next action of one of the adapters."""
 
     who: int
     what: str  # "commit", "rewind", "flush", "flush again", "adopt"
@@ -248,7 +248,7 @@ STEPS = st.builds(
 
 
 class Cluster:
-    """Adapters that know nothing of each other, and a Meta Service: registers only."""
+    """Adapters that do not know each other, and a Meta Service, as registers only."""
 
     def __init__(self, begin: OffsetRecord | None) -> None:
         self.there = begin
@@ -273,7 +273,7 @@ class Cluster:
             self.here[step.who] = decide(at(step.offset, 0, self.now_ms), local, mode)
 
     def reset(self, offset: int) -> OffsetRecord:
-        """An admin resets what stands in the Meta Service."""
+        """An admin resets the record in the Meta Service."""
         self.now_ms += 1
         wanted = at(offset, next_era(self.there.epoch if self.there else 1), self.now_ms)
         self._save(wanted)
@@ -290,7 +290,7 @@ class Cluster:
 def test_any_interleaving_of_adapters_with_a_reset_ends_at_or_above_it(
     begin: OffsetRecord | None, before: list[Step], offset: int, after: list[Step]
 ) -> None:
-    """Commits, rewinds, flushes, late duplicates, an adapter without an epoch: nobody undoes it, nobody goes back (2, 7)."""
+    """Commits, rewinds, flushes, duplicates, an adapter without epochs: none undoes it or moves back (2, 7)."""
     cluster = Cluster(begin)
     for step in before:
         cluster.take(step)
@@ -303,7 +303,7 @@ def test_any_interleaving_of_adapters_with_a_reset_ends_at_or_above_it(
 
 
 def test_nothing_from_before_a_reset_moves_it_and_what_comes_after_it_counts() -> None:
-    """The example behind the property: an adapter that was cut off and rewound a thousand times (7)."""
+    """An example of the property: an adapter without a connection that rewound a thousand times (7)."""
     reset = at(2, next_era(1), 50)
     assert saved(at(900, 1001, 60), reset).standing == reset
     assert saved(at(900, 0, 40), reset).standing == reset

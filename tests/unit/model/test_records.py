@@ -1,4 +1,4 @@
-"""The register: what merges, what resolves, what a commit decides, and which names are names."""
+"""The register: `merge`, `resolve`, `decide`, and which names are valid."""
 
 import pytest
 from hypothesis import given
@@ -30,13 +30,13 @@ def test_merge_is_commutative(a: OffsetRecord, b: OffsetRecord) -> None:
 
 @given(RECORDS, RECORDS, RECORDS)
 def test_merge_is_associative(a: OffsetRecord, b: OffsetRecord, c: OffsetRecord) -> None:
-    """Nor does it matter which of many meet first (2)."""
+    """The grouping of several records does not matter (2)."""
     assert merge(merge(a, b), c) == merge(a, merge(b, c))
 
 
 @given(RECORDS, RECORDS)
 def test_merge_never_goes_backwards(a: OffsetRecord, b: OffsetRecord) -> None:
-    """The result is at least each of both in (epoch, offset), and one of them (2)."""
+    """The result is one of both, and at least each of them in (epoch, offset) (2)."""
     merged = merge(a, b)
     assert merged.position == max(a.position, b.position)
     assert merged in {a, b}
@@ -87,14 +87,14 @@ def test_an_unknown_epoch_that_meets_nothing_stays_unknown() -> None:
 
 @given(RECORDS, RECORDS)
 def test_meet_does_not_depend_on_who_was_first(a: OffsetRecord, b: OffsetRecord) -> None:
-    """Local meets remote as remote meets local, whichever epoch is unknown."""
+    """The result is the same in both directions, whichever epoch is unknown."""
     assert meet(a, b) == meet(b, a)
     assert meet(a, a) == a
 
 
 @given(RECORDS, RECORDS)
 def test_meet_never_goes_backwards(a: OffsetRecord, b: OffsetRecord) -> None:
-    """What stands after both met is at least each of them (2)."""
+    """The result is at least each of both records (2)."""
     assert meet(a, b).position >= max(a.position, b.position)
 
 
@@ -107,37 +107,37 @@ def test_an_unknown_epoch_is_resolved_in_either_direction(local: int, remote: in
 
 @given(RECORDS, st.sampled_from(CommitMode))
 def test_the_first_commit_of_a_key_stands_as_it_is(offered: OffsetRecord, mode: CommitMode) -> None:
-    """Absent is absent: there is nothing to compare with, least of all 0."""
+    """An absent key is not offset 0, so there is nothing to compare with."""
     assert decide(offered, None, mode) == offered
 
 
 @given(RECORDS, LOW_EPOCHS, st.sampled_from(CommitMode))
 def test_no_commit_moves_a_key_backwards(offered: OffsetRecord, standing: OffsetRecord, mode: CommitMode) -> None:
-    """Whatever is committed in whichever mode: (epoch, offset) does not shrink (2)."""
+    """In any mode (epoch, offset) never decreases (2)."""
     assert decide(offered, standing, mode).position >= standing.position
 
 
 @given(HINTLESS, LIVE)
 def test_increase_only_keeps_the_epoch_and_the_larger_offset(offered: OffsetRecord, standing: OffsetRecord) -> None:
-    """A lower offset changes nothing; a commit without an epoch is one in the epoch that stands."""
+    """A lower offset changes nothing; a commit without an epoch gets the stored one."""
     assert decide(offered, standing, INCREASE).position == (standing.epoch, max(offered.offset, standing.offset))
 
 
 def test_a_lower_offset_leaves_the_whole_record_as_it_was() -> None:
-    """Time, metadata and topic stay with the offset that stands."""
+    """Time, metadata and topic stay with the stored offset."""
     standing = record(10, 3, committed_at_ms=5, metadata="kept", topic="t", partition=4)
     assert decide(record(9, committed_at_ms=99, metadata="new"), standing, INCREASE) == standing
 
 
 @given(HINTLESS, LIVE)
 def test_overwrite_always_ends_at_the_offset_that_was_asked_for(offered: OffsetRecord, standing: OffsetRecord) -> None:
-    """A lower offset is a rewind in the next epoch; any other stays in the epoch."""
+    """A lower offset is a rewind into the next epoch; any other stays in the epoch."""
     rewind = offered.offset < standing.offset
     assert decide(offered, standing, OVERWRITE).position == (standing.epoch + rewind, offered.offset)
 
 
 def test_a_commit_brings_a_deleted_key_back_in_the_epoch_of_its_tombstone() -> None:
-    """Also at offset 0: the tombstone stands below a live record."""
+    """Also at offset 0: a live record wins over the tombstone."""
     assert decide(record(0, 0), tombstone(4), INCREASE) == record(0, 4)
     assert decide(record(0, 0), tombstone(4), OVERWRITE) == record(0, 4)
 
@@ -186,7 +186,7 @@ def test_metadata_is_measured_in_bytes() -> None:
 
 
 def test_a_topic_may_be_empty_but_not_bad() -> None:
-    """It is a label; when there is one, the rules of names hold."""
+    """It is an optional label; if set, the rules of names apply."""
     assert check_topic("", "topic") == ""
     with pytest.raises(InvalidInputError, match=r"^topic has the control character U\+000A at position 1$"):
         check_topic("a\nb", "topic")
@@ -198,7 +198,7 @@ def test_a_key_knows_its_group() -> None:
 
 
 def test_a_remote_record_without_epochs_counts_as_in_the_local_epoch() -> None:
-    """A server that knows only offsets keeps neither metadata nor time: at the same offset it has what is here."""
+    """Such a server has neither metadata nor time: with the same offset, the local record counts."""
     local = record(5, 3, metadata="m", committed_at_ms=9)
     assert as_seen(record(5, 0), local) == local
     assert as_seen(record(6, 0), local) == record(6, 3)

@@ -1,4 +1,4 @@
-"""Calls to etcd that wait for a leader that is gone: sent again as soon as another one is known, and only then."""
+"""Calls to etcd whose leader is gone: resent as soon as another leader is known, and only then."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ LONG_MS = 30_000  # the deadline of a call; nothing here takes that long
 
 
 class _Member:
-    """Answers transactions unless it is silent, and says in which term it knows a leader."""
+    """Answers transactions unless it is silent, and reports the term of the leader it knows."""
 
     def __init__(self) -> None:
         self.term = 1
@@ -47,7 +47,7 @@ def _handler(method: Any, request: type[Message]) -> "grpc.RpcMethodHandler[Any,
 
 @asynccontextmanager
 async def _group() -> AsyncIterator[tuple[EtcdCluster, _Member, _Member]]:
-    """A client that has called both of two members, and is at the first, which now answers no transaction."""
+    """A client of two members, with the first as the current one, which has stopped answering transactions."""
     async with AsyncExitStack() as stack:
         members = _Member(), _Member()
         endpoints = []
@@ -71,7 +71,7 @@ async def _group() -> AsyncIterator[tuple[EtcdCluster, _Member, _Member]]:
 
 
 async def test_a_call_that_waits_is_sent_again_when_another_leader_is_known() -> None:
-    """Long before its deadline, and to the next member."""
+    """Well before its deadline, and to the next member."""
     async with _group() as (cluster, first, second):
         call = asyncio.create_task(cluster.txn(etcd_pb.TxnRequest()))
         await eventually(lambda: first.looks > 0)
@@ -82,7 +82,7 @@ async def test_a_call_that_waits_is_sent_again_when_another_leader_is_known() ->
 
 
 async def test_a_slow_call_is_left_alone_while_the_leader_is_the_same() -> None:
-    """An overload must not be answered with more of the same."""
+    """An overload must not be answered with more load."""
     async with _group() as (cluster, first, second):
         call = asyncio.create_task(cluster.txn(etcd_pb.TxnRequest()))
         await eventually(lambda: min(first.looks, second.looks) > 2)
@@ -91,7 +91,7 @@ async def test_a_slow_call_is_left_alone_while_the_leader_is_the_same() -> None:
 
 
 async def test_a_call_that_must_not_be_sent_twice_waits_for_its_answer() -> None:
-    """It has the deadline alone: nobody looks for an election."""
+    """Only its deadline ends it; members are not polled."""
     async with _group() as (cluster, first, second):
         call = asyncio.create_task(cluster.txn(etcd_pb.TxnRequest(), resend=False))
         other = asyncio.create_task(cluster.txn(etcd_pb.TxnRequest()))
@@ -104,7 +104,7 @@ async def test_a_call_that_must_not_be_sent_twice_waits_for_its_answer() -> None
 
 
 async def test_members_are_asked_only_while_somebody_waits() -> None:
-    """By one task for all who wait, which ends with the last of them."""
+    """By one task for all waiting calls, which ends with the last of them."""
     terms: list[int] = []
 
     async def look() -> None:
@@ -119,7 +119,7 @@ async def test_members_are_asked_only_while_somebody_waits() -> None:
 
 
 async def test_when_nobody_answers_the_call_ends_with_the_last_problem() -> None:
-    """Members that are gone are no election."""
+    """Unreachable members are no election."""
     section = EtcdSection(timeout_ms=LONG_MS)
     async with EtcdCluster.open("group", MembersSection(endpoints=("127.0.0.1:1",)), section) as cluster:
         with anyio.fail_after(LONG_MS / 1000), pytest.raises(MetaUnavailableError, match=r"127\.0\.0\.1:1"):

@@ -1,4 +1,4 @@
-"""What goes from etcd goes only as it was looked at: a commit that comes in between stays, and its group with it."""
+"""Removal from etcd applies only to what was read: a commit in between survives, and so does its group."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,16 +27,16 @@ MANY = 150  # shards: more than one transaction takes
 
 
 class Open:
-    """Fences that let everything pass."""
+    """Fences that allow everything."""
 
     def guard(self, layout: Layout, name: str) -> etcd_pb.Compare:
-        """What always holds."""
+        """A comparison that always holds."""
         del layout, name
         return etcd_pb.Compare(target=etcd_pb.Compare.VERSION, key=KEYS.fence, version=0)
 
 
 class Bench(NamedTuple):
-    """A Raft group and what takes away from it."""
+    """A Raft group and an expirer."""
 
     cluster: FakeCluster
     batcher: TxnBatcher
@@ -48,18 +48,18 @@ class Bench(NamedTuple):
         return await self.expirer.expire(self.batcher, self.layout, GROUP, BEFORE, NOW)
 
     def put(self, where: OffsetKey, found: OffsetRecord) -> None:
-        """As another front."""
+        """Write as another process."""
         self.cluster.put(KEYS.offset("c", where), encode_value(found))
 
     def stands(self, where: OffsetKey) -> OffsetRecord | None:
-        """What is in etcd."""
+        """The stored record."""
         value = self.cluster.value(KEYS.offset("c", where))
         return None if value is None else decode_value(value)
 
 
 @asynccontextmanager
 async def bench() -> AsyncIterator[Bench]:
-    """A Raft group that is empty."""
+    """An empty Raft group."""
     cluster = FakeCluster()
     batcher = TxnBatcher(cluster, KEYS, "writer", MAX_TXN_OPS)  # type: ignore[arg-type]  # as much of one as a lane uses
     running = asyncio.create_task(batcher.run())
@@ -77,7 +77,7 @@ def shard(number: int) -> OffsetKey:
 
 
 def before_write(found: Bench, number: int, what: OffsetRecord, where: OffsetKey) -> None:
-    """Another front puts something right before the transaction of the expiry that has this number, from 1."""
+    """Let another process write something right before this transaction of the expiry, counted from 1."""
     seen = 0
 
     def look(request: etcd_pb.TxnRequest) -> None:
@@ -92,7 +92,7 @@ def before_write(found: Bench, number: int, what: OffsetRecord, where: OffsetKey
 
 @pytest.mark.parametrize("where", [shard(0), shard(3), shard(9), key("zz")])
 async def test_a_commit_between_the_look_and_the_expiry_keeps_the_group(where: OffsetKey) -> None:
-    """Of any shard, also a new one: nothing of the group goes, and the answer is its time (7)."""
+    """Of any shard, also a new one: the whole group stays, and the result is the commit's time (7)."""
     async with bench() as found:
         for number in range(10):
             found.put(shard(number), OLD)
@@ -106,7 +106,7 @@ async def test_a_commit_between_the_look_and_the_expiry_keeps_the_group(where: O
 
 @pytest.mark.parametrize("where", [shard(0), shard(MANY - 1), key("zz")])
 async def test_a_commit_in_the_middle_of_a_long_expiry_takes_it_back(where: OffsetKey) -> None:
-    """What was already a tombstone is live again, as it was."""
+    """Shards that already had a tombstone are live again, unchanged."""
     async with bench() as found:
         for number in range(MANY):
             found.put(shard(number), OLD)
@@ -118,7 +118,7 @@ async def test_a_commit_in_the_middle_of_a_long_expiry_takes_it_back(where: Offs
 
 
 async def test_a_long_group_expires_whole() -> None:
-    """In several transactions, whose own writes are no changes."""
+    """It takes several transactions, whose own writes do not count as changes."""
     async with bench() as found:
         for number in range(MANY):
             found.put(shard(number), OLD)
@@ -127,7 +127,7 @@ async def test_a_long_group_expires_whole() -> None:
 
 
 async def test_a_group_that_never_stands_still_is_left_to_the_next_sweep() -> None:
-    """With an old time each time: nobody commits so, but nothing may hang."""
+    """Each commit has an old time. That is unrealistic, but the expiry must not hang."""
     async with bench() as found:
         found.put(shard(0), OLD)
         puts = 0
@@ -146,7 +146,7 @@ async def test_a_group_that_never_stands_still_is_left_to_the_next_sweep() -> No
 
 
 async def test_a_commit_over_a_tombstone_that_is_being_forgotten_stays() -> None:
-    """It came between the look and the deletion (1)."""
+    """It came between the read and the deletion (1)."""
     async with bench() as found:
         found.put(shard(0), OLD)
         await found.expire()
@@ -164,7 +164,7 @@ async def test_a_commit_over_a_tombstone_that_is_being_forgotten_stays() -> None
 
 
 async def test_a_young_tombstone_over_an_old_one_stays_with_its_entry() -> None:
-    """Only what stands and is old goes; the entry of the old one goes alone."""
+    """Only stored, old tombstones are removed; of the replaced one only the index entry is."""
     async with bench() as found:
         found.put(shard(0), OLD)
         await found.expire()

@@ -24,12 +24,12 @@ def test_a_record_comes_back_as_it_was(found: OffsetRecord) -> None:
 
 @given(RECORDS | ALIKE, RECORDS | ALIKE)
 def test_values_compare_as_their_records_do(one: OffsetRecord, other: OffsetRecord) -> None:
-    """Else etcd would merge otherwise than `merge` (2)."""
+    """Otherwise etcd would merge differently from `merge` (2)."""
     assert (encode_value(one) < encode_value(other)) == (one < other)
 
 
 def test_the_keys_of_a_group_are_those_with_its_prefix() -> None:
-    """And the group is found in each of them."""
+    """The group can be read from each of them."""
     keys = Keys("p/")
     where = keys.offset("c", key("s", "g", "n"))
     assert where == b"p/o/" + pack_names("c", "n", "g", "s")
@@ -37,7 +37,7 @@ def test_the_keys_of_a_group_are_those_with_its_prefix() -> None:
 
 
 def test_tombstones_are_found_by_their_time() -> None:
-    """Those from before a time are below its key; each leads back to its offset."""
+    """Entries from before a time sort below its key; each leads back to its offset."""
     keys = Keys("p/")
     where = keys.offset("c", key("s"))
     young, old = (keys.tombstone(where, tombstone(2)._replace(committed_at_ms=time)) for time in (2**40, 255))
@@ -46,7 +46,7 @@ def test_tombstones_are_found_by_their_time() -> None:
 
 
 def test_no_kind_of_key_is_within_another() -> None:
-    """A scan of offsets meets nothing else."""
+    """A scan of offsets returns nothing else."""
     keys = Keys("p/")
     kinds = [keys.offsets, keys.tombstones, keys.metadata, keys.layout, keys.fence, keys.writers]
     assert not [(one, other) for one in kinds for other in kinds if one is not other and one.startswith(other)]

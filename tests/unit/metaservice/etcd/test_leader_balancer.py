@@ -1,4 +1,4 @@
-"""The balancer: whose turn it is, what it moves, and what it does when something fails."""
+"""The balancer: who holds the lease, which leaders it moves, and what it does after failures."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ TURN = b"here/balancer"
 
 
 class Fleet:
-    """A metadata group and one of offsets."""
+    """A metadata Raft group and one of offsets."""
 
     def __init__(self, metadata: str = "n1", offsets: str = "n1") -> None:
         self.metadata = FakeEtcd("metadata", metadata)
@@ -49,7 +49,7 @@ class Fleet:
 
 @asynccontextmanager
 async def running(balancer: Balancer) -> AsyncIterator[anyio.CancelScope]:
-    """A balancer that goes on meanwhile."""
+    """A balancer that runs in the background."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(balancer.run)
         yield tasks.cancel_scope
@@ -58,7 +58,7 @@ async def running(balancer: Balancer) -> AsyncIterator[anyio.CancelScope]:
 
 @in_virtual_time
 async def test_a_leader_is_moved_and_the_time_is_kept() -> None:
-    """Where every front sees it; and the turn is given back at the end."""
+    """The time is stored where every process sees it; the lease is released at the end."""
     fleet, seen = Fleet(), Seen()
     situation = await fleet.balancer([seen]).once()
     assert apart(situation)
@@ -74,7 +74,7 @@ async def test_a_leader_is_moved_and_the_time_is_kept() -> None:
 
 @in_virtual_time
 async def test_nothing_is_moved_when_all_is_well() -> None:
-    """Not by any of many looks."""
+    """Not in any of many rounds."""
     fleet, seen = Fleet(offsets="n2"), Seen()
     async with running(fleet.balancer([seen])):
         await seen.looks_more(5)
@@ -84,7 +84,7 @@ async def test_nothing_is_moved_when_all_is_well() -> None:
 
 @in_virtual_time
 async def test_a_leader_that_another_front_moved_lately_stays() -> None:
-    """Until the cool-down is over; it is told meanwhile."""
+    """Until the cool-down is over, which is reported meanwhile."""
     fleet, seen = Fleet(), Seen()
     await fleet.balancer().once()
     fleet.offsets.leader = "n1"
@@ -110,7 +110,7 @@ async def test_a_time_that_cannot_be_read_holds_nothing(value: bytes) -> None:
 
 @in_virtual_time
 async def test_a_member_that_is_behind_is_not_asked() -> None:
-    """The other one is."""
+    """Another member becomes the target."""
     fleet = Fleet()
     fleet.offsets.applied["n2"] = COMMITTED - BEHIND_ENTRIES - 1
     await fleet.balancer().once()
@@ -119,7 +119,7 @@ async def test_a_member_that_is_behind_is_not_asked() -> None:
 
 @in_virtual_time
 async def test_a_member_that_does_not_answer_is_not_asked() -> None:
-    """And what is wrong with it is known."""
+    """Its problem is reported."""
     fleet = Fleet()
     fleet.offsets.down.add("n2")
     situation = await fleet.balancer().once()
@@ -129,7 +129,7 @@ async def test_a_member_that_does_not_answer_is_not_asked() -> None:
 
 @in_virtual_time
 async def test_when_a_move_is_refused_another_member_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that refused is not asked again during the cool-down, and the leader is not held by a move that was none."""
+    """The one that refused is not tried again during the cool-down; the failed move starts no cool-down."""
     monkeypatch.setattr("adapter.metaservice.etcd.leader_balancer.MOVE_S", 1_000.0)  # what is refused is not waited for
     fleet, seen = Fleet(), Seen()
 
@@ -149,7 +149,7 @@ async def test_when_a_move_is_refused_another_member_is_tried(monkeypatch: pytes
 
 @in_virtual_time
 async def test_after_a_refusal_nothing_else_is_moved_before_the_next_look() -> None:
-    """What was planned with the move may be wrong without it."""
+    """The other planned moves assumed that it succeeds."""
     fleet = Fleet()
     other = FakeEtcd("offsets-2", "n1")
 
@@ -164,7 +164,7 @@ async def test_after_a_refusal_nothing_else_is_moved_before_the_next_look() -> N
 
 @in_virtual_time
 async def test_a_leader_that_went_counts_whatever_the_call_was_answered() -> None:
-    """The members are asked, not the call believed."""
+    """The members' status counts, not the reply to the call."""
     fleet, seen = Fleet(), Seen()
 
     async def go_silently(node: str) -> None:
@@ -178,7 +178,7 @@ async def test_a_leader_that_went_counts_whatever_the_call_was_answered() -> Non
 
 @in_virtual_time
 async def test_a_leader_that_did_not_go_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the call was answered as if it had."""
+    """Also if the call was answered with success."""
     monkeypatch.setattr("adapter.metaservice.etcd.leader_balancer.MOVE_S", 0.0)
     fleet, seen = Fleet(), Seen()
 
@@ -193,7 +193,7 @@ async def test_a_leader_that_did_not_go_does_not_count(monkeypatch: pytest.Monke
 
 @in_virtual_time
 async def test_of_two_balancers_one_works_and_the_other_stands_by() -> None:
-    """When the first stops, it gives the turn back, and the second goes on."""
+    """When the first stops, it releases the lease, and the second continues."""
     fleet, first, second = Fleet(offsets="n2"), Seen(), Seen()
     async with running(fleet.balancer([first], name="a")) as stop_first:
         await first.until(lambda: bool(first.turns))
@@ -208,7 +208,7 @@ async def test_of_two_balancers_one_works_and_the_other_stands_by() -> None:
 
 @in_virtual_time
 async def test_one_round_is_refused_while_another_has_the_turn() -> None:
-    """And says who."""
+    """The error names the holder."""
     fleet = Fleet()
     fleet.metadata.stored[TURN] = (b"a front", 0)
     with pytest.raises(LeaseTakenError, match="a front"):
@@ -218,7 +218,7 @@ async def test_one_round_is_refused_while_another_has_the_turn() -> None:
 
 @in_virtual_time
 async def test_when_the_lease_has_ended_the_work_stops_at_once() -> None:
-    """In the middle of a move; later it is tried again."""
+    """Even in the middle of a move; it is tried again later."""
     fleet, seen = Fleet(), Seen()
 
     async def last_for_ever(_: str) -> None:
@@ -235,7 +235,7 @@ async def test_when_the_lease_has_ended_the_work_stops_at_once() -> None:
 
 @in_virtual_time
 async def test_without_an_answer_the_turn_ends_before_the_lease() -> None:
-    """Whether it was renewed is unknown then, and another one may have it."""
+    """It is unknown whether the renewal succeeded, and another process may get the lease."""
     fleet, over = Fleet(), []
 
     async def work(_: HeldLease) -> None:
@@ -253,7 +253,7 @@ async def test_without_an_answer_the_turn_ends_before_the_lease() -> None:
 
 @in_virtual_time
 async def test_a_turn_outlives_an_election() -> None:
-    """A renewal that failed is tried again until the lease would end."""
+    """A failed renewal is repeated until the lease would end."""
     fleet = Fleet()
 
     async def work(turn: HeldLease) -> None:
@@ -270,7 +270,7 @@ async def test_a_turn_outlives_an_election() -> None:
 
 @in_virtual_time
 async def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None:
-    """Else who lost it would stand by for itself: a new leader of the metadata group begins the time of leases anew."""
+    """Otherwise a process would wait for its own lease: a new leader restarts the time of leases."""
     fleet, seen = Fleet(offsets="n2"), Seen()
     async with running(fleet.balancer([seen])):
         await seen.until(lambda: bool(seen.turns))
@@ -284,7 +284,7 @@ async def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None
 
 @in_virtual_time
 async def test_who_lost_the_turn_without_noticing_moves_nothing() -> None:
-    """The write before the move is refused by etcd itself."""
+    """The write before the move is refused by etcd."""
     fleet, seen = Fleet(), Seen()
 
     class EndsIt(Seen):
@@ -299,7 +299,7 @@ async def test_who_lost_the_turn_without_noticing_moves_nothing() -> None:
 
 @in_virtual_time
 async def test_who_was_stopped_for_longer_than_the_lease_moves_nothing() -> None:
-    """As by SIGSTOP, before the write that goes before a move. Another one has the turn meanwhile, and keeps it."""
+    """As by SIGSTOP, before the write that precedes a move. Another process has the lease by then, and keeps it."""
     fleet, first, second = Fleet(), Seen(), Seen()
     loop, process = asyncio.get_running_loop(), Process()
     assert isinstance(loop, VirtualLoop)
@@ -327,7 +327,7 @@ async def test_who_was_stopped_for_longer_than_the_lease_moves_nothing() -> None
 
 @in_virtual_time
 async def test_a_turn_taken_twice_by_one_request_is_ones_own() -> None:
-    """Sent again after a lost answer, it finds itself."""
+    """A request resent after a lost reply finds its own key."""
     fleet = Fleet()
     turns = LeaseLock(fleet.metadata, TURN, "a")
     fleet.metadata.stored[TURN] = (b"a", 7)
@@ -339,7 +339,7 @@ async def test_a_turn_taken_twice_by_one_request_is_ones_own() -> None:
 
 @in_virtual_time
 async def test_a_balancer_goes_on_when_nobody_answers_and_when_they_are_back() -> None:
-    """One event for each change."""
+    """It logs one event for each change."""
     fleet, seen = Fleet(), Seen()
     fleet.metadata.lost = True
     fleet.metadata.down |= {"n1", "n2", "n3"}
@@ -370,7 +370,7 @@ async def test_a_balancer_goes_on_when_nobody_answers_and_when_they_are_back() -
 
 @in_virtual_time
 async def test_who_stands_by_and_what_failed_is_logged_once() -> None:
-    """With the name of who balances."""
+    """With the name of the active balancer."""
     fleet, seen = Fleet(offsets="n2"), Seen()
     fleet.metadata.stored[TURN] = (b"another", 0)
     with capture_logs() as logs:
@@ -395,7 +395,7 @@ async def test_a_refused_move_is_logged_with_its_reason() -> None:
 
 @in_virtual_time
 async def test_metrics_tell_whether_the_leaders_are_apart() -> None:
-    """And how many members are away, and whose turn it is."""
+    """Also the number of unreachable members, and whether this process holds the lease."""
     fleet, seen, registry = Fleet(), Seen(), CollectorRegistry()
     fleet.metadata.down.add("n3")
 

@@ -1,4 +1,4 @@
-"""Where leaders should be: the rules one by one, and what holds whatever the situation is."""
+"""Where leaders should be: single rules, and properties of any plan."""
 
 from collections import Counter
 from dataclasses import replace
@@ -27,7 +27,7 @@ COOLDOWN_MS = 30_000
 
 
 def moved(what: ClusterState, moves: list[Move]) -> ClusterState:
-    """The situation after some moves."""
+    """The state after some moves."""
     targets = {move.group: move.target for move in moves}
     offsets = tuple(_led_by(group, targets[group.name]) if group.name in targets else group for group in what.offsets)
     return what._replace(offsets=offsets)
@@ -64,7 +64,7 @@ def test_a_leader_beside_the_metadata_leader_goes_elsewhere() -> None:
 
 
 def test_leaders_on_one_node_are_spread_by_the_fewest_moves() -> None:
-    """Three on one of two nodes: one goes, not two."""
+    """With three on one of two nodes, one moves, not two."""
     what = situation("n0", "n1", "n1", "n1")
     assert len(plan(what)) == 1
     assert apart(what)
@@ -72,7 +72,7 @@ def test_leaders_on_one_node_are_spread_by_the_fewest_moves() -> None:
 
 
 def test_moves_away_from_the_metadata_leader_come_first() -> None:
-    """They are what the placement is for."""
+    """They are the purpose of the placement."""
     what = situation("n0", "n1", "n1", "n1", "n1", "n0")
     assert [move.source.node for move in plan(what)] == ["n0", "n1"]
 
@@ -85,7 +85,7 @@ def test_a_leader_makes_room_for_one_that_has_no_other_place() -> None:
 
 
 def test_evenness_is_worth_more_moves_than_one() -> None:
-    """Nothing of n1 can go to n3, which leads none: so one goes to n2, and that gives one on."""
+    """No leader of n1 can go to n3, which has none: so one goes to n2, and one of n2 goes to n3."""
     free = raft_group("offsets-1", "n1", "n1 n2"), raft_group("offsets-2", "n2", "n2 n3")
     what = ClusterState(raft_group("metadata", "n0"), (*free, raft_group("offsets-3", "n1", "n0 n1")))
     assert shown(plan(what)) == ["offsets-1 n1-n2", "offsets-2 n2-n3"]
@@ -104,7 +104,7 @@ def test_evenness_is_worth_more_moves_than_one() -> None:
     ids=["away", "learner", "without leader", "of another leader", "of an old term", "behind"],
 )
 def test_a_member_that_could_not_lead_at_once_is_not_asked(fields: dict[str, object]) -> None:
-    """The other one is, though its node leads another group already."""
+    """Another one is, although its node leads another group already."""
     unfit = member("offsets-1", "n2", "n0", **fields)
     what = ClusterState(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", n2=unfit), raft_group("offsets-2", "n1")))
     assert shown(plan(what)) == ["offsets-1 n0-n1", "offsets-2 n1-n2"]
@@ -112,7 +112,7 @@ def test_a_member_that_could_not_lead_at_once_is_not_asked(fields: dict[str, obj
 
 
 def test_a_member_a_little_behind_may_lead() -> None:
-    """Members are not looked at in one instant; what is written meanwhile does not count against one."""
+    """Members are not read at one instant; entries written in between do not count."""
     close = member("offsets-1", "n1", "n0", applied=COMMITTED - BEHIND_ENTRIES)
     what = ClusterState(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", "n0 n1", n1=close),))
     assert shown(plan(what)) == ["offsets-1 n0-n1"]
@@ -126,7 +126,7 @@ def test_of_two_members_on_a_node_the_one_that_has_more_is_asked() -> None:
 
 
 def test_without_a_metadata_leader_nothing_is_moved() -> None:
-    """Nobody knows which node to keep free."""
+    """The node to keep free is unknown."""
     what = situation("", "n1", "n1", "n1")
     assert plan(what) == []
     assert problems(what) == ["metadata: no leader is known"]
@@ -134,7 +134,7 @@ def test_without_a_metadata_leader_nothing_is_moved() -> None:
 
 
 def test_a_group_without_a_leader_is_a_problem_that_no_move_helps() -> None:
-    """Nor are the others made even meanwhile: it may have one soon where they would go."""
+    """The other groups are not spread either: its next leader may come up where they would go."""
     what = situation("n0", "", "n1", "n1", "n1")
     assert plan(what) == []
     assert problems(what) == ["offsets-1: no leader is known"]
@@ -143,7 +143,7 @@ def test_a_group_without_a_leader_is_a_problem_that_no_move_helps() -> None:
 
 
 def test_a_leader_without_another_place_is_a_problem_that_no_move_helps() -> None:
-    """All members of it are on the metadata leader's node, or not fit."""
+    """All its members are on the metadata leader's node, or cannot lead."""
     unfit = member("offsets-1", "n1", "n0", learner=True)
     what = ClusterState(raft_group("metadata", "n0"), (raft_group("offsets-1", "n0", "n0 n1", n1=unfit),))
     assert plan(what) == []
@@ -152,14 +152,14 @@ def test_a_leader_without_another_place_is_a_problem_that_no_move_helps() -> Non
 
 
 def test_a_member_that_refused_is_not_asked_again() -> None:
-    """Another one is."""
+    """Another member becomes the target."""
     what = situation("n0", "n0")
     assert shown(plan(what, refused=[("offsets-1", "offsets-1.n1")])) == ["offsets-1 n0-n2"]
     assert plan(what, refused=[("offsets-1", "offsets-1.n1"), ("offsets-1", "offsets-1.n2")]) == []
 
 
 def test_the_leader_is_the_one_of_the_newest_term() -> None:
-    """A member that was cut off still takes itself for it; one that only asks for votes knows none."""
+    """A member that was cut off still believes to lead; a candidate knows no leader."""
     old = member("metadata", "n0", "n0", term=TERM - 1)
     asking = member("metadata", "n2", "", term=TERM + 5)
     group = raft_group("metadata", "n1", n0=old, n2=asking)
@@ -187,7 +187,7 @@ AT_HOME = Moved(at_ms=0, target="offsets-1.n1", metadata_node="n0")
     ids=["apart", "went back by itself", "the metadata leader came", "its node died"],
 )
 def test_a_leader_that_was_moved_stays_for_the_cool_down(what: ClusterState, last: Moved, stays_ms: int) -> None:
-    """For a short one only when it is beside the metadata leader since a node died, for the clocks of all fronts."""
+    """Shorter only if it is next to the metadata leader since a node died; with any difference between clocks."""
     moves = {"offsets-1": last}
     assert held(what, moves, COOLDOWN_MS, stays_ms - 1) == {"offsets-1": 1}
     assert held(what, moves, COOLDOWN_MS, 1 - stays_ms) == {"offsets-1": 1}
@@ -196,7 +196,7 @@ def test_a_leader_that_was_moved_stays_for_the_cool_down(what: ClusterState, las
 
 
 def test_a_group_that_was_never_moved_is_not_held() -> None:
-    """Nor one that is not there any more."""
+    """Neither is one that no longer exists."""
     assert held(situation("n0", "n1"), {"gone": AT_HOME}, COOLDOWN_MS, 0) == {}
 
 
@@ -224,7 +224,7 @@ _UNFIT: st.SearchStrategy[dict[str, object]] = st.sampled_from(
 
 
 def choices(what: ClusterState, group: RaftGroup) -> set[str]:
-    """By the rules: the nodes on which a group's leader may be."""
+    """The nodes that may lead a group, by the rules."""
     assert what.metadata.leader is not None
     assert group.leader is not None
     home, taken = group.leader.node, what.metadata.leader.node
@@ -234,14 +234,14 @@ def choices(what: ClusterState, group: RaftGroup) -> set[str]:
 
 
 def cost(what: ClusterState, nodes: tuple[str, ...]) -> tuple[int, int]:
-    """How uneven the leaders are when they are on these nodes, and how many moves that takes."""
+    """How uneven such a placement is, and how many moves it takes."""
     moves = sum(new != old for new, old in zip(nodes, leaders(what), strict=True))
     return sum(count**2 for count in Counter(nodes).values()), moves
 
 
 @given(situations())
 def test_a_plan_is_the_best_there_is(what: ClusterState) -> None:
-    """As even as any placement by the rules, and of those with the fewest moves; found by trying all."""
+    """As even as any allowed placement, with the fewest moves; checked against all placements."""
     moves = plan(what)
     if what.metadata.leader is None:
         assert not moves
@@ -255,7 +255,7 @@ def test_a_plan_is_the_best_there_is(what: ClusterState) -> None:
 
 @given(situations())
 def test_a_plan_goes_only_where_it_may(what: ClusterState) -> None:
-    """Never to the metadata leader's node, nor to a member that has not caught up; each group once, the metadata never."""
+    """Never to the metadata leader's node or to a member that is behind; each group at most once, metadata never."""
     groups = {group.name: group for group in what.offsets}
     moves = plan(what)
     for move in moves:
@@ -268,7 +268,7 @@ def test_a_plan_goes_only_where_it_may(what: ClusterState) -> None:
 
 @given(situations(), st.data())
 def test_a_plan_done_in_pieces_takes_no_move_more(what: ClusterState, data: st.DataObject) -> None:
-    """Stopped after any move and planned anew, also by another front: as many moves in all, and then none."""
+    """Interrupted after any move and planned again, also by another process: the same number of moves, then none."""
     wanted = len(plan(what))
     for left in range(wanted, 0, -1):
         moves = plan(what)
@@ -279,7 +279,7 @@ def test_a_plan_done_in_pieces_takes_no_move_more(what: ClusterState, data: st.D
 
 @given(situations(), st.sets(st.sampled_from([f"offsets-{number}" for number in range(5)])))
 def test_what_is_held_or_refused_is_left_alone(what: ClusterState, names: set[str]) -> None:
-    """And counts where it is."""
+    """Such leaders count at their present node."""
     assert not names & {move.group for move in plan(what, held=names)}
     refused = {(move.group, move.target.endpoint) for move in plan(what)}
     assert not refused & {(move.group, move.target.endpoint) for move in plan(what, refused=refused)}
@@ -287,7 +287,7 @@ def test_what_is_held_or_refused_is_left_alone(what: ClusterState, names: set[st
 
 @given(st.integers(0, 9), st.integers(2, 4), st.randoms(use_true_random=False))
 def test_with_every_member_fit_the_leaders_are_apart_and_even(count: int, nodes: int, random: object) -> None:
-    """No node but the metadata leader's leads more than one more than another."""
+    """The numbers of leaders on the nodes, except the metadata leader's, differ by at most one."""
     names = NODES[:nodes]
     what = situation("n0", *(random.choice(names) for _ in range(count)), nodes=" ".join(names))  # type: ignore[attr-defined]
     after = moved(what, plan(what))

@@ -1,4 +1,4 @@
-"""The way into one Raft group: what a transaction holds, and what becomes of entries when it fails."""
+"""Writes into one Raft group: the content of transactions, and what happens to entries when one fails."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ def item(where: OffsetKey, offered: OffsetRecord, expected: int | None = None) -
 
 @asynccontextmanager
 async def running(cluster: FakeCluster) -> AsyncIterator[TxnBatcher]:
-    """A lane into this cluster."""
+    """A running batcher for this cluster."""
     batcher = TxnBatcher(cluster, KEYS, "writer", MAX_TXN_OPS)  # type: ignore[arg-type]  # as much of one as a lane uses
     task = asyncio.create_task(batcher.run())
     try:
@@ -39,7 +39,7 @@ async def running(cluster: FakeCluster) -> AsyncIterator[TxnBatcher]:
 
 
 def stands(cluster: FakeCluster, where: OffsetKey) -> OffsetRecord | None:
-    """What is in etcd."""
+    """The stored record."""
     value = cluster.value(KEYS.offset("c", where))
     return None if value is None else decode_value(value)
 
@@ -56,7 +56,7 @@ async def test_a_save_is_one_transaction_with_a_put_beside_the_nested_ones() -> 
 
 
 async def test_no_transaction_is_larger_than_etcd_allows() -> None:
-    """In operations and in bytes; also of tombstones, which are two puts."""
+    """In operations and in bytes; also for tombstones, which take two puts."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         large = [item(key(str(at)), record(at, metadata="é" * 2000)) for at in range(300)]
@@ -67,7 +67,7 @@ async def test_no_transaction_is_larger_than_etcd_allows() -> None:
 
 
 async def test_saves_that_wait_share_a_transaction() -> None:
-    """While four are under way, the others gather."""
+    """They are collected while four transactions are in progress."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         await asyncio.gather(*(batcher.merge(OPEN, [item(key(str(at)), record(at))]) for at in range(40)))
@@ -75,7 +75,7 @@ async def test_saves_that_wait_share_a_transaction() -> None:
 
 
 async def test_the_same_key_of_two_saves_is_in_two_transactions() -> None:
-    """Etcd refuses a transaction that writes a key twice; the fake as well."""
+    """Etcd, and the fake, refuse a transaction that writes a key twice."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         await asyncio.gather(*(batcher.merge(OPEN, [item(A, record(at)), item(B, record(at))]) for at in range(10)))
@@ -83,7 +83,7 @@ async def test_the_same_key_of_two_saves_is_in_two_transactions() -> None:
 
 
 async def test_a_refused_fence_leaves_items_without_an_outcome_and_nothing_written() -> None:
-    """The engine asks for the new layout and sends them where they belong then."""
+    """The engine then reads the new layout and sends them to the right Raft group."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         refused = [item(A, record(5)), item(B, tombstone(2))]
@@ -110,7 +110,7 @@ async def test_items_for_two_layouts_are_never_in_one_transaction() -> None:
 async def test_a_failed_transaction_makes_its_items_unavailable_and_no_others(
     error: MetaUnavailableError | DiskFullError,
 ) -> None:
-    """With the reason, and the next one is tried."""
+    """They carry the reason; the next transaction is tried."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         cluster.fail = lambda _: error
@@ -125,7 +125,7 @@ async def test_a_failed_transaction_makes_its_items_unavailable_and_no_others(
 
 
 async def test_an_expected_offset_is_never_sent_twice_by_the_client() -> None:
-    """It would meet what it wrote itself, and be called a conflict; merges may be sent again."""
+    """It would meet its own write and report a conflict. Merges may be resent."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         await asyncio.gather(batcher.merge(OPEN, [item(A, record(5))]), batcher.merge(OPEN, [item(B, record(5), expected=0)]))
@@ -135,7 +135,7 @@ async def test_an_expected_offset_is_never_sent_twice_by_the_client() -> None:
 
 
 async def test_what_stands_when_it_is_written_decides_and_not_what_was_read() -> None:
-    """Somebody commits between the read of an expected offset and its write: read and decided again (2)."""
+    """After a commit between read and write of a compare-and-set, both are repeated (2)."""
     cluster = FakeCluster()
     where = KEYS.offset("c", A)
     cluster.put(where, encode_value(record(5)))
@@ -154,7 +154,7 @@ async def test_what_stands_when_it_is_written_decides_and_not_what_was_read() ->
 
 
 async def test_an_unknown_epoch_takes_the_one_that_stands() -> None:
-    """By a second step, only where the epoch that stands is not the first."""
+    """By a second step, needed only if the stored epoch is not the first."""
     cluster = FakeCluster()
     cluster.put(KEYS.offset("c", A), encode_value(record(5, 3)))
     async with running(cluster) as batcher:
@@ -166,7 +166,7 @@ async def test_an_unknown_epoch_takes_the_one_that_stands() -> None:
 
 
 async def test_a_merge_whose_answer_was_lost_is_harmless_to_send_again() -> None:
-    """By the caller, as an adapter does: the same stands."""
+    """When the caller resends it, as an adapter does, the stored record stays the same."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         cluster.fail_after = lambda _: MetaUnavailableError("the answer was lost")
@@ -181,7 +181,7 @@ async def test_a_merge_whose_answer_was_lost_is_harmless_to_send_again() -> None
 
 
 async def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
-    """Else adapters that time out and send again would make the queue grow for ever."""
+    """Otherwise adapters that time out and resend would make the queue grow without limit."""
     cluster = FakeCluster()
     async with running(cluster) as batcher:
         waiting = [asyncio.create_task(batcher.merge(OPEN, [item(key(str(at)), record(at))])) for at in range(3)]
@@ -196,7 +196,7 @@ async def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
 
 
 async def test_a_lane_that_ends_tells_those_who_wait() -> None:
-    """Whether it is stored is unknown; and nothing is taken any more."""
+    """Callers get an error that the outcome is unknown; new entries are refused."""
     cluster = FakeCluster()
     sent = asyncio.Event()
 

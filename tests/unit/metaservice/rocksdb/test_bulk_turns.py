@@ -1,4 +1,4 @@
-"""A bulk call of the embedded engine lets others have their turns: a save of a broker never waits for the whole of it."""
+"""Bulk calls of the embedded engine yield to other tasks: a save never waits for a whole bulk call."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ Call = Callable[[RocksDbEngine], Awaitable[object]]
 
 @asynccontextmanager
 async def opened(directory: Path) -> AsyncIterator[RocksDbEngine]:
-    """An engine that syncs."""
+    """A running engine."""
     engine = RocksDbEngine.open(directory / "meta")
     syncing = asyncio.create_task(engine.run())
     try:
@@ -38,7 +38,7 @@ async def opened(directory: Path) -> AsyncIterator[RocksDbEngine]:
 
 
 def stands(engine: RocksDbEngine, packed: bytes) -> bool:
-    """Whether anything is written under a key."""
+    """Whether a record is stored under a key."""
     return engine._standing(pack_names(CLUSTER) + packed) is not None
 
 
@@ -52,7 +52,7 @@ CALLS: dict[str, Call] = {
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_others_have_turns_between_the_slices(tmp_path: Path, name: str) -> None:
-    """At least one for each slice."""
+    """Other tasks run at least once for each slice."""
     async with opened(tmp_path) as engine:
         await engine.merge(CLUSTER, KEYS, RECORDS)
         call = asyncio.ensure_future(CALLS[name](engine))
@@ -65,7 +65,7 @@ async def test_others_have_turns_between_the_slices(tmp_path: Path, name: str) -
 
 
 async def test_a_save_passes_a_long_merge(tmp_path: Path) -> None:
-    """It is written before the merge has reached its end."""
+    """It is written before the merge ends."""
     async with opened(tmp_path) as engine:
         merge = asyncio.create_task(engine.merge(CLUSTER, KEYS, RECORDS))
         while not stands(engine, KEYS[0]):  # noqa: ASYNC110 - every turn of the loop counts
@@ -78,7 +78,7 @@ async def test_a_save_passes_a_long_merge(tmp_path: Path) -> None:
 
 
 async def test_a_page_of_large_records_ends_early_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It must fit in a message; nothing is left out."""
+    """A page must fit into a message; no record is left out."""
     monkeypatch.setattr(rocksdb_engine, "PAGE_BYTES", 2 * SLICE * len(RECORDS[0]))
     async with opened(tmp_path) as engine:
         await engine.merge(CLUSTER, KEYS, RECORDS)
@@ -92,7 +92,7 @@ async def test_a_page_of_large_records_ends_early_and_goes_on(tmp_path: Path, mo
 
 
 async def test_a_merge_on_a_full_disk_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it wrote before stays; the same request again does the rest."""
+    """The part that was written stays; the same request then writes the rest."""
     async with opened(tmp_path) as engine:
         put = engine._put
 

@@ -1,4 +1,4 @@
-"""The embedded store of metadata: nothing is told before it is synced, and the engine's own keys are left alone."""
+"""The embedded store of metadata: replies wait for the sync, and the engine's own keys stay untouched."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ async def _conflict(work: Awaitable[object]) -> str:
 
 @pytest.mark.parametrize("name", WORK)
 async def test_the_embedded_store_answers_after_the_sync_of_what_it_tells(tmp_path: Path, name: str) -> None:
-    """Also a read and a conflict: after a power cut nobody may have seen what is gone."""
+    """Also reads and conflicts: a power cut must not remove what a caller has seen."""
     work, answer = WORK[name]
     engine = RocksDbEngine.open(tmp_path / "meta")
     store = RocksDbMetadata(engine)
@@ -51,7 +51,7 @@ async def test_the_embedded_store_answers_after_the_sync_of_what_it_tells(tmp_pa
 
 
 async def test_an_embedded_store_reads_what_is_synced_without_another_sync(tmp_path: Path) -> None:
-    """Nobody syncs here: a wait would have no end."""
+    """No sync runs in this test, so a wait would never end."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     store = RocksDbMetadata(engine)
     assert await store.get(C, "k") is None
@@ -60,7 +60,7 @@ async def test_an_embedded_store_reads_what_is_synced_without_another_sync(tmp_p
 
 
 async def test_an_embedded_store_leaves_the_keys_of_the_engine_alone(tmp_path: Path) -> None:
-    """Whatever an entry is called: a store whose schema was written over would not open again."""
+    """For any entry name: a store with an overwritten schema could not be opened."""
     for turn in range(2):
         engine = RocksDbEngine.open(tmp_path / "meta")
         syncing = asyncio.create_task(engine.run())

@@ -1,4 +1,4 @@
-"""The embedded store of the Meta Service: what it acknowledged is there, or the start is refused; a repair tells what is lost."""
+"""The embedded store: a start finds everything that was acknowledged or is refused; a repair reports what is lost."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ Records = dict[OffsetKey, OffsetRecord]
 
 @contextlib.asynccontextmanager
 async def running(path: Path) -> AsyncIterator[RocksDbEngine]:
-    """An engine whose syncs are done."""
+    """An engine whose syncs run."""
     engine = RocksDbEngine.open(path)
     task = asyncio.create_task(engine.run())
     try:
@@ -41,8 +41,8 @@ async def running(path: Path) -> AsyncIterator[RocksDbEngine]:
         engine.close()
 
 
-async def write_bookkeeping(engine: RocksDbEngine, offsets: range) -> None:
-    """A save for each offset of each key, a reset, metadata, a report."""
+async def fill(engine: RocksDbEngine, offsets: range) -> None:
+    """Save each offset for each key, each with a metadata entry; then save a reset together with a report."""
     for offset in offsets:
         for at in range(0, len(KEYS), 10):
             await engine.save(CLUSTER, [SaveEntry(each, record(offset, committed_at_ms=1)) for each in KEYS[at : at + 10]])
@@ -57,15 +57,15 @@ async def held(engine: RocksDbEngine) -> Records:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as a kill leaves it, in a table and a log."""
+    """A store as a kill leaves it: a table and a log."""
     directory = tmp_path_factory.mktemp("killed")
 
     async def build() -> None:
         async with running(directory / "first") as engine:
-            await write_bookkeeping(engine, range(1, 6))
+            await fill(engine, range(1, 6))
             shutil.copytree(directory / "first", directory / "second")
         async with running(directory / "second") as engine:
-            await write_bookkeeping(engine, range(6, 11))
+            await fill(engine, range(6, 11))
             shutil.copytree(directory / "second", directory / "killed")
 
     asyncio.run(build())
@@ -73,13 +73,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(path: Path) -> dict[str, bytes]:
-    """What is in the files of a directory."""
+    """The contents of the files in a directory."""
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 async def test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired(damage: str, killed: Path, tmp_path: Path) -> None:
-    """At every start; then what is left is no more than was there, it is noted, and the mark tells adapters of it (1, 2)."""
+    """At every start. After the repair the loss is recorded, and the mark shows it to adapters (1, 2)."""
     path = tmp_path / "meta"
     shutil.copytree(killed, tmp_path / "intact")
     async with running(tmp_path / "intact") as engine:
@@ -100,7 +100,7 @@ async def test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired(damage: 
     async with running(path) as engine:
         after, (repaired,) = await held(engine), engine.marks()
         loss = engine.loss()
-        await write_bookkeeping(engine, range(11, 12))
+        await fill(engine, range(11, 12))
     assert all(record <= before[each] for each, record in after.items())
     assert repaired.revision > mark.revision
     assert (repaired.store_id, repaired.incarnation) != (mark.store_id, mark.incarnation)
@@ -111,7 +111,7 @@ async def test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired(damage: 
 
 
 async def test_no_revision_of_the_metadata_is_given_twice_after_a_loss(tmp_path: Path) -> None:
-    """A compare-and-set with one from before must not fit by chance."""
+    """A compare-and-set with a lost revision must not succeed by chance."""
     async with running(tmp_path / "meta") as engine:
         for _ in range(3):
             await RocksDbMetadata(engine).put(CLUSTER, "k", b"kept")
@@ -132,7 +132,7 @@ async def test_no_revision_of_the_metadata_is_given_twice_after_a_loss(tmp_path:
 async def test_a_repair_finds_everything_when_only_the_list_of_files_is_damaged(
     damage: str, killed: Path, tmp_path: Path
 ) -> None:
-    """In the tables and in the logs, of which the newest ones are of families that no table has yet."""
+    """In the tables and in the logs; the newest logs have rows of column families without a table."""
     shutil.copytree(killed, tmp_path / "intact")
     async with running(tmp_path / "intact") as engine:
         before = await held(engine)
@@ -148,7 +148,7 @@ async def test_a_repair_finds_everything_when_only_the_list_of_files_is_damaged(
 
 
 async def test_every_bit_of_the_log_counts(killed: Path, tmp_path: Path) -> None:
-    """Refused, or everything is there: never silent. At places all over the log, the last record's included."""
+    """Wherever a bit of the log is flipped: the start is refused, or everything is there."""
     (log,) = [file for file in (killed / "db").glob("*.log") if file.stat().st_size]
     data = log.read_bytes()
     path = tmp_path / "meta"
@@ -161,7 +161,7 @@ async def test_every_bit_of_the_log_counts(killed: Path, tmp_path: Path) -> None
 
 
 def rewritten(killed: Path, path: Path, change: Callable[[Rdict], None]) -> Path:
-    """A copy of a store, of which something is changed that RocksDB cannot notice."""
+    """A copy of a store with a change that RocksDB cannot detect."""
     shutil.copytree(killed, path)
     db = rocks.open_store(path / "db", FAMILIES, "")
     data = db.get_column_family(DATA)
@@ -172,14 +172,14 @@ def rewritten(killed: Path, path: Path, change: Callable[[Rdict], None]) -> Path
 
 
 def test_rows_that_vanished_are_missed_though_the_newest_write_is_there(killed: Path, tmp_path: Path) -> None:
-    """As when one of several log files is gone."""
+    """As if one of several log files were missing."""
     path = rewritten(killed, tmp_path / "meta", lambda data: data.delete(next(iter(data.keys()))))
     with pytest.raises(StoreDamagedError, match="rows are there, and"):
         open_store(path)
 
 
 def test_rows_that_went_back_are_missed_though_all_are_there(killed: Path, tmp_path: Path) -> None:
-    """Their older values have older write counters."""
+    """Their older values have lower sequence numbers."""
 
     def go_back(data: Rdict) -> None:
         first = next(iter(data.keys()))
@@ -190,7 +190,7 @@ def test_rows_that_went_back_are_missed_though_all_are_there(killed: Path, tmp_p
 
 
 async def test_a_mark_tells_only_of_what_is_synced(tmp_path: Path) -> None:
-    """Also in the replies of others: what a power cut takes must not look like a loss."""
+    """Also in replies to other calls: what a power cut removes must not look like a loss."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     (before,) = engine.marks()
     await engine._write({pack_names(CLUSTER, *KEYS[0]): record(5)})
@@ -200,7 +200,7 @@ async def test_a_mark_tells_only_of_what_is_synced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "zeroed", "garbage"])
 async def test_a_watermark_that_cannot_be_read_is_damage(damage: str, killed: Path, tmp_path: Path) -> None:
-    """Nothing would tell how much the store has to hold. A repair notes it, for nobody knows what is missing."""
+    """It is then unknown how much the store must hold. A repair records a loss."""
     path = tmp_path / "meta"
     shutil.copytree(killed, path)
     changes: dict[str, Callable[[Path], object]] = {
@@ -219,7 +219,7 @@ async def test_a_watermark_that_cannot_be_read_is_damage(damage: str, killed: Pa
 
 
 async def test_a_torn_end_of_the_log_that_nobody_was_told_of_is_no_damage(tmp_path: Path) -> None:
-    """Written and not synced when the machine went down: no reply has left."""
+    """It was written but not synced when the machine failed; no reply had been sent."""
     async with running(tmp_path / "meta") as engine:
         await engine.save(CLUSTER, [SaveEntry(KEYS[0], record(5))])
         await engine._write({b"\1c" + b"\7default\1g\2s0": record(6)})
@@ -231,7 +231,7 @@ async def test_a_torn_end_of_the_log_that_nobody_was_told_of_is_no_damage(tmp_pa
 
 
 async def test_the_watermark_follows_the_sync_and_goes_before_the_reply(tmp_path: Path) -> None:
-    """Not before: a power cut would make an alarm of what nobody was told. Not behind: a loss would go unnoticed."""
+    """Earlier, a power cut would raise a false alarm; later, a loss would go undetected."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     saving = asyncio.create_task(engine.save(CLUSTER, [SaveEntry(KEYS[0], record(5))]))
     await eventually(lambda: engine._state.seq == 2)
@@ -251,7 +251,7 @@ def _watermark(path: Path) -> int:
 
 
 async def test_every_change_keeps_the_bookkeeping(tmp_path: Path) -> None:
-    """Saves, merges, deletes, expiries, sweeps, metadata, reports: after each the store is as it says."""
+    """Saves, merges, deletes, expiries, sweeps, metadata, reports: the bookkeeping is right after each."""
     path = tmp_path / "meta"
     async with running(path) as engine:
         metadata = RocksDbMetadata(engine)
@@ -280,7 +280,7 @@ async def test_every_change_keeps_the_bookkeeping(tmp_path: Path) -> None:
 
 
 async def test_the_log_goes_when_its_rows_are_in_a_table(tmp_path: Path) -> None:
-    """Each batch has a row in `meta`, which alone would never fill a table: a start would replay everything since the last."""
+    """`meta` has one row per batch, which would never fill a table alone: a start would replay the whole log."""
     async with running(tmp_path / "meta") as engine:
         for number in range(6):
             rows = {pack_names(CLUSTER, *key(f"s{at}")): record(number, metadata="m" * 4096) for at in range(2_000)}
@@ -290,7 +290,7 @@ async def test_the_log_goes_when_its_rows_are_in_a_table(tmp_path: Path) -> None
 
 
 async def test_only_one_process_has_a_store(tmp_path: Path) -> None:
-    """Told before anything is read: what another one is writing would look like damage."""
+    """Checked before anything is read: another process's writes would look like damage."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     with pytest.raises(StoreLockedError, match="another process"):
         open_store(tmp_path / "meta")
@@ -303,7 +303,7 @@ async def test_only_one_process_has_a_store(tmp_path: Path) -> None:
 def test_a_repair_without_file_descriptors_leaves_nothing_out(
     killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be opened now is not damaged: the repair ends, and the store is as it was."""
+    """A file that cannot be opened now is not damaged: the repair fails, and the store is unchanged."""
     shutil.copytree(killed, tmp_path / "meta")
     DAMAGE["bit flipped in the middle of the wal"](tmp_path / "meta" / "db")
     before = files(tmp_path / "meta")
@@ -321,7 +321,7 @@ def test_a_repair_without_file_descriptors_leaves_nothing_out(
 
 
 async def test_an_intact_store_is_not_repaired(killed: Path, tmp_path: Path) -> None:
-    """Its incarnation would make every adapter push all it has for nothing."""
+    """A new incarnation would make every adapter resend everything for nothing."""
     shutil.copytree(killed, tmp_path / "meta")
     before = files(tmp_path / "meta")
     assert "nothing was done" in repair.repair(tmp_path / "meta", 0)
@@ -332,7 +332,7 @@ async def test_an_intact_store_is_not_repaired(killed: Path, tmp_path: Path) -> 
 async def test_a_repair_that_is_killed_is_run_again(
     step: str, killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then no start takes what is there for the store."""
+    """Until then no start accepts the directory."""
     path = tmp_path / "meta"
     shutil.copytree(killed, path)
     DAMAGE["bit flipped in the middle of the wal"](path / "db")
@@ -363,7 +363,7 @@ async def test_a_repair_that_is_killed_is_run_again(
 
 
 async def test_a_second_store_at_the_same_place_changes_nothing_unless_it_replaces_the_first(tmp_path: Path) -> None:
-    """A cache that was made anew where one was, or is an older copy: the adapter is told, and says when it takes its place."""
+    """A new store in place of the old one, or an older copy: the adapter is informed, and says when it replaces it."""
     other = STORE._replace(store_id=b"another store id", flushed_seq=1)
     async with running(tmp_path / "meta") as engine:
         assert await engine.report_store(CLUSTER, STORE, b"", 1) is None

@@ -1,4 +1,4 @@
-"""The embedded engine of the Meta Service answers nobody before the sync: adapters take what it acknowledged for clean (3)."""
+"""The embedded engine replies only after the sync: adapters mark acknowledged records as clean (3)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ CHANGES: dict[str, tuple[Change, object]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 async def test_a_change_is_answered_after_its_sync(tmp_path: Path, name: str) -> None:
-    """Written before, but without an answer; also when what stands came from a save that may not be synced yet."""
+    """Also if nothing is written, since the stored record may come from a save that is not synced yet."""
     change, answer = CHANGES[name]
     engine = RocksDbEngine.open(tmp_path / "meta")
     where = pack_names(CLUSTER, *key())
@@ -67,7 +67,7 @@ READS: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", READS)
 async def test_a_read_waits_for_the_sync_of_what_it_shows(tmp_path: Path, name: str) -> None:
-    """An adapter that took it for clean would otherwise be wrong after a power cut of the Meta Service."""
+    """Otherwise an adapter would mark a record as clean that a power cut removes."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     await engine._write({pack_names(CLUSTER, *key()): STORED})
     read = asyncio.ensure_future(READS[name](engine))
@@ -83,7 +83,7 @@ async def test_a_read_waits_for_the_sync_of_what_it_shows(tmp_path: Path, name: 
 
 @pytest.mark.parametrize("name", READS)
 async def test_a_read_of_what_is_synced_waits_for_nothing(tmp_path: Path, name: str) -> None:
-    """Nobody syncs here: a wait would have no end."""
+    """No sync runs in this test, so a wait would never end."""
     engine = RocksDbEngine.open(tmp_path / "meta")
     await READS[name](engine)
     engine.close()
