@@ -1,4 +1,6 @@
-"""The processes of the demo on etcd: two Raft groups of three members, Meta Services, and adapters. All files are in one directory.
+"""The processes of the demo on etcd: two Raft groups of three members, Meta Services, and adapters.
+
+All files are in one directory.
 
 Member i of each Raft group runs on node i. Nodes are only names here: all processes run on one machine.
 """
