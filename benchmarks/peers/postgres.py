@@ -52,7 +52,7 @@ class Postgres(Hosted):
         self.facts = Facts(f"PostgreSQL, sync commit {synchronous_commit}", durability, promise, how)
 
     def missing(self) -> list[str]:
-        """See `Peer`."""
+        """The programs and libraries that are missing."""
         return absent({name: program(name, PLACES) for name in ("initdb", "postgres")}, "asyncpg")
 
     def start(self, directory: Path) -> str:
@@ -83,7 +83,7 @@ class Postgres(Hosted):
 
 
 class PostgresConnection:
-    """See `Connection`. asyncpg prepares each statement once per connection."""
+    """A client of PostgreSQL. asyncpg prepares each statement once per connection."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         self._pool = pool
@@ -108,6 +108,6 @@ class PostgresConnection:
             self._pool.give(connection)
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         for connection in self._pool.connections:
             await connection.close()
