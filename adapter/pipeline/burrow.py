@@ -49,7 +49,7 @@ def burrow(
     return (
         sf.when(sf.coalesce(lag <= allowed, sf.lit(col=True)) | (sf.size(offsets) < minimum), "OK")
         .when(stopped, "STOP")
-        .when(_first_rewind_stands(offsets), "REWIND")
+        .when(_first_rewind_persists(offsets), "REWIND")
         .when(sf.array_min(lags) <= allowed, "OK")
         .when(sf.array_min(offsets) == sf.array_max(offsets), "STALL")
         .when(ascends(lags), "WARN")
@@ -108,7 +108,7 @@ def ascends(values: Column) -> Column:
     return values == sf.sort_array(values)
 
 
-def _first_rewind_stands(offsets: Column) -> Column:
+def _first_rewind_persists(offsets: Column) -> Column:
     places = sf.sequence(sf.lit(1), sf.size(offsets) - 1)
     descents = sf.filter(places, lambda i: sf.get(offsets, i) < sf.get(offsets, i - 1))
     at = sf.get(descents, sf.lit(0))

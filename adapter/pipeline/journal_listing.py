@@ -146,8 +146,8 @@ class Lister:
 
     def _check(self, troubles: Mapping[str, str]) -> None:
         if self._first and all(troubles.get(root, _EMPTY) != _EMPTY for root, _, _ in self._roots):
-            told = "; ".join(f"{path}: {trouble}" for path, trouble in troubles.items())
-            raise ConfigError(f"offset-journal: none of the paths is a directory of journals: {told}")
+            text = "; ".join(f"{path}: {trouble}" for path, trouble in troubles.items())
+            raise ConfigError(f"offset-journal: none of the paths is a directory of journals: {text}")
         self._first = False
         for path, trouble in troubles.items():
             if self._logged.get(path) != trouble:
@@ -163,11 +163,11 @@ class Lister:
         if kind != fs.FileType.Directory:
             troubles[root] = _ABSENT if kind == fs.FileType.NotFound else _NO_DIRECTORY
             return
-        for day, told in _folders(files, base, _DATE, troubles):
+        for day, date_text in _folders(files, base, _DATE, troubles):
             for folder, quoted in _folders(files, day.path, _BROKER, troubles):
                 broker = unquote(quoted)
-                if _is_date(told) and quote(broker, safe="") == quoted:
-                    yield from self._of_broker(files, folder, Segment(root, told, broker, 0, 0, 0), troubles)
+                if _is_date(date_text) and quote(broker, safe="") == quoted:
+                    yield from self._of_broker(files, folder, Segment(root, date_text, broker, 0, 0, 0), troubles)
 
     def _of_broker(self, files: fs.FileSystem, folder: fs.FileInfo, like: Segment, troubles: dict[str, str]) -> Sequence[Segment]:
         changed: int | None = folder.mtime_ns  # None on storage without modification times, such as S3
@@ -208,9 +208,9 @@ def _entries(files: fs.FileSystem, path: str, troubles: dict[str, str]) -> Seque
     return found
 
 
-def _is_date(told: str) -> bool:
+def _is_date(text: str) -> bool:
     try:
-        date.fromisoformat(told)
+        date.fromisoformat(text)
     except ValueError:
         return False
     return True

@@ -59,8 +59,8 @@ def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
         *("epoch", "offset", "live", "t", "nearness"),
         sf.when(nearness.isNotNull(), sf.greatest(high - offset, sf.lit(0).cast("long"))).alias("lag"),
     )
-    told = sf.when(nearness.isNotNull(), high).alias("high")
-    line = sf.struct((-nearness).alias("t"), told, sf.col("row_at").alias("at"), "broker", is_odd.alias("is_odd"))
+    counted_head = sf.when(nearness.isNotNull(), high).alias("high")
+    line = sf.struct((-nearness).alias("t"), counted_head, sf.col("row_at").alias("at"), "broker", is_odd.alias("is_odd"))
     odd = sf.struct("at", "broker", "run", "seq", "segment", "kind", *_MOVED, sf.col("trouble").alias("problem"), "is_point")
     return facts.select(
         *KEY,

@@ -101,8 +101,8 @@ def _content(segment: Segment) -> pa.Buffer:
 
 
 def _check(file: pq.ParquetFile, segment: Segment) -> None:
-    told = file.metadata.metadata or {}
-    version = told.get(VERSION_OF_JOURNAL)
+    metadata = file.metadata.metadata or {}
+    version = metadata.get(VERSION_OF_JOURNAL)
     if version is None:
         raise UnreadableError("is no segment of a journal, but another Parquet file: move it elsewhere")
     if version != JOURNAL_VERSION.encode():
@@ -110,7 +110,7 @@ def _check(file: pq.ParquetFile, segment: Segment) -> None:
             f"has version {version.decode(errors='replace')!r} of the journal, this reads {JOURNAL_VERSION!r}: "
             f"use the offset-adapter of its broker's version; {_AGAIN}"
         )
-    if (broker := told.get(BROKER, b"").decode(errors="replace")) != segment.broker:
+    if (broker := metadata.get(BROKER, b"").decode(errors="replace")) != segment.broker:
         raise UnreadableError(f"is of broker {broker!r}, and lies in the directory of {segment.broker!r}: move it to its own")
     has = file.schema_arrow
     wrong = [f.name for f in JOURNAL if has.get_field_index(f.name) < 0 or has.field(f.name).type != f.type]

@@ -101,8 +101,8 @@ class JournalReader(DataSourceReader):
         """
         listing = Lister(self._options.roots).list()
         if listing.failures:
-            told = "; ".join(f"{path} {trouble}" for path, trouble in listing.failures.items())
-            raise AdapterError(f"offset-journal: not all segments can be found: {told}")
+            text = "; ".join(f"{path} {trouble}" for path, trouble in listing.failures.items())
+            raise AdapterError(f"offset-journal: not all segments can be found: {text}")
         return _planned(step({}, advance({}, listing, Limit())), listing, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -233,9 +233,9 @@ def _paths(options: Mapping[str, str]) -> list[str]:
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:
-    told = options.get(name)
-    if told is None:
+    value = options.get(name)
+    if value is None:
         return None
-    if not told.isdecimal() or int(told) < 1:
-        raise ConfigError(f"offset-journal: {name} = {told!r}: is no number from 1 on")
-    return int(told)
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(f"offset-journal: {name} = {value!r}: is no number from 1 on")
+    return int(value)

@@ -42,8 +42,8 @@ def merged_keys(state: DataFrame | None, batch: DataFrame, window_points: int) -
 def merged_heads(state: DataFrame | None, batch: DataFrame, head_points: int, head_distance_ms: int) -> DataFrame:
     """Merge a reduced batch into the state of shards: namespace, shard and `heads`."""
     line = sf.col("line")
-    told = batch.select(*_SHARD, sf.explode("lines").alias("line")).where(line["high"].isNotNull())
-    found = told.select(
+    known = batch.select(*_SHARD, sf.explode("lines").alias("line")).where(line["high"].isNotNull())
+    found = known.select(
         *_SHARD, slot(line["t"], head_distance_ms).alias("slot"), line["t"].alias("t"), line["high"].alias("high")
     )
     shift = sf.lit(Decimal(2**63)).cast("decimal(19,0)")
