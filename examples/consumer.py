@@ -111,9 +111,7 @@ async def fetched(subscription: JetStreamContext.PullSubscription) -> AsyncItera
         try:
             batch = await subscription.fetch(WORKERS, FETCH_S)
         except TimeoutError:
-            await (
-                subscription.consumer_info()
-            )  # fails without a reader; a fetch only times out
+            await subscription.consumer_info()  # fails without a reader; a fetch only times out
             continue
         for message in batch:
             yield message

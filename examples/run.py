@@ -124,9 +124,7 @@ class Run:
             self._timeline.tell(f"kill -9 of {victim.name}, after {outcome.tally.handled:,} messages; it starts again")
 
     async def _crash(self) -> None:
-        due = (
-            self._outcome.tally.handled >= self._crash_after and not self._holes
-        )  # one kill at a time
+        due = self._outcome.tally.handled >= self._crash_after and not self._holes  # one kill at a time
         if due and not self._crashed:
             self._crashed = True
             if done := await self._keeper.crash():
