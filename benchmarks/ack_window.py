@@ -63,7 +63,7 @@ class SortedWindow:
             return self._unfinished[0] if self._unfinished else self._next
 
     def try_take(self, offset: int) -> bool:
-        """Insert."""
+        """Insert the offset into the sorted list."""
         with self._lock:
             if self._unfinished and offset - self._unfinished[0] > self._max_span:
                 return False
@@ -72,7 +72,7 @@ class SortedWindow:
             return True
 
     def ack(self, offset: int) -> bool:
-        """Find and delete."""
+        """Find the offset in the sorted list and delete it."""
         with self._lock:
             at = bisect_left(self._unfinished, offset)
             if at == len(self._unfinished) or self._unfinished[at] != offset:
@@ -97,7 +97,7 @@ class HeapWindow:
             return self._lowest()
 
     def try_take(self, offset: int) -> bool:
-        """Push."""
+        """Push the offset onto the heap."""
         with self._lock:
             if offset - self._lowest() > self._max_span:
                 return False
@@ -106,7 +106,7 @@ class HeapWindow:
             return True
 
     def ack(self, offset: int) -> bool:
-        """Only add."""
+        """Add the offset to the finished ones."""
         with self._lock:
             if offset in self._finished:
                 return False
@@ -134,7 +134,7 @@ class OrderedWindow:
             return next(iter(self._unfinished), self._next)
 
     def try_take(self, offset: int) -> bool:
-        """Append."""
+        """Append the offset with its time."""
         with self._lock:
             if offset - next(iter(self._unfinished), self._next) > self._max_span:
                 return False
@@ -143,7 +143,7 @@ class OrderedWindow:
             return True
 
     def ack(self, offset: int) -> bool:
-        """Delete."""
+        """Delete the offset, if it is there."""
         with self._lock:
             return self._unfinished.pop(offset, None) is not None
 
@@ -152,7 +152,7 @@ class UnlockedWindow(AckWindow):
     """AckWindow without its lock, to show the cost of thread safety."""
 
     def try_take(self, offset: int) -> bool:
-        """As in AckWindow."""
+        """The same as in AckWindow, without the lock."""
         if offset < self._next or self._closed:
             raise self._not_taken(offset)
         states = self._states
@@ -171,7 +171,7 @@ class UnlockedWindow(AckWindow):
         return True
 
     def ack(self, offset: int) -> bool:
-        """As in AckWindow."""
+        """The same as in AckWindow, without the lock."""
         at = offset - self._committable
         states = self._states
         if 0 <= at < len(states) and states[at] == 1:

@@ -37,7 +37,7 @@ class Target:
         return self.name
 
     def log(self) -> str:
-        """Its log."""
+        """The log of the server."""
         return self.stack.adapter.log if self.stack else ""
 
     async def check(self, commits: int) -> None:

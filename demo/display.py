@@ -21,7 +21,7 @@ class Display:
         self._show = Show(TITLE, state, console, self.line, self._numbers)
 
     async def run(self) -> None:
-        """Show until cancelled."""
+        """Update the display until cancelled."""
         await self._show.run()
 
     def line(self) -> str:

@@ -31,7 +31,7 @@ class FrontState(ProcessState):
 
 @dataclass
 class BrokerState(ProcessState):
-    """A broker's adapter."""
+    """The state of one broker's adapter."""
 
     endpoint: str = ""  # of the Meta Service that it uses
     commits_per_s: float = 0.0

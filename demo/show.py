@@ -34,7 +34,7 @@ class Show:
             timeline.on_event = lambda at, text: print(f"{at:5.1f} s  * {text}", flush=True)
 
     async def run(self) -> None:
-        """Show until cancelled."""
+        """Update the display until cancelled."""
         if not self.live:
             await self._lines()
         with Live(console=self._console, auto_refresh=False, transient=True) as live:

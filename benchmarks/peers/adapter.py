@@ -117,7 +117,7 @@ class MetaService(Services):
         return self.launch(meta_process(directory))
 
     async def connect(self, address: str, groups: Sequence[str], consumers: int) -> "MetaConnection":
-        """One channel."""
+        """Open one channel for all consumers."""
         del groups, consumers
         channel = grpc.aio.insecure_channel(address)
         await channel.channel_ready()
@@ -136,7 +136,7 @@ class MetaConnection:
         await self.commit_many({group: {shard: offset}})
 
     async def commit_many(self, batch: Batch) -> None:
-        """One save."""
+        """Commit the batch by one save call."""
         request = meta_pb.SaveOffsetDataRequest(cluster_name="default")
         for group, offsets in batch.items():
             entries = [

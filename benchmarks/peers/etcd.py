@@ -70,7 +70,7 @@ class EtcdConnection:
         self._kv: Any = services.KVStub(channel)
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """One Put."""
+        """Commit by one Put."""
         await self._kv.Put(self._put(group, shard, offset))
 
     async def commit_many(self, batch: Batch) -> None:

@@ -75,7 +75,7 @@ class KafkaConnection:
         self._request = library("aiokafka.protocol.commit").OffsetCommitRequest
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """One partition."""
+        """Commit one partition by one OffsetCommit."""
         await self._send(group, [(partition(shard), offset, "")])
 
     async def commit_many(self, batch: Batch) -> None:

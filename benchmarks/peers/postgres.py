@@ -89,7 +89,7 @@ class PostgresConnection:
         self._pool = pool
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """One row."""
+        """Upsert one row."""
         connection = await self._pool.take()
         try:
             await connection.execute(ONE, group, shard, offset)
@@ -97,7 +97,7 @@ class PostgresConnection:
             self._pool.give(connection)
 
     async def commit_many(self, batch: Batch) -> None:
-        """Columns of rows."""
+        """Upsert all rows by one statement, with arrays as parameters."""
         groups = [group for group, offsets in batch.items() for _ in offsets]
         shards = [shard for offsets in batch.values() for shard in offsets]
         positions = [offset for offsets in batch.values() for offset in offsets.values()]

@@ -74,7 +74,7 @@ class RabbitConnection:
         self._confirmed = confirmed
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """Store one."""
+        """Store one offset."""
         await self._clients[group].store_offset(group, shard, offset)
         if self._confirmed:
             await self._confirm(group, shard, offset)

@@ -65,7 +65,7 @@ class RedisConnection:
         self._pool = pool
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """One HSET."""
+        """Commit by one HSET."""
         redis = await self._pool.take()
         try:
             await redis.hset(group, shard, offset)

@@ -50,7 +50,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id of the server."""
         return self._process.pid
 
     @property
