@@ -1,7 +1,7 @@
-"""How fast an AckWindow is, beside other ways to keep the same: `python -m benchmarks.ack_window`. In memory, no server.
+"""The speed of AckWindow compared to other data structures: `python -m benchmarks.ack_window`. In memory, no server.
 
-Rates are messages per second of this process's CPU time, the best of several rounds that alternate: on a busy machine the wall
-clock would measure the others. Each way has the same lock, except where its name says so.
+Rates are messages per second of this process's CPU time, the best of several alternating rounds: wall clock time would depend on
+other processes. All structures use the same lock, unless the name says otherwise.
 """
 
 import heapq
@@ -24,15 +24,15 @@ from benchmarks import machine
 from benchmarks.report import Bar, Cell, Result, Table, show
 from benchmarks.scale import Scale, chosen
 
-MAX_SPANS = (DEFAULT_MAX_SPAN, 65_535)  # RocketMQ's default and its greatest
+MAX_SPANS = (DEFAULT_MAX_SPAN, 65_535)  # RocketMQ's default and its maximum
 WORKERS = 8
 RANGE = 100
-ORDERS = ("in order", "shuffled", "in order, read", "shuffled, read")  # read: the committable offset, after each
+ORDERS = ("in order", "shuffled", "in order, read", "shuffled, read")  # read: ask for `committable` after each
 BAR_US = 1.0  # 1,000,000 acknowledgements a second
 
 
 class Window(Protocol):
-    """What is measured."""
+    """The interface of the measured structures."""
 
     @property
     def committable(self) -> int:
@@ -40,16 +40,16 @@ class Window(Protocol):
         ...
 
     def try_take(self, offset: int) -> object:
-        """A message was taken."""
+        """Note a taken message."""
         ...
 
     def ack(self, offset: int) -> object:
-        """It is finished."""
+        """Note a finished message."""
         ...
 
 
 class SortedWindow:
-    """The unfinished offsets in order, as in RocketMQ's TreeMap: here a sorted list."""
+    """A sorted list of the unfinished offsets, as RocketMQ's TreeMap."""
 
     def __init__(self, start: int, max_span: int) -> None:
         self._next, self._max_span = start, max_span
@@ -63,7 +63,7 @@ class SortedWindow:
             return self._unfinished[0] if self._unfinished else self._next
 
     def try_take(self, offset: int) -> bool:
-        """Insert."""
+        """Insert the offset into the sorted list."""
         with self._lock:
             if self._unfinished and offset - self._unfinished[0] > self._max_span:
                 return False
@@ -72,7 +72,7 @@ class SortedWindow:
             return True
 
     def ack(self, offset: int) -> bool:
-        """Find and delete."""
+        """Find the offset in the sorted list and delete it."""
         with self._lock:
             at = bisect_left(self._unfinished, offset)
             if at == len(self._unfinished) or self._unfinished[at] != offset:
@@ -82,7 +82,7 @@ class SortedWindow:
 
 
 class HeapWindow:
-    """A heap of what was taken and a set of what is finished: a finished offset leaves both when it comes to the top."""
+    """A heap of taken offsets and a set of finished ones. A finished offset is removed when it reaches the top of the heap."""
 
     def __init__(self, start: int, max_span: int) -> None:
         self._next, self._max_span = start, max_span
@@ -97,7 +97,7 @@ class HeapWindow:
             return self._lowest()
 
     def try_take(self, offset: int) -> bool:
-        """Push."""
+        """Push the offset onto the heap."""
         with self._lock:
             if offset - self._lowest() > self._max_span:
                 return False
@@ -106,7 +106,7 @@ class HeapWindow:
             return True
 
     def ack(self, offset: int) -> bool:
-        """Only add."""
+        """Add the offset to the finished ones."""
         with self._lock:
             if offset in self._finished:
                 return False
@@ -120,7 +120,7 @@ class HeapWindow:
 
 
 class OrderedWindow:
-    """An OrderedDict of the unfinished offsets with their times: taken in order, so the first is the lowest."""
+    """An OrderedDict of unfinished offsets with their times. Taken in order, so the first is the lowest."""
 
     def __init__(self, start: int, max_span: int) -> None:
         self._next, self._max_span = start, max_span
@@ -134,7 +134,7 @@ class OrderedWindow:
             return next(iter(self._unfinished), self._next)
 
     def try_take(self, offset: int) -> bool:
-        """Append."""
+        """Append the offset with its time."""
         with self._lock:
             if offset - next(iter(self._unfinished), self._next) > self._max_span:
                 return False
@@ -143,16 +143,16 @@ class OrderedWindow:
             return True
 
     def ack(self, offset: int) -> bool:
-        """Delete."""
+        """Delete the offset, if it is there."""
         with self._lock:
             return self._unfinished.pop(offset, None) is not None
 
 
 class UnlockedWindow(AckWindow):
-    """The same without its lock: what several threads cost."""
+    """AckWindow without its lock, to show the cost of thread safety."""
 
     def try_take(self, offset: int) -> bool:
-        """As in AckWindow."""
+        """The same as in AckWindow, without the lock."""
         if offset < self._next or self._closed:
             raise self._not_taken(offset)
         states = self._states
@@ -171,7 +171,7 @@ class UnlockedWindow(AckWindow):
         return True
 
     def ack(self, offset: int) -> bool:
-        """As in AckWindow."""
+        """The same as in AckWindow, without the lock."""
         at = offset - self._committable
         states = self._states
         if 0 <= at < len(states) and states[at] == 1:
@@ -198,12 +198,12 @@ class Rates:
         self.best: dict[str, float] = {}
 
     def note(self, name: str, messages: int, seconds: float) -> None:
-        """A round took so long."""
+        """Note the duration of a round."""
         self.best[name] = max(self.best.get(name, 0.0), messages / seconds)
 
 
 def whole_span(window: Window, rates: Rates, offsets: Sequence[int], order: Sequence[int], *, read: bool, name: str) -> None:
-    """Take as many as fit, then acknowledge them in an order; `read`: ask for the committable offset after each."""
+    """Take as many as fit, then acknowledge them in some order; `read`: ask for the committable offset after each."""
     started = time.process_time()
     for offset in offsets:
         window.try_take(offset)
@@ -215,7 +215,7 @@ def whole_span(window: Window, rates: Rates, offsets: Sequence[int], order: Sequ
     else:
         for offset in order:
             window.ack(offset)
-    # Also asked once where it was not asked after each: some ways leave their work for then.
+    # Also asked once without `read`, because some structures postpone their work until then.
     assert window.committable == offsets[-1] + 1
     finished = time.process_time()
     rates.note("take", len(offsets), taken - started)
@@ -223,7 +223,7 @@ def whole_span(window: Window, rates: Rates, offsets: Sequence[int], order: Sequ
 
 
 def one_way(make: Callable[[int, int], Window], max_span: int, messages: int, rates: Rates) -> None:
-    """A round: in order and shuffled, and both with a read after each; windows full of messages one after the other."""
+    """One round with full windows: in order and shuffled, each without and with a read after every acknowledgement."""
     shuffle = random.Random(1).shuffle
     for name in ORDERS:
         shuffled, read = name.startswith("shuffled"), name.endswith("read")
@@ -238,7 +238,7 @@ def one_way(make: Callable[[int, int], Window], max_span: int, messages: int, ra
 
 
 def ranges(messages: int, rates: Rates) -> None:
-    """Acknowledge by ranges: what a batch listener does."""
+    """Acknowledge ranges, as a batch listener does."""
     window = AckWindow(0, messages)
     for offset in range(messages):
         window.try_take(offset)
@@ -252,7 +252,7 @@ def ranges(messages: int, rates: Rates) -> None:
 
 
 def threads(messages: int, rates: Rates) -> None:
-    """Eight threads acknowledge, each its own messages; they contend for the window's lock and for the interpreter's."""
+    """Eight threads acknowledge their own messages, contending for the window's lock and the interpreter's."""
     window = AckWindow(0, messages)
     for offset in range(messages):
         window.try_take(offset)
@@ -272,7 +272,7 @@ def _acknowledge(window: AckWindow, offsets: Sequence[int]) -> None:
 
 
 def measure(rounds: int, messages: int) -> Result:
-    """All of it; `messages` in each part of a round."""
+    """Run all rounds, with `messages` in each part of a round."""
     result = Result("ack_window", "the acknowledgement window")
     ours: dict[str, float] = {}
     for max_span in MAX_SPANS:
@@ -296,12 +296,12 @@ def measure(rounds: int, messages: int) -> Result:
 
 
 async def run(scale: Scale, _directory: Path, _progress: Progress) -> Result:
-    """The benchmark, for `python -m benchmarks`."""
+    """Run the benchmark."""
     return measure(1, 4_000) if scale.short else measure(5, 200_000)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run the benchmark and print its result."""
     console = Console(width=None if sys.stdout.isatty() else 130)
     facts = machine.facts()
     console.print(", ".join(f"{name}: {value}" for name, value in facts.items()), style="dim", highlight=False, soft_wrap=True)

@@ -1,8 +1,8 @@
-"""The bare store: a loop that puts ready-made keys and values of the adapter's own form into a WriteBatch and writes it.
+"""The store alone: a loop that puts prepared keys and values in the adapter's encoding into a WriteBatch and writes it.
 
     python -m benchmarks.bare '{"path": "...", "keys": 1024, "size": 128, "messages": 100, "first": 1}'
 
-The store is opened as the adapter opens it. Nothing is synced. Prints one line of JSON.
+The store is opened with the adapter's options. Nothing is synced. Prints one line of JSON.
 """
 
 import json
@@ -26,7 +26,7 @@ COMMITTED_AT_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Loop:
-    """How much to write: so many batches of `size` of the `keys`. Offsets begin with `first`."""
+    """The work: `messages` batches of `size` keys out of `keys`. Offsets start at `first`."""
 
     path: str
     keys: int
@@ -36,7 +36,7 @@ class Loop:
 
 
 def main(loop: Loop) -> dict[str, float]:
-    """Offsets per second, with ready values and with their packing in it; CPU us for an offset with ready values."""
+    """Offsets per second with prepared values and with values packed in the loop; CPU microseconds for a prepared one."""
     keys = [
         [encode_key(OffsetKey("default", group, shard)) for shard in shards] for group, shards in names_of(loop.keys, loop.size)
     ]

@@ -1,6 +1,6 @@
-"""What a command costs before it does anything, and what a row of a table costs: CPU and memory of whole processes.
+"""The startup cost of commands, and the cost of a table row: CPU and memory of whole processes.
 
-Beside it: Python alone, Python with gRPC, the imports of the adapter's process (which every command had once), and rich's tables.
+For comparison: Python alone, Python with gRPC, the imports of the adapter's process, and rich's tables.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from benchmarks.scale import Scale
 TITLE = "the command"
 ROWS, ROWS_SHORT = 30_000, 300
 BATCH = 1_000
-RICH_ROWS = 1_000  # of one table: a row costs more in larger ones
+RICH_ROWS = 1_000  # rows of one table; a row of a larger table costs more
 ROUNDS, ROUNDS_SHORT = 5, 1
 START_CPU_S = 0.2
 LIST_CPU_S = 2.0
 COLUMNS: dict[str, Side] = {"namespace": LEFT, "group": LEFT, "shard": LEFT, "offset": LEFT, "state": LEFT, "metadata": LEFT}
-# Started by a small process: what a process shares with the one that starts it counts as its memory, too.
+# Started by a small process, because memory that is shared with the parent counts too.
 MEASURED = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -48,14 +48,14 @@ BESIDE = {
 
 
 class Cost(NamedTuple):
-    """Of a process that has ended."""
+    """CPU time and peak memory of an ended process."""
 
     cpu_s: float
     mib: float
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Measure each process on its own, the cheapest of some rounds; then rows."""
+    """Measure each process alone, the cheapest of some rounds; then table rows."""
     rounds, count = (ROUNDS_SHORT, ROWS_SHORT) if scale.short else (ROUNDS, ROWS)
     with running_stack(directory) as stack:
         async with OffsetClient.connect(stack.adapter.address) as client:
@@ -105,7 +105,7 @@ def cost_of(arguments: Sequence[str]) -> Cost:
 
 
 def us_a_row(write: Callable[[Iterator[Sequence[str]]], None], count: int) -> float:
-    """CPU microseconds."""
+    """The CPU microseconds of one row of a table."""
     rows = (("default", "group", f"orders/{number}", str(number), "clean", "m" * 20) for number in range(count))
     began = time.process_time()
     with redirect_stdout(StringIO()):

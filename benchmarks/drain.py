@@ -1,6 +1,6 @@
-"""An outage of the Meta Service, with many dirty keys: how fast they drain behind it, what commits wait meanwhile, and a start.
+"""An outage of the Meta Service with many dirty keys: the drain rate, the commit latency meanwhile, and a start after a kill.
 
-Real processes: the Meta Service, the adapter, and a client that commits single offsets all the time. CPU is given for each
+Real processes: the Meta Service, the adapter, and a client that commits single offsets continuously. CPU is given for each
 process and offset, since the three share the machine's cores.
 """
 
@@ -28,8 +28,8 @@ from benchmarks.scale import Scale
 TITLE = "the drain behind an outage of the Meta Service"
 LEAST_RATE = 30_000.0  # offsets per second
 MOST_P99_MS = 250.0
-RATE = 100  # commits per second of the honest client
-CONSUMERS = 8  # that it has; their keys are dirty now and then, also at the end
+RATE = 100  # commits per second of the background client
+CONSUMERS = 8  # of the background client; their keys may be dirty at any time
 POLL_S = 0.1
 PATIENCE_S = 900.0
 SHARDS = 16  # of each group
@@ -43,18 +43,18 @@ STARTS = ("start", "keys", "to SERVING s", "recovery s", "pushed", "equal", "ada
 
 @dataclass(frozen=True)
 class Taken:
-    """CPU seconds of the two processes."""
+    """CPU seconds of both processes."""
 
     adapter: float
     meta: float
 
     def since(self, earlier: "Taken", offsets: int) -> tuple[float, float]:
-        """What was taken since then, in microseconds for each offset."""
+        """The CPU used since an earlier instant, in microseconds per offset."""
         return (self.adapter - earlier.adapter) / offsets * 1e6, (self.meta - earlier.meta) / offsets * 1e6
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Two outages, in which all keys are committed: first new ones, then known ones; and two starts of a killed adapter."""
+    """Measure two outages in which all keys are committed (new ones, then known ones), and two starts of a killed adapter."""
     result = Result("drain", TITLE)
     keys = scale.drain_keys // SHARDS * SHARDS
     drains: list[list[Cell]] = []
@@ -92,7 +92,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 async def _outage(
     stack: Stack, keys: int, turn: int, samples: Path, progress: Progress, task: TaskID
 ) -> tuple[list[float], tuple[Span, Span]]:
-    """Seconds, offsets per second and CPU of a drain; and when there was none, and when it was."""
+    """Seconds, offsets per second and CPU of a drain; and the time spans without and with a drain."""
     stack.meta.stop()
     await _dirty(stack, keys, turn)
     load = Load(stack.adapter.tcp_address, "honest", 0.0, RATE, CONSUMERS, samples=str(samples))
@@ -131,7 +131,7 @@ async def _dirty(stack: Stack, keys: int, offset: int) -> None:
 
 
 async def _drained(client: OffsetClient, keys: int, progress: Progress, task: TaskID) -> None:
-    """Wait until nothing is dirty but what the honest client has just committed."""
+    """Wait until only the background client's recent commits are dirty."""
     async with asyncio.timeout(PATIENCE_S):
         while (left := (await client.status()).dirty_keys) > CONSUMERS:
             progress.update(task, completed=keys - left)
@@ -139,7 +139,7 @@ async def _drained(client: OffsetClient, keys: int, progress: Progress, task: Ta
 
 
 async def _start(stack: Stack, keys: int, progress: Progress) -> list[Cell]:
-    """Start the killed adapter; what it took, and what its recovery says."""
+    """Start the killed adapter; returns the duration, and the counts of its recovery."""
     task = progress.add_task(f"start with {keys:,} keys", total=keys)
     meta_before = cpu_s(stack.meta.pid)
     launched = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The latency of commits while a flush of many dirty keys is under way, against their latency while there is none."""
+"""The latency of commits during a flush of many dirty keys, compared to their latency without one."""
 
 import array
 import asyncio
@@ -24,11 +24,11 @@ from benchmarks.scale import Scale
 
 TITLE = "commits during a flush of many keys"
 LIMIT = 2.0
-RATES = (1_000, 0)  # commits per second of 64 consumers; 0: as many as are answered
+RATES = (1_000, 0)  # commits per second of 64 consumers; 0: as fast as they are answered
 QUIET_S = 2.0  # before each flush
-# Between these batches, in times that one took: calls that pile up at the server end as CANCELLED, which is no latency.
+# The pause between batches, as a multiple of a batch's duration: calls that queue up at the server end as CANCELLED.
 BREATHS = 2.0
-PAUSE_S = 0.5  # after the batches that dirty the keys: their own load must have passed before the flush begins
+PAUSE_S = 0.5  # after the batches that make keys dirty, so that their load does not affect the flush
 
 COLUMNS = ("64 consumers", "when", "commits", "p50 ms", "p99 ms", "worst ms", "p99, ratio")
 
@@ -37,14 +37,14 @@ Span = tuple[float, float]  # by time.perf_counter, which is the same clock in a
 
 @dataclass
 class Spans:
-    """When there was a flush of many keys under way, and when there was not."""
+    """The time spans with a flush of many keys, and those without."""
 
     quiet: list[Span] = field(default_factory=list)
     flushing: list[Span] = field(default_factory=list)
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """One adapter. For each rate the consumers go on committing, and in between all keys are made dirty and flushed."""
+    """Measure one adapter: at each rate, consumers commit while all keys are repeatedly made dirty and flushed."""
     result = Result("during_flush", TITLE)
     rates = RATES[:1] if scale.short else RATES
     task = progress.add_task("commits during a flush", total=len(rates) * scale.dirty_flushes)
@@ -52,7 +52,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     with running_stack(directory, extra=PATIENT) as stack:
         batches = -(-scale.dirty_keys // GROUP_SHARDS)
         dirtying = _Dirtying(stack, batches)
-        await dirtying.send()  # all keys are known from here on
+        await dirtying.send()  # so that all keys are known to the adapter
         await dirtying.flush()
         for rate in rates:
             samples = directory / f"samples-{rate}"
@@ -80,7 +80,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 class _Dirtying:
-    """Makes all keys dirty, again and again, and has them flushed."""
+    """Makes all keys dirty and flushes them, repeatedly."""
 
     def __init__(self, stack: Stack, batches: int) -> None:
         self._stack = stack
@@ -99,12 +99,12 @@ class _Dirtying:
                 await asyncio.sleep(BREATHS * (time.perf_counter() - started))
 
     async def flush(self) -> None:
-        """Return when everything that is dirty now has been flushed."""
+        """Flush; returns when all keys that are dirty now are flushed."""
         async with OffsetClient.connect(self._stack.adapter.address, TIMEOUT_S) as client:
             await client.flush()
 
     async def send_while_no_flush_ends(self) -> None:
-        """Commit a higher offset of every key; none is flushed before this returns."""
+        """Commit a higher offset of every key while the Meta Service is stopped, so that none is flushed."""
         self._stack.meta.signal(signal.SIGSTOP)
         try:
             await self.send()
@@ -124,9 +124,9 @@ async def _flush_once(dirtying: _Dirtying, spans: Spans, quiet_s: float) -> None
 
 
 def told_apart(commits: Sequence[Span], spans: Spans) -> tuple[list[float], list[float]]:
-    """The latencies of those that lived wholly in quiet times, and of those whose life overlaps a flush.
+    """The latencies of commits entirely outside of flushes, and of commits that overlap a flush.
 
-    A commit is when it was sent, and how long it took.
+    A commit is (time of sending, latency), in seconds.
     """
     quiet = [took for sent, took in commits if any(begin <= sent and sent + took <= end for begin, end in spans.quiet)]
     flushing = [took for sent, took in commits if any(sent < end and sent + took > begin for begin, end in spans.flushing)]

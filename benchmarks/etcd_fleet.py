@@ -1,4 +1,4 @@
-"""Fifty adapters, each flushing every 100 ms, before one front and two: how long a flush takes, and what the fleet costs."""
+"""Fifty adapters that flush every 100 ms to one and to two Meta Services on etcd: the duration of a flush, and the CPU."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ DIRTY = (2, 20, 100)  # keys in each flush
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """One front, then two, with ever more dirty keys."""
+    """Measure one Meta Service, then two, with increasing numbers of dirty keys."""
     seconds = SECONDS_SHORT if scale.short else SECONDS
     result = Result("etcd_fleet", TITLE)
     rows: list[list[str | float]] = []
@@ -88,7 +88,7 @@ async def _measure(fronts: Sequence[ServiceProcess], offsets: LocalCluster, dirt
 
 
 def _entries(number: int, turn: int, dirty: int) -> list[SaveEntry]:
-    """Keys of this adapter, in groups of ten."""
+    """The keys of an adapter, in groups of ten."""
     now_ms = time.time_ns() // 1_000_000
     return [
         SaveEntry(

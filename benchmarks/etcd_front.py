@@ -1,6 +1,6 @@
-"""Offsets per second into etcd: plain puts, the merging transaction alone, and the same through a front; one Raft group and two.
+"""Offsets per second into etcd: plain puts, the merging transaction alone, and saves through a Meta Service.
 
-Sender, front and all members share the cores of the machine. Each kind has its turn in each round; the medians count.
+Sender, Meta Service and all members share the cores of the machine. All kinds are measured in each round; results are medians.
 """
 
 from collections import defaultdict
@@ -24,20 +24,20 @@ from benchmarks.scale import Scale
 TITLE = "Offsets per second through a front into etcd"
 ROUNDS, SECONDS = 5, 3.0
 SECONDS_SHORT = 0.3
-SIZES = ((128, 8), (500, 4))  # entries of a transaction or save, and how many are in flight
+SIZES = ((128, 8), (500, 4))  # (entries of a transaction or save, calls in flight)
 FRONT_LEAST = 0.6
 
 Call = Callable[[int, int], Awaitable[int]]
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Rounds in which every kind has a turn."""
+    """Measure all kinds in each round."""
     rounds, seconds = (1, SECONDS_SHORT) if scale.short else (ROUNDS, SECONDS)
     measured: dict[str, list[float]] = defaultdict(list)
     cpu: dict[str, list[float]] = defaultdict(list)
     with clusters(directory, "metadata", "offsets-1", "offsets-2") as (metadata, one, two):
         fronts = {
-            "1 Raft group": front(directory / "one", metadata, [one], top='prefix = "one/"'),  # another layout needs other keys
+            "1 Raft group": front(directory / "one", metadata, [one], top='prefix = "one/"'),  # another layout: other keys
             "2 Raft groups": front(directory / "two", metadata, [one, two]),
         }
         with ended(*fronts.values()):
@@ -87,7 +87,7 @@ def _front(channel: grpc.aio.Channel, size: int) -> Call:
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise
-            return 0  # a stall of the disk: an adapter would send it again
+            return 0  # lost because of a slow disk; an adapter would send it again
         return size if reply.committed else 0
 
     return call

@@ -1,7 +1,7 @@
-"""What commits do to the control plane: metadata puts while offsets are merged in the same Raft group, and in another.
+"""The effect of commits on the control plane: the latency of metadata puts while offsets are merged.
 
-The metadata goes through a front that serves nothing else. The offsets come from a process of its own, straight into etcd, as
-fast as it takes them or at a given rate.
+Metadata is put through a Meta Service that serves only metadata. A separate process sends offsets directly to etcd, as fast as
+possible or at a fixed rate.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ APART_OF_SAME, APART_OF_IDLE = 0.35, 3.0
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Rounds of: nothing else, offsets in the same Raft group, offsets in another one."""
+    """Measure rounds without offsets, with offsets in the same Raft group, and in another one."""
     rounds, seconds = (1, SECONDS_SHORT) if scale.short else (ROUNDS, SECONDS)
     loads = dict(list(LOADS.items())[:1]) if scale.short else LOADS
     samples: dict[str, list[float]] = defaultdict(list)
@@ -74,7 +74,7 @@ def _load(endpoint: str, per_second: int) -> "subprocess.Popen[str]":
 
 
 def _stopped(sender: "subprocess.Popen[str]") -> float:
-    """Stop it; the offsets per second that it sent."""
+    """Stop the load; returns its offsets per second."""
     said, _ = sender.communicate("stop\n", timeout=60)
     return float(said)
 

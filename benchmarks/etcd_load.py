@@ -1,6 +1,6 @@
-"""`python -m benchmarks.etcd_load ENDPOINT RATE`: merges offsets into an etcd until a line comes in; prints offsets per second.
+"""`python -m benchmarks.etcd_load ENDPOINT RATE`: merges offsets into etcd until it reads a line; prints offsets per second.
 
-RATE 0 is as fast as etcd takes them, 8 transactions of 128 in flight.
+RATE 0 means as fast as possible, with 8 transactions of 128 in flight.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ SIZE, IN_FLIGHT = 128, 8
 
 
 async def main(endpoint: str, per_second: int) -> None:
-    """Send until told to stop."""
+    """Send until a line arrives on standard input."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, stopped.set)
     sent = 0
@@ -27,7 +27,7 @@ async def main(endpoint: str, per_second: int) -> None:
         turn = 0
         while not stopped.is_set():
             if per_second:
-                # Each of them has its share of the rate, and its place in it.
+                # Each worker sends its share of the rate, at its own offset in time.
                 due = started + (turn * IN_FLIGHT + number) * SIZE / per_second
                 await asyncio.sleep(max(due - time.perf_counter(), 0))
             turn += 1

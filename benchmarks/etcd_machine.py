@@ -1,4 +1,4 @@
-"""What the benchmarks over etcd share: clusters and fronts on this machine, and loads that keep so many calls in flight."""
+"""Shared by the etcd benchmarks: clusters and Meta Services on this machine, and loads with a fixed number of calls in flight."""
 
 import asyncio
 import time
@@ -34,7 +34,10 @@ def clusters(directory: Path, *names: str, fast: bool = False) -> Iterator[list[
 def front(
     directory: Path, metadata: LocalCluster, offsets: Sequence[LocalCluster], *, serve: str = "", top: str = "", extra: str = ""
 ) -> ServiceProcess:
-    """A front over Raft groups, not started. `serve`: only `offsets` or `metadata`. `top` goes into [etcd], `extra` behind."""
+    """A Meta Service over Raft groups, not started. `serve`: only `offsets` or `metadata`.
+
+    `top`: settings of [etcd]; `extra`: others.
+    """
     port = free_port()
     groups = "".join(
         f'[[etcd.offsets]]\nname = "{group.name}"\nendpoints = {list(group.endpoints)}\nnodes = {nodes(group)}\n'
@@ -58,17 +61,17 @@ nodes = {nodes(metadata)}
 
 
 def nodes(cluster: LocalCluster) -> list[str]:
-    """The machines on which its members would be."""
+    """The names of the nodes of its members."""
     return [f"node-{number}" for number, _ in enumerate(cluster.members, start=1)]
 
 
 def entries(first: int, count: int, more: int) -> list[SaveEntry]:
-    """So many keys from a number on, with offsets higher by `more`."""
+    """Numbered keys with offsets raised by `more`."""
     return [SaveEntry(key_of(number), record_of(number, more)) for number in range(first, first + count)]
 
 
 def plain_txn(found: Sequence[SaveEntry]) -> etcd_pb.TxnRequest:
-    """Puts without a merge: what etcd does at best."""
+    """Plain puts without a merge, the fastest write of etcd."""
     request = etcd_pb.TxnRequest()
     for entry in found:
         put = request.success.add().request_put
@@ -77,7 +80,7 @@ def plain_txn(found: Sequence[SaveEntry]) -> etcd_pb.TxnRequest:
 
 
 def merging_txn(found: Sequence[SaveEntry]) -> etcd_pb.TxnRequest:
-    """The merge that the engine sends, and nothing else of it."""
+    """The engine's merging transaction alone."""
     request = etcd_pb.TxnRequest()
     put = request.success.add().request_put
     put.key, put.value = KEYS.writers, b"1"
@@ -92,7 +95,7 @@ def merging_txn(found: Sequence[SaveEntry]) -> etcd_pb.TxnRequest:
 
 
 async def rate(call: Callable[[int, int], Awaitable[int]], in_flight: int, seconds: float) -> float:
-    """Units per second of a call that is made by so many at once, each with its number and its turn; it returns its units."""
+    """Units per second of `call(worker, turn)`, which returns its units, with `in_flight` concurrent workers."""
     done = 0
     started = time.perf_counter()
     until = started + seconds
@@ -102,7 +105,7 @@ async def rate(call: Callable[[int, int], Awaitable[int]], in_flight: int, secon
         turn = 0
         while time.perf_counter() < until:
             units = await call(number, turn)
-            done += units  # not in one line: it would add to what it was before
+            done += units  # after the await: `done += await ...` would use the old value of `done`
             turn += 1
 
     await asyncio.gather(*(work(number) for number in range(in_flight)))
@@ -110,6 +113,6 @@ async def rate(call: Callable[[int, int], Awaitable[int]], in_flight: int, secon
 
 
 def percentile(samples: Sequence[float], share: float) -> float:
-    """Of samples, in their unit."""
+    """A percentile of samples, in their unit."""
     ordered = sorted(samples)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]

@@ -1,6 +1,6 @@
-"""How long after a node's death the leaders are on different nodes again, and how long saves wait meanwhile.
+"""The time from a node's failure until the leaders are on different nodes again, and the longest wait of saves meanwhile.
 
-The node of the metadata leader dies, whatever else it leads; a front balances. Default timers of etcd.
+The node of the metadata leader is killed with all its members; a Meta Service balances leaders. etcd's default timers.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ LOOK_S = 0.1
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Kill a node, wait until the leaders are apart, bring it back; again and again."""
+    """Kill a node, wait until the leaders are on different nodes, start it again; repeatedly."""
     deaths = DEATHS_SHORT if scale.short else DEATHS
     rows: list[list[str | float | int]] = []
     with clusters(directory, "metadata", "offsets-1", "offsets-2") as groups:
@@ -63,11 +63,11 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     return result
 
 
-GAPS: list[float] = []  # of the saves of one death
+GAPS: list[float] = []  # seconds between acknowledged saves after one failure
 
 
 async def _saves(client: GrpcMetaClient) -> None:
-    """Save all the time; the longest time between two that were acknowledged goes to `GAPS`."""
+    """Save continuously; the longest time between two acknowledged saves goes to `GAPS`."""
     longest, turn = 0.0, 0
     last = time.perf_counter()
     try:
@@ -83,14 +83,14 @@ async def _saves(client: GrpcMetaClient) -> None:
 
 
 async def _until_apart(groups: Sequence[LocalCluster]) -> float:
-    """When no two leaders were on the same node, as the leaders themselves say."""
+    """Wait until no two leaders are on the same node, by the leaders' own status; returns the time."""
     give_up_at = time.perf_counter() + GIVE_UP_S
     while time.perf_counter() < give_up_at:
         try:
             led = await asyncio.gather(*(asyncio.to_thread(_leading_node, group) for group in groups))
         except RuntimeError:
             continue
-        # With a node less, the two offsets groups may have to share one: only the metadata leader is alone.
+        # With one node less, the leaders of the two offsets groups may share a node; only the metadata leader is alone.
         if led[0] not in led[1:]:
             return time.perf_counter()
         await asyncio.sleep(LOOK_S)

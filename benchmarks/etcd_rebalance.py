@@ -1,6 +1,6 @@
-"""How fast offsets move to a Raft group that is added, and from one that goes; and what saves through a front notice of it.
+"""The speed of moving offsets to an added Raft group and away from a removed one, and the latency of saves meanwhile.
 
-The command runs as it would for a person. Sender, front, command and all members share the cores of the machine.
+`meta rebalance` runs as a command. Sender, Meta Service, command and all members share the cores of the machine.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Row = list[str | float | int]
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Saves in quiet, while a third Raft group is added, and while the first one is emptied."""
+    """Measure saves without a rebalance, while a third Raft group is added, and while the first one is emptied."""
     keys, quiet_s = (KEYS_SHORT, QUIET_SHORT_S) if scale.short else (KEYS, QUIET_S)
     rows: list[Row] = []
     with clusters(directory, "metadata", *NAMES) as (metadata, *offsets):
@@ -65,7 +65,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 async def _under_saves(client: GrpcMetaClient, keys: int, name: str, work: Awaitable[Any]) -> Row:
-    """Save at a fixed rate until the work is done; a save that is late does not hold up the next."""
+    """Save at a fixed rate until the work is done. A slow save does not delay the next one."""
     took: list[float] = []
     saves: set[asyncio.Task[None]] = set()
 
@@ -95,7 +95,7 @@ async def _under_saves(client: GrpcMetaClient, keys: int, name: str, work: Await
 
 
 async def _rebalance(service: ServiceProcess, *options: str) -> dict[str, Any]:
-    """Run the command; what it says."""
+    """Run the command; returns its JSON output."""
     config = service.directory / "meta.toml"
     command: Sequence[str] = ("-m", "adapter", "meta", "rebalance", "--config", str(config), "--yes", "--json", *options)
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""What the measurements of the fast path share: servers, turns and their medians, and the bar of the save calls."""
+"""Shared by the benchmarks of the fast path: servers, alternating rounds with medians, and the bar for save calls."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -19,29 +19,29 @@ N = TypeVar("N", bound=tuple[float, ...])
 
 SAVES_LIMIT = 10.5  # per second, at a flush interval of 100 ms
 TIMEOUT_S = 60.0
-# A setting of [meta]: a save of 3 MiB takes longer than the default on a busy machine, and would be sent again and again.
+# A setting of [meta]: on a busy machine, a save of 3 MiB exceeds the default timeout, and would be repeated.
 PATIENT = "timeout_ms = 60_000"
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A server that takes commits. `cpu_s` is what it has taken so far."""
+    """A server that accepts commits. `cpu_s` is its CPU time so far, in seconds."""
 
     name: str
     address: str
     cpu_s: Callable[[], float]
-    stack: Stack | None = None  # None: it does nothing
+    stack: Stack | None = None  # None: a no-op server
 
     def __str__(self) -> str:
-        """Its name, for the progress."""
+        """The name in the progress display."""
         return self.name
 
     def log(self) -> str:
-        """What it has logged."""
+        """The log of the server."""
         return self.stack.adapter.log if self.stack else ""
 
     async def check(self, commits: int) -> None:
-        """Raise RuntimeError unless an adapter has acknowledged so many offsets."""
+        """Raise RuntimeError unless an adapter has acknowledged this many offsets."""
         if self.stack and (found := await self.stack.commits()) != commits:
             raise RuntimeError(
                 f"{self.name}: {found} commits were acknowledged, not {commits}:\n{self.stack.adapter.log[-4000:]}"
@@ -49,7 +49,7 @@ class Target:
 
 
 class Turn(NamedTuple):
-    """What one thing did in one turn. CPU is the server's, for one commit."""
+    """The result of one measurement. CPU is the server's microseconds per commit."""
 
     per_s: float
     p50_ms: float
@@ -60,7 +60,7 @@ class Turn(NamedTuple):
 async def in_turns(
     progress: Progress, name: str, rounds: int, things: Sequence[T], measure: Callable[[T, int], Awaitable[N]]
 ) -> dict[T, N]:
-    """Measure each thing once a round, so that a slow minute of the machine hits all of them; returns medians."""
+    """Measure each thing once in each round, so that a slow phase of the machine affects all; returns medians."""
     task = progress.add_task(name, total=rounds * len(things))
     found: dict[T, list[N]] = {thing: [] for thing in things}
     for number in range(rounds):
@@ -77,28 +77,28 @@ def middle(turns: Sequence[N]) -> N:
 
 
 async def called_once(address: str, method: str, message: bytes) -> None:
-    """Make a unary call with ready-made bytes. Raises AioRpcError: what h2load would not notice."""
+    """Make a unary call with prepared bytes. Raises AioRpcError, which h2load does not detect."""
     async with grpc.aio.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(method)  # without a serializer: bytes
         await call(message, timeout=TIMEOUT_S)
 
 
 def save_calls(before: Counters, after: Counters) -> Bar:
-    """The bar of the save calls between two instants, seconds apart: a short time has no whole number of ticks."""
+    """The bar for save calls between two instants. They are seconds apart, because save calls come in ticks of 100 ms."""
     passed = after.since(before)
     return Bar("save calls/s, seen by the Meta Service throughout", passed.saves_seen / passed.at, SAVES_LIMIT)
 
 
 def adapter_target(stack: Stack, name: str) -> Target:
-    """The adapter of a stack, on TCP, as the others."""
+    """The adapter of a stack as a target, over TCP as the others."""
     return Target(name, stack.adapter.tcp_address, lambda: cpu_s(stack.adapter.pid), stack)
 
 
 def noop_target(server: NoOp) -> Target:
-    """A server that does nothing."""
+    """A no-op server as a target."""
     return Target(f"no-op, {server.name}", server.address, server.cpu_s)
 
 
 def not_measured(result: Result, what: str) -> None:
-    """Say so where a reader looks for numbers."""
+    """Add a table that says that h2load is missing."""
     result.tables.append(Table(what, ("not measured",), [[h2load.MISSING]]))

@@ -1,4 +1,4 @@
-"""Batches of offsets, over a stream and as calls, in columns and in rows, against the bare store with the same bytes."""
+"""Batches of offsets over a stream and as calls, in columns and in rows, compared to the store alone with the same bytes."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ TITLE = "batches of offsets against the bare store"
 BARE_LIMIT = 0.6
 CORE_TARGET = 300_000.0  # acknowledged offsets for a CPU second of the adapter
 FLUSH_TIMEOUT_S = 300.0
-# What a turn is planned for. A quicker server is done sooner.
+# The expected rate, which determines how much a round sends.
 PLANNED_MESSAGE_S = 150e-6
 PLANNED_OFFSET_S = 3e-6
 
@@ -55,7 +55,7 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Form:
-    """A way to send batches."""
+    """A way to send batches: stream or calls, columns or rows."""
 
     text: str
     stream: bool
@@ -78,7 +78,7 @@ FORMS = (
 
 
 class Found(NamedTuple):
-    """CPU in microseconds for one offset; of the bare store, its own."""
+    """CPU microseconds per offset, of the adapter or of the store's loop."""
 
     per_s: float
     cpu_us: float
@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
 
 class Batching:
-    """An adapter and its keys. Offsets rise through all turns."""
+    """An adapter and its keys. Offsets rise over all rounds."""
 
     def __init__(self, stack: Stack, directory: Path, keys: int, seconds: float) -> None:
         self._stack = stack
@@ -97,16 +97,16 @@ class Batching:
         self._keys = keys
         self._seconds = seconds
         self._first = 1
-        self.saves = 0.0  # seen by the Meta Service while batches came in
+        self.saves = 0.0  # save calls that the Meta Service received during batches
         self.busy_s = 0.0
 
     async def warm_up(self) -> None:
-        """Commit every key once: its group is known from here on."""
+        """Commit every key once, so that all groups are known to the adapter."""
         await self._calls(self._batches(GROUP_SHARDS, self._keys // GROUP_SHARDS, CALLS))
         await self._flush()
 
     async def turn(self, form: Form, size: int) -> Found:
-        """Send batches in one way, and flush what they left."""
+        """Send batches in one form, then flush."""
         messages = max(int(self._seconds / (PLANNED_MESSAGE_S + size * PLANNED_OFFSET_S)), 1)
         if form is BARE:
             return await self._bare(Loop(str(self._directory / "bare"), self._keys, size, messages, self._rise(2 * messages)))
@@ -151,7 +151,7 @@ class Batching:
         return Found(found["per_s"], found["cpu_us"], 0.0, 0.0, found["packed_per_s"])
 
     async def _check_last(self, batches: Batches) -> None:
-        """Raise RuntimeError unless the last offset stands: else what was measured was the refusal of old ones."""
+        """Raise RuntimeError unless the last offset is stored: otherwise commits were refused as too old."""
         group, shard, offset = last_of(batches)
         async with OffsetClient.connect(self._stack.adapter.address) as client:
             found = await client.read(group, [shard], mode=ReadMode.MEMORY)
@@ -176,7 +176,7 @@ async def _process(module: str, what: Batches | Loop) -> AsyncIterator[asyncio.s
 
 
 async def _printed(process: asyncio.subprocess.Process) -> dict[str, float]:
-    """The line at its end. Raises RuntimeError when it failed."""
+    """Parse the last line of its output. Raises RuntimeError if it failed."""
     output = (await process.communicate())[0]
     if process.returncode:
         raise RuntimeError("a sender failed: its error is above")
@@ -185,7 +185,7 @@ async def _printed(process: asyncio.subprocess.Process) -> dict[str, float]:
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """For each number of keys an adapter of its own; in it, for each size, the bare store and all forms in turns."""
+    """Measure, for each number of keys with its own adapter and for each batch size, the store alone and all forms."""
     result = Result("batches", TITLE)
     if not h2load.installed():
         not_measured(result, "Streams")
@@ -210,7 +210,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 def _sizes(scale: Scale, keys: int) -> Sequence[int]:
-    """All for the fewest keys, and for the others the smallest and the largest: there a flush behind each turn takes seconds."""
+    """The batch sizes: all for the fewest keys, two for more keys, where the flush after each round takes seconds."""
     all_sizes = scale.full or keys == scale.batch_keys[0]
     return scale.batch_sizes if all_sizes else (min(scale.batch_sizes), max(scale.batch_sizes))
 

@@ -1,4 +1,4 @@
-"""Many consumers of one process, one offset each, through the client that batches, against calls that do nothing."""
+"""Many consumers in one process, one offset each, through OffsetClient, compared to calls of no-op servers."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,14 +27,14 @@ from benchmarks.scale import Scale
 TITLE = "1,000 consumers of one process against no-op calls"
 CONSUMERS = 1_000
 LIMIT = 20.0
-KINDS = ("aio-uvloop", "threads-4")  # the best of each family
+KINDS = ("aio-uvloop", "threads-4")  # the fastest kind of asyncio and of threaded servers
 
 COLUMNS = ("consumers", "commits/s", "p50 ms", "p99 ms", "sender CPU us", "server CPU us")
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """A number of consumers that commit in some way; without a `via`, h2load instead of them."""
+    """A number of consumers and their client (`via`); without it, h2load is the client."""
 
     name: str
     target: Target
@@ -42,12 +42,12 @@ class Way:
     consumers: int
 
     def __str__(self) -> str:
-        """Its name, for the progress."""
+        """The name in the progress display."""
         return self.name
 
 
 class Found(NamedTuple):
-    """CPU in microseconds for one commit."""
+    """CPU microseconds per commit."""
 
     per_s: float
     p50_ms: float
@@ -57,7 +57,7 @@ class Found(NamedTuple):
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """The no-op servers, by h2load and from Python, and the adapter, from Python: in turns."""
+    """Measure the no-op servers by h2load and from Python, and the adapter from Python."""
     result = Result("client", TITLE)
     body = directory / "body"
     body.write_bytes(h2load.frame(commit_request("floor", ["queue-0"], 1).SerializeToString()))
@@ -100,7 +100,7 @@ def _ways(nothing: Sequence[Target], adapter: Target, sizes: Sequence[int]) -> l
 
 
 async def under(load: Load, target: Target) -> Found:
-    """Run a load from a Python process and measure its window. Raises RuntimeError when it fails."""
+    """Run a load in a Python process and measure its window. Raises RuntimeError if it fails."""
 
     async def look() -> float:
         return target.cpu_s()

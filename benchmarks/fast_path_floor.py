@@ -1,4 +1,4 @@
-"""The floor: what gRPC alone takes for the adapter's calls, and the adapter beside it, by the same load generator in C."""
+"""The cost of gRPC alone for the adapter's calls, and that of the adapter, with the same load generator (h2load)."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ ONE = h2load.Shape(1, 64)
 MANY = h2load.Shape(64, 1)
 LONE = h2load.Shape(1, 1)
 WAL_SYNCS = ("never", "interval", "always")
-MEASURED = "adapter, wal_sync = interval"  # what the bars are about
+MEASURED = "adapter, wal_sync = interval"  # the target of the bars
 CONSUMERS = 64
 UNARY_LIMIT = 0.85
 LONE_LIMIT = 1.3
@@ -51,7 +51,7 @@ Found = dict[Target, Turn]
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """All servers run at once and take turns, one call shape after the other."""
+    """Measure all servers for each shape of calls. They run at the same time, and are measured in turn."""
     result = Result("floor", TITLE)
     if not h2load.installed():
         not_measured(result, TITLE)
@@ -72,7 +72,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
             found[shape] = await in_turns(progress, f"floor: {shape.text}", scale.fast_rounds, targets, calling)
             result.tables.append(Table(f"Unary, one offset each, {shape.text}", COLUMNS, _rows(found[shape])))
         streams = await _streams(scale, directory, progress, targets)
-    # A call is a whole stream: its latency says nothing.
+    # A call is a whole stream, so its latency is meaningless.
     rows = [[name, rate, cpu, ratio] for name, rate, _, _, cpu, ratio in _rows(streams)]
     result.tables.append(Table("One StreamCommits call, one offset a message", STREAM_COLUMNS, rows))
     _judge(result, found, streams)
@@ -87,7 +87,7 @@ def _started(directory: Path, running: ExitStack, wal_syncs: Sequence[str]) -> l
 
 
 async def called(target: Target, method: str, body: Path, calls: int, shape: h2load.Shape, offsets: int = 1) -> Turn:
-    """Make calls that carry so many `offsets` each; the rate and the CPU are those of an offset. Raises RuntimeError."""
+    """Make calls with `offsets` each; rate and CPU are per offset. Raises RuntimeError if calls failed."""
     before = await target.stack.commits() if target.stack else 0
     cpu_s = target.cpu_s()
     timed = await h2load.run(target.address, method, body, calls, shape)
@@ -108,13 +108,13 @@ async def _streams(scale: Scale, directory: Path, progress: Progress, targets: S
 
 
 def _message(number: int) -> bytes:
-    """Consumers in turn; the offsets of each rise."""
+    """Requests of consumers in turn, with rising offsets."""
     commit = commit_request("stream", [f"queue-{number % CONSUMERS}"], 1 + number // CONSUMERS)
     return h2load.frame(offsets_pb.StreamCommitsRequest(id=number, commit=commit).SerializeToString())
 
 
 def _best(found: Found) -> float:
-    """The best server that does nothing, in one process."""
+    """The fastest no-op server that is a single process."""
     return max(turn.per_s for target, turn in found.items() if not target.stack and noop.TWO_PROCESSES not in target.name)
 
 

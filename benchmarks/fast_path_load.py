@@ -1,8 +1,8 @@
-"""Batches of offsets, made and serialized before the clock starts, so that the sender is not in the way.
+"""Sends batches of offsets that were serialized before the clock starts, so that the sender is not the limit.
 
     python -m benchmarks.fast_path_load '{"address": "127.0.0.1:9520", "keys": 1024, "size": 128, "messages": 100, "first": 1}'
 
-Sends them as unary calls from a process of its own; prints `begin`, `end` and one line of JSON.
+Runs as a separate process, sends unary calls, and prints `begin`, `end` and one line of JSON.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Batches:
-    """So many messages of `size` offsets each, one group each, over all of `keys` in turn. Offsets rise from `first` on.
+    """Messages of `size` offsets of one group each, cycling through `keys` keys. Offsets rise from `first` on.
 
-    In `columns`, or else one message for each offset.
+    In `columns`, otherwise as rows.
     """
 
     address: str
@@ -41,7 +41,7 @@ class Batches:
 
 
 def names_of(keys: int, size: int) -> list[tuple[str, list[str]]]:
-    """The group and the shards of each message, until the keys begin again."""
+    """The group and shards of each message, for one cycle through the keys."""
     starts = range(0, keys, size)
     return [
         (f"keys-{keys}-{start // GROUP_SHARDS}", [f"queue-{at % GROUP_SHARDS}" for at in range(start, start + size)])
@@ -68,7 +68,7 @@ def requests(batches: Batches) -> Iterator[offsets_pb.CommitOffsetsRequest]:
 
 
 def stream_body(batches: Batches) -> bytes:
-    """All of them as the body of one StreamCommits call."""
+    """All messages as the body of one StreamCommits call."""
     return b"".join(
         frame(offsets_pb.StreamCommitsRequest(id=number, commit=request).SerializeToString())
         for number, request in enumerate(requests(batches))
@@ -83,7 +83,7 @@ def last_of(batches: Batches) -> tuple[str, str, int]:
 
 
 async def send(batches: Batches) -> dict[str, float]:
-    """Send all, some at a time; offsets per second, latency of a call in seconds. Raises AioRpcError."""
+    """Send all messages, several at a time; returns offsets per second and call latencies in seconds. Raises AioRpcError."""
     ready = [request.SerializeToString() for request in requests(batches)]
     seconds: list[float] = []
     async with grpc.aio.insecure_channel(batches.address) as channel:

@@ -1,4 +1,4 @@
-"""What each wal_sync costs 64 consumers, in time, CPU and memory, and what the Meta Service is spared of."""
+"""The cost of each wal_sync for 64 consumers in latency, CPU and memory, and the CPU that the Meta Service saves."""
 
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
@@ -16,7 +16,7 @@ from benchmarks.scale import Scale
 
 TITLE = "wal_sync, and the Meta Service's share"
 META_LIMIT = 0.05
-SAME_LOAD = 1_000  # commits per second that all can take, so that they do the same work
+SAME_LOAD = 1_000  # commits per second that all modes reach, so that they do the same work
 
 COLUMNS = (
     "64 consumers",
@@ -32,14 +32,14 @@ MEMORY_COLUMNS = ("after it all", "commits", "adapter MiB", "adapter peak MiB", 
 
 @dataclass(frozen=True)
 class Way:
-    """How consumers commit, to which of the stacks."""
+    """A kind of client and the stack that it commits to."""
 
     name: str
     stack: str
     via: str = "store"
 
     def __str__(self) -> str:
-        """Its name, for the progress."""
+        """The name in the progress display."""
         return self.name
 
 
@@ -61,7 +61,7 @@ LOADS = ((0, CLOSED), (SAME_LOAD, (CACHED, WRITE_THROUGH, STRAIGHT)))
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """An adapter with its own Meta Service for each wal_sync and for write-through; the ways take turns."""
+    """Measure an adapter with its own Meta Service for each wal_sync and for write-through, in turn."""
     result = Result("wal_sync", TITLE)
     with ExitStack() as running:
         names = (CACHED.stack,) if scale.short else WAL_SYNCS
@@ -106,7 +106,7 @@ def _middle(windows: list[Measured]) -> Measured:
 
 def _row(way: Way, measured: Measured) -> list[Cell]:
     row: list[Cell] = [way.name, measured.commits, measured.p50_ms, measured.p99_ms, measured.saves_seen]
-    if not measured.commits:  # a very short window on a very busy machine
+    if not measured.commits:  # possible in a very short window on a busy machine
         return [*row, "-", "-"]
     adapter = "-" if way is STRAIGHT else measured.adapter_cpu / measured.commits * 1e6
     return [*row, adapter, measured.meta_cpu / measured.commits * 1e6]
@@ -117,7 +117,7 @@ async def _memory(name: str, stack: Stack) -> list[Cell]:
 
 
 def _judge(result: Result, found: dict[Way, Measured]) -> None:
-    """Meta Service CPU of the same number of commits."""
+    """The bar for the Meta Service's CPU at the same number of commits."""
     for other in (STRAIGHT, WRITE_THROUGH):
         spent = found[other].meta_cpu
         share = found[CACHED].meta_cpu / spent if spent else 0.0

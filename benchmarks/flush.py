@@ -1,7 +1,7 @@
-"""A flush of the same number of dirty keys out of a small and out of a large store: it must cost the same (invariant 6).
+"""A flush of the same number of dirty keys from a small and from a large store: it must take the same time (invariant 6).
 
-In this process, because nothing else is to be measured: the real cache, committer, flusher and client, against real Meta
-Services, and once more against one in memory, which leaves the adapter's own share.
+The adapter's store, committer, flusher and client run in this process, with real Meta Services, and then with one in memory to
+get the adapter's own share.
 """
 
 import random
@@ -34,7 +34,7 @@ from benchmarks.scale import Scale
 
 TITLE = "a flush among few and among many stored keys"
 RATIO_LIMIT = 1.3
-WARM_UP = 3  # flushes of each kind that do not count
+WARM_UP = 3  # uncounted flushes of each kind
 SEED = 2
 BUSY = ("running_compactions", "running_flushes", "pending_compaction_bytes")
 
@@ -43,14 +43,14 @@ Dirtied = Callable[[], Sequence[int]]
 
 
 class TimedMeta(FakeMeta):
-    """A Meta Service in memory that knows how long it took, so that this can be left out."""
+    """A Meta Service in memory that measures its own time, so that it can be subtracted."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds = 0.0
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """See `FakeMeta.save`."""
+        """Save, and measure the time."""
         started = time.perf_counter()
         outcomes = self.apply(entries)
         self.seconds += time.perf_counter() - started
@@ -59,7 +59,7 @@ class TimedMeta(FakeMeta):
 
 @dataclass
 class Kind:
-    """One kind of flush: a store, and which of its keys are dirty."""
+    """One kind of flush: a store, and the choice of its dirty keys."""
 
     stored: int
     dirty: str
@@ -69,7 +69,7 @@ class Kind:
     seconds: list[float] = field(default_factory=list)
 
     async def flush(self, more: int) -> float:
-        """Dirty the keys with offsets higher by `more` than those of the load; returns the seconds of their flush."""
+        """Commit the keys with offsets raised by `more`, and flush them; returns the seconds of the flush."""
         entries = [(key_of(number), record_of(number, more)) for number in self.dirtied()]
         await self.core.committer.submit(Commit(entries, CommitMode.INCREASE_ONLY))
         elsewhere = _seconds_of(self.meta)
@@ -85,9 +85,9 @@ def _seconds_of(meta: MetaClient) -> float:
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Load the stores, then time flushes that take turns: first with real Meta Services, then with one in memory."""
+    """Load the stores, then time alternating flushes: with real Meta Services, then with one in memory."""
     result = Result("flush", TITLE)
-    rising = count(1)  # every commit must be higher than the ones before, or its key stays clean
+    rising = count(1)  # each commit must raise the offset, or its key stays clean
     stores = {keys: directory / str(keys) for keys in (scale.flush_few, scale.flush_many)}
     metas = {keys: meta_process(path) for keys, path in stores.items()}
     ports = {keys: with_metrics(service) for keys, service in metas.items()}
@@ -124,7 +124,7 @@ async def _core(directory: Path, endpoint: str) -> AsyncIterator[tuple[Core, Met
 
 @asynccontextmanager
 async def _core_over(directory: Path, meta: MetaClient) -> AsyncIterator[Core]:
-    """A core without its flush loop: every flush is one that is timed."""
+    """A core without its flush loop, so that every flush is timed."""
     config = adapter_config(directory)
     store = LocalStore.open(config.store.path, config.store.wal_sync)
     async with running_core(config, store, meta, AdapterMetrics(), NoBrokerLog()) as core:
@@ -138,7 +138,7 @@ async def _load(keys: int, core: Core, client: MetaClient, progress: Progress) -
 
 
 def _quiet(core: Core, meta_metrics: int) -> bool:
-    """True when neither RocksDB has work left over from the load."""
+    """True if neither RocksDB has background work left from the load."""
     there = scrape(meta_metrics)
     here = core.store.rocksdb_properties()
     return not any(here[name] or there[f"offset_meta_rocksdb_{name}"] for name in BUSY)
@@ -158,7 +158,7 @@ async def _timed(scale: Scale, cores: Cores, rising: Iterator[int], progress: Pr
 
 
 def _kinds(scale: Scale, cores: Cores) -> list[Kind]:
-    """Whole groups are dirty in each kind, so that all send requests of the same shape."""
+    """The dirty keys: whole groups in each kind, so that all requests have the same shape."""
     few, many = scale.flush_few, scale.flush_many
     draw = random.Random(SEED)
 

@@ -1,4 +1,4 @@
-"""Commits with the journal against commits without it: two adapters in turns, under the same loads."""
+"""Commits with the journal compared to commits without it: two adapters in turn, under the same loads."""
 
 import asyncio
 import json
@@ -21,17 +21,17 @@ from benchmarks.report import Bar, Cell, Result, Table
 from benchmarks.scale import Scale
 
 TITLE = "commits with the journal"
-LEAST = 0.95  # of the rate without it
-ROUNDS = 3  # times those of the fast path: what is looked for is small
+LEAST = 0.95  # of the rate without a journal
+ROUNDS = 3  # times the rounds of the fast path, because the expected difference is small
 BATCH = 128
-PLANNED_OFFSET_S = 5e-6  # of a batch: how many are sent in a turn
+PLANNED_OFFSET_S = 5e-6  # expected seconds per offset of a batch; determines how many are sent in a round
 
 COLUMNS = ("commits", "journal", "commits/s", "p50 ms", "p99 ms", "adapter CPU us", "rate, of without", "CPU, of without")
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """Consumers that commit in some way; without a `via`, batches of columns in concurrent calls."""
+    """Consumers and their client (`via`); without it, concurrent calls with batches in columns."""
 
     text: str
     via: str
@@ -39,12 +39,12 @@ class Way:
     target: Target
 
     def __str__(self) -> str:
-        """Its name, for the progress."""
+        """The name in the progress display."""
         return f"{self.text}, {self.target.name}"
 
 
 class Found(NamedTuple):
-    """CPU in microseconds for one commit, with the flush and the journal behind it."""
+    """CPU microseconds per commit, including its flush and journal."""
 
     per_s: float
     p50_ms: float
@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Each load against the adapter without and with a journal, in turns; the ratio is the median of the pairs."""
+    """Measure each load without and with a journal, in turn; the ratio is the median of the pairs."""
     result = Result("journal", TITLE)
     with ExitStack() as running:
         targets = [
@@ -69,7 +69,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
             turns[way].append(await _turn(scale, way, number))
             return turns[way][-1]
 
-        # A round before, which does not count: the first turns find empty stores. A short run's numbers mean nothing anyway.
+        # An uncounted round first, because it starts with empty stores; not in a short run, whose numbers mean nothing.
         for way in () if scale.short else ways:
             await _turn(scale, way, -1)
         found = await in_turns(progress, "journal", scale.fast_rounds * (1 if scale.short else ROUNDS), ways, measure)
@@ -96,7 +96,7 @@ async def _turn(scale: Scale, way: Way, number: int) -> Found:
 
 
 async def _batches(scale: Scale, target: Target, number: int) -> Found:
-    """So many that they take about as long as a turn of the others, with the flush behind them."""
+    """Send batches for about the duration of the other loads, and flush."""
     messages = max(round(scale.fast_s / (BATCH * PLANNED_OFFSET_S)), 8)
     batches = Batches(target.address, 2**10, BATCH, messages, (number + 1) * messages + 1)
     command = [sys.executable, "-m", "benchmarks.fast_path_load", json.dumps(asdict(batches))]
@@ -121,7 +121,7 @@ async def _batches(scale: Scale, target: Target, number: int) -> Found:
 
 
 async def _tell(result: Result, target: Target) -> None:
-    """Say how much was journaled. Raises RuntimeError when it was not, or not all: then nothing was measured."""
+    """Add a note with the journaled rows. Raises RuntimeError if rows are missing: the measurement is invalid then."""
     assert target.stack is not None
     async with OffsetClient.connect(target.stack.adapter.address) as client:
         journal = (await client.status()).journal

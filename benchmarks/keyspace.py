@@ -17,12 +17,12 @@ Pair = tuple[OffsetKey, OffsetRecord]
 
 
 def key_of(number: int, suffix: str = "") -> OffsetKey:
-    """The key of a number. The order of the keys is that of the numbers."""
+    """The key with a number. Keys are ordered as their numbers."""
     return OffsetKey("default", f"group-{number // SHARDS:07}", f"queue-{number % SHARDS}{suffix}")
 
 
 def record_of(number: int, more: int = 0) -> OffsetRecord:
-    """The record of a number. `more` shifts its offset."""
+    """The record with a number. `more` is added to its offset."""
     return OffsetRecord(1, 1_000 + number + more, committed_at_ms=COMMITTED_AT_MS)
 
 
@@ -32,7 +32,7 @@ def pairs(count: int) -> Iterator[Pair]:
 
 
 async def fill_meta(entries: Iterable[Pair], meta: MetaClient, advance: Callable[[int], None]) -> None:
-    """Save entries to the Meta Service, two saves at a time: while it works on one, the next is made. `advance` gets how many."""
+    """Save entries to the Meta Service, with two saves in flight. `advance` is called with the number of saved entries."""
     under_way: deque[asyncio.Task[None]] = deque()
     for chunk in _chunks(entries):
         under_way.append(asyncio.create_task(_save(chunk, meta)))

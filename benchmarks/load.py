@@ -1,8 +1,8 @@
-"""The load: consumers that commit to an adapter, from a process of their own, so that they do not share its GIL.
+"""The load: consumers that commit to an adapter, in a separate process, so that they do not share its GIL.
 
     python -m benchmarks.load '{"address": "127.0.0.1:9520", "group": "g", "seconds": 5}'
 
-Prints `begin` and `end` at the edges of its window, for whoever reads counters there, and then one line of JSON.
+Prints `begin` and `end` at the edges of its window, when the parent reads counters, and then one line of JSON.
 """
 
 import array
@@ -26,16 +26,16 @@ from adapter.rpc import meta_grpc, meta_pb, offsets_grpc, offsets_pb
 
 GROUPS = 8  # the consumers are spread over this many groups
 TIMEOUT_S = 10.0
-MAX_UNANSWERED = 512  # of an open loop: a gRPC server that is behind by 1,000 calls ends further ones as CANCELLED
+MAX_UNANSWERED = 512  # of an open loop; a gRPC server with 1,000 waiting calls cancels further ones
 
 
 @dataclass(frozen=True)
 class Load:
-    """What to offer. `rate` in commit requests per second; 0: each consumer sends its next as soon as it has its answer.
+    """The parameters of a load. `rate`: commit requests per second; 0: each consumer commits again as soon as it is answered.
 
-    `via` is how: `store`, the plain gRPC stub; `client`, one OffsetClient for all; `blocking`, one BlockingOffsetClient with a
-    thread for each consumer; `meta`, SaveOffsetData straight into a Meta Service at `address`. With 0 `seconds` it goes on until
-    standard input ends. `samples` is a file for the sending time and the latency of each commit.
+    `via` is the client: `store`, the plain gRPC stub; `client`, one OffsetClient for all; `blocking`, one BlockingOffsetClient
+    with a thread for each consumer; `meta`, SaveOffsetData directly to a Meta Service at `address`. 0 `seconds` means until
+    standard input ends. `samples` is a file for the time of sending and the latency of each commit.
     """
 
     address: str
@@ -52,7 +52,7 @@ class Load:
 
 @dataclass
 class Window:
-    """What was answered between its begin and its end."""
+    """The answers between the begin and the end of the window."""
 
     begin: float
     end: float
@@ -64,7 +64,7 @@ class Window:
     cpu_s: float = 0.0  # of this process, in the window
 
     def answered(self, sent: float) -> None:
-        """Count a request that was sent at `sent` and has its answer now."""
+        """Count a request that was sent at `sent` and is answered now."""
         now = time.perf_counter()
         if self.begin <= now < self.end:
             self.sent.append(sent)
@@ -72,11 +72,11 @@ class Window:
 
     @property
     def over(self) -> bool:
-        """True once it has ended."""
+        """True after the end of the window."""
         return time.perf_counter() >= self.end
 
     def summary(self) -> dict[str, Any]:
-        """Rates per second, latencies in seconds, errors with their number."""
+        """The results: rates per second, latencies in seconds, error -> number."""
         requests = len(self.seconds)
         return {
             "commits_per_s": requests * self.batch / (self.end - self.begin),
@@ -89,7 +89,7 @@ class Window:
 
 
 class Consumer:
-    """One consumer of `batch` shards: its commits rise."""
+    """A consumer of `batch` shards with rising offsets."""
 
     def __init__(self, load: Load, number: int) -> None:
         shards = [offsets_pb.ShardCommit(shard=f"queue-{number}-{at}", offset=0) for at in range(load.batch)]
@@ -98,7 +98,7 @@ class Consumer:
         self._offset = 0
 
     def advance(self) -> offsets_pb.CommitOffsetsRequest:
-        """The next commit. The request is the same object: it must have been sent before the next call."""
+        """The next commit. The request object is reused: it must be sent before the next call."""
         self._offset += 1
         for shard in self.request.groups[0].shards:
             shard.offset = self._offset
@@ -106,7 +106,7 @@ class Consumer:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which `share` of the values are; 0 without any."""
+    """The quantile `share` of the values; 0 if there are none."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else 0.0
 
 
@@ -129,7 +129,7 @@ async def _closed_loop(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, w
 
 
 async def _open_loop(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, window: Window) -> None:
-    """Send at the given times, up to MAX_UNANSWERED: beyond that a commit is late."""
+    """Send at fixed times, unless MAX_UNANSWERED commits are in flight: then a commit is late."""
     consumers = [Consumer(load, number) for number in range(load.consumers)]
     slots = asyncio.Semaphore(MAX_UNANSWERED)
 
@@ -154,7 +154,7 @@ async def _open_loop(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, win
 
 
 async def _stream(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, window: Window) -> None:
-    """One StreamCommits call with as many unanswered commits as there are consumers."""
+    """Commit over one StreamCommits call, with one unanswered commit for each consumer."""
     slots = asyncio.Semaphore(load.consumers)
     unanswered: deque[float] = deque()  # when each was sent
 
@@ -176,7 +176,7 @@ async def _stream(store: "offsets_grpc.OffsetStoreAsyncStub", load: Load, window
 
 
 async def _client(load: Load, window: Window) -> None:
-    """All consumers share one client, as those of a broker process do. An error ends the load."""
+    """Commit through one client that all consumers share, as in a broker's process. An error ends the load."""
     async with OffsetClient.connect(load.address, TIMEOUT_S) as client:
 
         async def consume(number: int) -> None:
@@ -191,7 +191,7 @@ async def _client(load: Load, window: Window) -> None:
 
 
 async def _blocking(load: Load, window: Window) -> None:
-    """The same from threads."""
+    """The same with threads."""
     with BlockingOffsetClient(load.address, TIMEOUT_S) as client:
 
         def consume(number: int) -> None:
@@ -208,7 +208,7 @@ async def _blocking(load: Load, window: Window) -> None:
 
 
 async def _meta(load: Load, window: Window) -> None:
-    """What there is without an adapter: each commit is a save of its own."""
+    """Commit without an adapter: each commit is a save call."""
     async with grpc.aio.insecure_channel(load.address) as channel:
         service: meta_grpc.MetaServiceServiceAsyncStub = meta_grpc.MetaServiceServiceStub(channel)
 
@@ -263,7 +263,7 @@ async def _mark(load: Load, window: Window) -> None:
 
 
 async def offer(load: Load) -> Window:
-    """Offer a load; returns what was answered."""
+    """Run a load; returns the answers in its window."""
     begin = time.perf_counter() + load.warm_up_s
     window = Window(begin, begin + (load.seconds or math.inf), load.batch)
     await asyncio.gather(_mark(load, window), OFFERINGS[load.via](load, window))
@@ -271,7 +271,7 @@ async def offer(load: Load) -> Window:
 
 
 def main(load: Load) -> None:
-    """Offer a load, print what came of it."""
+    """Run a load and print its results."""
     window = asyncio.run(offer(load))
     if load.samples:
         pairs = zip(window.sent, window.seconds, strict=True)

@@ -1,6 +1,6 @@
-"""What a row costs the Meta Service: bulk calls on packed records, beside the calls that take each record apart.
+"""The Meta Service's cost of a row: bulk calls on packed records, compared to calls with a message for each record.
 
-Only the Meta Service's own CPU time counts, its sync and RocksDB's background work included. Requests are made before.
+Only the Meta Service's CPU time counts, its sync and RocksDB's background work included. Requests are prepared before.
 """
 
 from collections import defaultdict
@@ -36,14 +36,14 @@ Call = tuple[str, Callable[[], int]]
 
 
 class Requests(NamedTuple):
-    """The same records in both forms."""
+    """Requests with the same records in both forms."""
 
     saves: list[meta_pb.SaveOffsetDataRequest]
     merges: list[meta_pb.MergeOffsetDataRequest]
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """In each round two new Meta Services, one for each kind of calls, and every call once; the medians of the rounds."""
+    """Measure every call once in each round, with two new Meta Services, one for each kind; results are medians."""
     keys, rounds = (KEYS_SHORT, 1) if scale.short else (KEYS, ROUNDS)
     requests = [await _requests(keys, more) for more in range(2)]
     took: dict[str, list[float]] = defaultdict(list)
@@ -64,7 +64,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 def _by_rows(stub: Stub, new: Requests, raised: Requests) -> list[Call]:
-    """What is measured of the calls that take each record apart, in this order; each gives its number of rows."""
+    """The calls with a message for each record, in order; each returns its number of rows."""
     return [
         ("save, new keys", lambda: _save(stub, new)),
         ("save, higher offsets", lambda: _save(stub, raised)),
@@ -73,7 +73,7 @@ def _by_rows(stub: Stub, new: Requests, raised: Requests) -> list[Call]:
 
 
 def _packed(stub: Stub, new: Requests, raised: Requests) -> list[Call]:
-    """And of the bulk calls."""
+    """The bulk calls, in order; each returns its number of rows."""
     return [
         ("merge, new keys", lambda: _merge(stub, new)),
         ("merge, higher offsets", lambda: _merge(stub, raised)),
@@ -84,7 +84,7 @@ def _packed(stub: Stub, new: Requests, raised: Requests) -> list[Call]:
 
 
 async def _requests(keys: int, more: int) -> Requests:
-    """Requests for all keys, with offsets higher by `more`."""
+    """Requests for all keys, with offsets raised by `more`."""
     requests = Requests([], [])
     for at in range(0, keys, CHUNK):
         pairs = [(key_of(number), record_of(number, more)) for number in range(at, min(at + CHUNK, keys))]
@@ -132,7 +132,7 @@ def _split(stub: Stub) -> int:
 
 
 def _result(took: Mapping[str, float], keys: int, rounds: int) -> Result:
-    """A table by microseconds a row, each bulk call beside the one that it stands for."""
+    """A table of microseconds per row, with each bulk call compared to the call that it replaces."""
     beside = {
         "merge, new keys": "save, new keys",
         "merge, higher offsets": "save, higher offsets",

@@ -1,4 +1,4 @@
-"""What the store buys: cached against write-through on the same load, and what each wal_sync costs."""
+"""Write-back compared to write-through under the same load, and the cost of each wal_sync."""
 
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
@@ -27,7 +27,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to run the adapter."""
+    """A mode of the adapter: write-back with a wal_sync, or write-through."""
 
     name: str
     mode: str
@@ -43,7 +43,7 @@ MODES = (
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Each mode has its own two processes; they take turns, so that a slow minute of the machine hits all of them."""
+    """Measure each mode with its own two processes, in turn, so that a slow phase of the machine affects all."""
     result = Result("modes", TITLE)
     task = progress.add_task("modes", total=len(scale.modes_rates) * scale.modes_rounds * len(MODES))
     with ExitStack() as running:
@@ -74,7 +74,7 @@ def _middle(windows: list[Measured]) -> Measured:
 
 def _row(mode: Mode, measured: Measured) -> list[str | float]:
     row: list[str | float] = [mode.name, measured.commits, measured.p50_ms, measured.p99_ms, measured.saves_seen]
-    if not measured.commits:  # a very short window on a very busy machine
+    if not measured.commits:  # possible in a very short window on a busy machine
         return [*row, "-", "-"]
     per_100_000 = 100_000 / measured.commits
     return [*row, measured.meta_cpu * per_100_000, measured.adapter_cpu * per_100_000]

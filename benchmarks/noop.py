@@ -1,9 +1,9 @@
-"""Servers that take the adapter's calls and do nothing, which is what gRPC itself costs: raw bytes in, an empty reply out.
+"""No-op servers for the adapter's calls, to measure the cost of gRPC itself: raw bytes in, an empty reply out.
 
     python -m benchmarks.noop aio-uvloop [PORT [DIRECTORY]]
 
-Prints its port when it is up. With a port given it shares that port with others (SO_REUSEPORT). With a directory it writes the
-offset of each unary call into a store there, and nothing else, and listens on `a.sock` there too.
+Prints its port when it serves. With PORT, it shares that port with other processes (SO_REUSEPORT). With DIRECTORY, it writes the
+offset of each unary call to a store there, and also listens on the Unix socket `a.sock` there.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ SOCKET = "a.sock"
 
 @dataclass(frozen=True)
 class NoOp:
-    """A running server: one process, or two on one port."""
+    """A running server: one process, or two that share a port."""
 
     name: str
     address: str
     pids: Sequence[int]
-    unix: str = ""  # the same over a Unix socket, of one that writes
+    unix: str = ""  # the Unix socket of a server that writes
 
     def cpu_s(self) -> float:
-        """User and system seconds so far."""
+        """CPU seconds, user and system, so far."""
         return sum(map(cpu_s, self.pids))
 
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[NoOp]:
-    """One of KINDS, or TWO_PROCESSES."""
+    """Start a server of one of KINDS, or TWO_PROCESSES."""
     kind, _, two = name.partition(",")
     with contextlib.ExitStack() as processes:
         first, port = processes.enter_context(_process(kind, "0"))
@@ -63,7 +63,7 @@ def running(name: str) -> Iterator[NoOp]:
 
 @contextlib.contextmanager
 def writing(kind: str, directory: Path) -> Iterator[NoOp]:
-    """One of KINDS that writes each offset into a store in `directory`."""
+    """Start a server of one of KINDS that writes each offset to a store in `directory`."""
     directory.mkdir(parents=True)
     with _process(kind, "0", str(directory)) as (pid, port):
         yield NoOp(kind, f"127.0.0.1:{port}", [pid], f"unix:{directory / SOCKET}")
@@ -81,7 +81,7 @@ def _process(kind: str, *arguments: str) -> Iterator[tuple[int, str]]:
 
 
 class _Handler(grpc.GenericRpcHandler):
-    """The calls, without a serializer."""
+    """The handlers of the calls, without serializers."""
 
     def __init__(self, unary: Any, stream: Any) -> None:  # noqa: ANN401 - gRPC's behaviours
         self._methods: dict[str, Any] = {
@@ -111,9 +111,9 @@ def _echo(requests: Iterator[bytes], _context: object) -> Iterator[bytes]:
 
 
 def _written_in(directory: Path) -> Callable[[bytes, object], bytes]:
-    """An answer behind the least that makes one offset durable: what the adapter writes, with the adapter's options.
+    """A handler that writes one offset to a store with the adapter's options, and then answers.
 
-    No batch, which a lone key does not need: it would make the server slower.
+    Without a WriteBatch, which is not needed for a single key and would be slower.
     """
     put, numbers = rocks.open_store(directory / "db", ("default",), "").put, count(1)
 

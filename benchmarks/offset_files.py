@@ -1,7 +1,7 @@
-"""Offset files of RocketMQ and Kafka: how fast each format is read and written, in how much memory, and a whole import.
+"""Offset files of RocketMQ and Kafka: the speed and memory of reading and writing each format, and of a whole import.
 
-Each reading and each writing has a process of its own, forked from one that has imported everything. `json.loads` and Python's
-`csv`, each of the whole file, stand beside; they are given what they can read.
+Each read and each write runs in a new process, forked from one that has imported all modules. For comparison: `json.loads` and
+Python's `csv` on the whole file, for the formats that they can parse.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ GROUPS, GROUPS_SHORT = (10_000, 100_000), (20, 200)
 QUEUES = 8
 ROUNDS, ROUNDS_FULL = 1, 3
 LEAST_PER_S = 200_000
-GROWTH_MIB = 16.0  # from the fewer groups to ten times as many
+GROWTH_MIB = 16.0  # allowed growth of memory for ten times as many groups
 PLAIN = "json.loads or csv"
 RUNS = ("all new", "all known")
 
@@ -46,37 +46,37 @@ IMPORTING = ("run", "seconds", "offsets/s", "CPU s of the command", "CPU s of th
 
 @dataclass(frozen=True)
 class Way:
-    """A file as somebody writes it. `make` writes it as its original does; without it, it is read as we write it."""
+    """A kind of file. `make` writes it as RocketMQ does; without it, the file is written by our own export."""
 
     name: str
     file: str
     kind: Format
     layout: Layout = "v1"
-    group: str = ""  # which the file does not tell
+    group: str = ""  # the group, if the file does not name it
     make: Callable[[IO[str], int], None] | None = None
     plain: Callable[[Path], object] | None = None
 
 
 class Used(NamedTuple):
-    """Of a process: its CPU, and its peak of memory over what it had before."""
+    """The CPU time of a process, and its peak memory above that at its start."""
 
     cpu_s: float
     mib: float
 
 
 def row(group: int, queue: int, *, of_a_client: bool = False) -> OffsetRow:
-    """One of the offsets. A client's file is of one group: there it is another topic instead."""
+    """One of the offsets. A client's file has one group, so the topic varies instead."""
     topic, name = (f"broker-a/orders-{group}", "billing") if of_a_client else (f"orders-{group % 1_000}", f"billing-{group}")
     return OffsetRow("default", name, f"{topic}/{queue}", offset(group, queue))
 
 
 def offset(group: int, queue: int) -> int:
-    """Seven to nine digits, as in a broker that has run for a while."""
+    """An offset of seven to nine digits, as in a broker that has run for a while."""
     return 1_000_000 + group * 1_009 + queue
 
 
 def broker_4x(file: IO[str], groups: int) -> None:
-    """As fastjson writes it: its keys are numbers, so that it is no JSON."""
+    """Write the file of a 4.x broker as fastjson does: with numbers as keys, which is not valid JSON."""
     file.write('{\n\t"offsetTable":{\n')
     for group in range(groups):
         queues = ",".join(f"{queue}:{offset(group, queue)}" for queue in range(QUEUES))
@@ -85,7 +85,7 @@ def broker_4x(file: IO[str], groups: int) -> None:
 
 
 def broker_5x(file: IO[str], groups: int) -> None:
-    """With quoted keys, a version, and which topics each group has."""
+    """Write the file of a 5.x broker: quoted keys, a version, and the topics of each group."""
     file.write('{\n\t"dataVersion":{"counter":7,"stateVersion":0,"timestamp":1700000000000},\n\t"groupTopicMap":{\n')
     file.write(",\n".join(f'\t\t"billing-{group}":["orders-{group % 1_000}"]' for group in range(groups)))
     file.write('\n\t},\n\t"offsetTable":{\n')
@@ -96,12 +96,12 @@ def broker_5x(file: IO[str], groups: int) -> None:
 
 
 def loaded(path: Path) -> object:
-    """What most would do."""
+    """Parse the whole file with `json.loads`."""
     return json.loads(path.read_bytes())
 
 
 def split(path: Path) -> object:
-    """The same for CSV."""
+    """Parse the whole file with `csv`."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
@@ -120,13 +120,13 @@ IMPORTED = WAYS[1]
 
 
 def rows(way: Way, groups: int) -> Iterator[OffsetRow]:
-    """Made as they are written."""
+    """Generate the rows while they are written."""
     of_a_client = way.kind is Format.ROCKETMQ_CLIENT
     return (row(group, queue, of_a_client=of_a_client) for group in range(groups) for queue in range(QUEUES))
 
 
 def read(way: Way, path: Path, groups: int) -> Used:
-    """In a process of its own. Raises RuntimeError when not every offset comes."""
+    """Read a file. Raises RuntimeError if an offset is missing."""
     found = 0
 
     def whole() -> None:
@@ -140,18 +140,18 @@ def read(way: Way, path: Path, groups: int) -> Used:
 
 
 def write(way: Way, path: Path, groups: int) -> Used:
-    """In a process of its own. What making the rows costs is in it."""
+    """Write a file. The cost of generating the rows is included."""
     return _used(lambda: files.write(path, way.kind, rows(way, groups), Naming(group=way.group), way.layout))
 
 
 def plainly(way: Way, path: Path) -> Used:
-    """In a process of its own: the whole file at once, and no row made of it."""
+    """Parse a whole file without making rows."""
     assert way.plain
     return _used(partial(way.plain, path))
 
 
 def _used(call: Callable[[], object]) -> Used:
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew: proc(5)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak, see proc(5)
     before, _ = memory_mib(os.getpid())
     began = time.process_time()
     call()
@@ -159,7 +159,7 @@ def _used(call: Callable[[], object]) -> Used:
 
 
 class Machine:
-    """Runs one call after the other, each in a new process; memory of the calls before is not in it."""
+    """Runs each call in a new process, so that memory of earlier calls does not count."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -167,21 +167,21 @@ class Machine:
         self._pool = ProcessPoolExecutor(1, context, max_tasks_per_child=1)
 
     def __enter__(self) -> Self:
-        """For the time of the benchmark."""
+        """Return the runner."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing runs any more."""
+        """End its processes."""
         self._pool.shutdown()
 
     async def run(self, rounds: int, call: Callable[..., Used], *arguments: object) -> Used:
-        """The fastest of some rounds, and the most memory of them."""
+        """Run a call several times; returns the least CPU time and the most memory."""
         used = [await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments) for _ in range(rounds)]
         return Used(min(each.cpu_s for each in used), max(each.mib for each in used))
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Every format in both sizes; then the larger 5.x file into an adapter and a Meta Service."""
+    """Measure every format in both sizes, then an import of the larger 5.x file into an adapter and a Meta Service."""
     sizes = GROUPS_SHORT if scale.short else GROUPS
     rounds = 1 if scale.short else ROUNDS_FULL if scale.full else ROUNDS
     task = progress.add_task("offset files", total=len(WAYS) * len(sizes))
@@ -232,7 +232,7 @@ def _per_s(used: Used, groups: int) -> float:
 
 
 def _bars(reading: list[list[Cell]], sizes: Sequence[int]) -> list[Bar]:
-    """For each format its larger file, and how much more memory it takes than the smaller one."""
+    """For each format: the result of the larger file, and the memory that it needs in addition to the smaller one."""
     per_s, mib = ({(each[0], each[1]): float(each[at]) for each in reading} for at in (3, 4))
     few, many = sizes
     bars = [Bar(f"offsets/s read, {way.name}", per_s[way.name, many], LEAST_PER_S, least=True) for way in WAYS]
@@ -241,7 +241,7 @@ def _bars(reading: list[list[Cell]], sizes: Sequence[int]) -> list[Bar]:
 
 
 async def _imports(directory: Path, path: Path, groups: int, progress: Progress) -> list[list[Cell]]:
-    """The same file twice: at first every offset is new, then all are known."""
+    """Import the same file twice: first every offset is new, then all are known."""
     cells: list[list[Cell]] = []
     with running_stack(directory / "stack") as stack:
         task = progress.add_task(f"import of {groups * QUEUES:,} offsets", total=len(RUNS))

@@ -1,6 +1,6 @@
-"""An import of a CSV with many offsets, merged and read back, by the command itself: seconds, rows per second, CPU.
+"""The command `import` with a large CSV, merged and read back: seconds, rows per second, CPU.
 
-The Meta Service is a real process on the same machine. Spark's start counts, and so does the comparison before the merge.
+The Meta Service is a real process on the same machine. The time includes Spark's start and the comparison before the merge.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ RUNS = ("all new", "all known")
 
 
 class Took(NamedTuple):
-    """One run. `cpu_s` is that of Spark: the driver, the JVM and the workers."""
+    """The result of one run. `cpu_s` is Spark's CPU time: driver, JVM and workers."""
 
     seconds: float
     cpu_s: float
@@ -34,7 +34,7 @@ class Took(NamedTuple):
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """The same file twice: at first every offset is new, then the Meta Service has them all."""
+    """Import the same file twice: first every offset is new, then the Meta Service has all."""
     rows = ROWS_SHORT if scale.short else ROWS
     file = directory / "offsets.csv"
     file.write_text("".join(f"group-{at % GROUPS},topic-{at // GROUPS // 16},{at // GROUPS % 16},{at}\n" for at in range(rows)))

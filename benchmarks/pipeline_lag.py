@@ -1,7 +1,7 @@
-"""The lag job over a fleet's journals, as a stream with two cores: journal rows a second, and where the time goes.
+"""The lag job over a fleet's journals, as a stream with two cores: journal rows per second, and the time of each step.
 
-All keys commit in each batch, so that every state is read, merged, evaluated and written. The first batch has no state before it
-and finds code that is not compiled: it is shown, and does not count.
+All keys commit in each batch, so that every state is read, merged, evaluated and written. The first batch has no previous state
+and includes compilation: it is shown, but not counted.
 """
 
 import time
@@ -25,15 +25,15 @@ from tests.pipeline.segments import commits, write_segment
 TITLE = "the lag job"
 LEAST_ROWS_S = 250_000
 BROKERS = 4
-SHARDS = 1_000  # of a group
-CYCLES = 10  # commits of each key in a batch: 20 s of such a fleet
+SHARDS = 1_000  # shards of a group
+CYCLES = 10  # commits of each key in a batch, as in 20 s of such a fleet
 INTERVAL_S = 2.0
 SESSION = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR", **SETTINGS}
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one batch took, by the clock from the end of the one before, and of CPU, Python's workers included. Seconds."""
+    """The seconds of one batch, from the end of the previous one, and its CPU seconds, Python's workers included."""
 
     rows: int
     wall: float
@@ -42,7 +42,7 @@ class Batch:
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Some batches of two million rows over 200,000 keys."""
+    """Measure batches of two million rows over 200,000 keys."""
     groups = 1 if scale.short else 50
     count = 2 if scale.short else 8 if scale.full else 5
     shards = 100 if scale.short else SHARDS
@@ -64,7 +64,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 def _journals(root: Path, groups: int, shards: int, batches: int) -> None:
-    """One segment for each broker and cycle."""
+    """Write one segment for each broker and cycle."""
     for broker in range(BROKERS):
         for cycle in range(batches * CYCLES):
             table = commits(
@@ -102,7 +102,7 @@ def _rates(batches: list[Batch]) -> Table:
 
 
 def _shares(batches: list[Batch]) -> Table:
-    """The median of each step, and what lies between the steps."""
+    """The median of each step, and the rest."""
     names = batches[0].steps
     seconds = {name: median(batch.steps[name] for batch in batches) for name in names}
     whole = median(batch.wall for batch in batches)
@@ -112,7 +112,7 @@ def _shares(batches: list[Batch]) -> Table:
 
 
 def _cpu_s() -> float:
-    """CPU of this process and of all that it started."""
+    """CPU seconds of this process and all its descendants."""
     total = 0.0
     for process_ in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:

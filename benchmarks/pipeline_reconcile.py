@@ -1,6 +1,7 @@
-"""The comparison of `reconcile` against the plain join that it cannot do without, on the same frames in one Spark session.
+"""The comparison of `reconcile` compared to the plain join that it needs at least, on the same data in one Spark session.
 
-Three adapters hold every key, as after hand-overs; the Meta Service lacks some and is behind in some. No Meta Service is needed.
+Three adapters have every key, as after hand-overs. The Meta Service's records lack some keys and are behind for some. No Meta
+Service runs.
 """
 
 import time
@@ -20,24 +21,24 @@ from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 
 TITLE = "reconcile: local records against the Meta Service's"
-LIMIT = 2.0  # times the plain join
+LIMIT = 2.0  # times the duration of the plain join
 REMOTE, REMOTE_SHORT = 1_000_000, 10_000
 BROKERS = ["broker-0", "broker-1", "broker-2"]
 GROUPS = 5_000
-MISSING, BEHIND = 100, 50  # one key of so many
+MISSING, BEHIND = 100, 50  # every 100th key is missing, every 50th is behind
 PLAIN, RECONCILE = "plain join", "reconcile"
 SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 
 class Took(NamedTuple):
-    """Seconds of one run: by the clock, and of the JVM's CPU."""
+    """The seconds of one run, and CPU seconds of the JVM."""
 
     wall: float
     cpu: float
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """The plain join and the comparison in turn, some rounds."""
+    """Measure the plain join and the comparison in turn."""
     keys = REMOTE_SHORT if scale.short else REMOTE
     rounds = 1 if scale.short else 5 if scale.full else 3
     session = spark_session("bench", "local[2]", SETTINGS)
@@ -58,7 +59,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 def frames(session: SparkSession, keys: int, directory: Path) -> tuple[DataFrame, DataFrame]:
-    """Local and remote records as Parquet, each in an order of its own, as snapshots and scans come."""
+    """Write local and remote records as Parquet, in different orders, like snapshots and scans."""
     id_ = F.col("id")
     for number, broker in enumerate(BROKERS):
         local = _rows(session, keys, -number).select("*", F.expr("false").alias("dirty"), F.lit(number).alias("broker"))
@@ -71,7 +72,7 @@ def frames(session: SparkSession, keys: int, directory: Path) -> tuple[DataFrame
 
 
 def plain(local: DataFrame, remote: DataFrame) -> DataFrame:
-    """What anybody would begin with: the rows whose offset the Meta Service does not have."""
+    """The plain join: the rows whose offset differs from the Meta Service's."""
     there = remote.select(*KEY, *(F.col(name).alias(f"remote_{name}") for name in ("epoch", "offset", "live", "committed_at")))
     return local.join(there, KEY, "left").where("remote_offset IS NULL OR remote_offset < offset")
 

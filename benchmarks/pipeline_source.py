@@ -1,6 +1,6 @@
-"""The data source `offsets` against plain Parquet, in one Spark session with two cores: rows a second, and whose CPU they take.
+"""The data source `offsets` compared to Parquet, in one Spark session with two cores: rows per second, and CPU by process.
 
-Both write the same cached rows and read all columns of them. The Meta Service is a process of its own on the same two cores.
+Both write the same cached rows and read all their columns. The Meta Service is a process on the same two cores.
 """
 
 import time
@@ -20,16 +20,16 @@ from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 
 TITLE = "the Spark data source against plain Parquet"
-READ_LEAST, WRITE_LEAST = 0.4, 0.15  # of Parquet's rate
+READ_LEAST, WRITE_LEAST = 0.4, 0.15  # as shares of Parquet's rate
 ROWS, SHORT_ROWS = 1_000_000, 5_000
-SHARDS = 100  # of a group
+SHARDS = 100  # shards of a group
 SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 PARQUET_WRITE, WRITE, AGAIN = "write Parquet", "write offsets", "write the same offsets again"
 PARQUET_READ, READ = "read Parquet", "read offsets"
 STEPS = (PARQUET_WRITE, WRITE, AGAIN, PARQUET_READ, READ)
 
-# Rows as an adapter flushes them, and as an import of RocketMQ or Kafka has them.
+# The columns of rows that an adapter flushes, and of rows of an import.
 SHAPES: dict[str, tuple[str, ...]] = {
     "offsets alone": (),
     "with topic and partition": ("concat('orders-', id % 50) as topic", "id % 100 as partition"),
@@ -38,7 +38,7 @@ SHAPES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Used:
-    """Seconds of one step: by the clock, and of CPU, by process."""
+    """The seconds of one step, and CPU seconds by process."""
 
     wall: float
     jvm: float
@@ -46,12 +46,12 @@ class Used:
     meta: float
 
     def since(self, earlier: "Used") -> "Used":
-        """What was used since an earlier instant."""
+        """The difference to an earlier instant."""
         return Used(self.wall - earlier.wall, self.jvm - earlier.jvm, self.workers - earlier.workers, self.meta - earlier.meta)
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Each step in turn, some rounds, each into a new cluster of the Meta Service and a new Parquet directory."""
+    """Measure all steps in each round, with a new cluster in the Meta Service and a new Parquet directory."""
     result = Result("pipeline_source", TITLE)
     count = SHORT_ROWS if scale.short else ROWS
     rounds = 1 if scale.short else 5 if scale.full else 3
@@ -79,7 +79,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
 
 
 def rows_of(session: SparkSession, count: int, columns: Sequence[str]) -> DataFrame:
-    """Cached rows, in two partitions; `columns` beside those that every row has."""
+    """Cached rows in two partitions; `columns` are additional columns."""
     rows = session.range(0, count, 1, 2).selectExpr(
         "'default' as namespace",
         f"concat('group-', div(id, {SHARDS})) as `group`",
@@ -95,7 +95,7 @@ def rows_of(session: SparkSession, count: int, columns: Sequence[str]) -> DataFr
 
 
 class _Bench:
-    """One shape of rows, and where they go."""
+    """A kind of rows, and the destinations of a round."""
 
     def __init__(self, session: SparkSession, meta: ServiceProcess, directory: Path, rows: DataFrame) -> None:
         self._session = session
@@ -104,7 +104,7 @@ class _Bench:
         self.rows = rows
 
     def round(self, number: int) -> dict[str, Used]:
-        """Every step once."""
+        """Run every step once."""
         parquet = str(self._directory / f"{number}.parquet")
         options = {"endpoints": self._meta.address, "cluster": f"{self._directory.name}-{number}"}
         offsets = self._session.read.format("offsets").options(**options)
@@ -131,18 +131,18 @@ class _Bench:
     def _used(self) -> Used:
         below = psutil.Process().children(recursive=True)
         jvm = next(process for process in below if process.name() == "java")
-        # Workers that were idle for long have ended: what they took is with those that they were children of.
+        # Idle workers have ended; their CPU time is included in that of their parents.
         workers = sum(_with_ended(process) for process in jvm.children(recursive=True)) + _with_ended(jvm) - cpu_s(jvm.pid)
         return Used(time.perf_counter(), cpu_s(jvm.pid), workers, cpu_s(self._meta.pid))
 
 
 def _read(frame: DataFrame) -> None:
-    """All columns of all rows, which are then thrown away."""
+    """Read all columns of all rows, and discard them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def _with_ended(process: psutil.Process) -> float:
-    """CPU seconds of a process, and of its children that have ended."""
+    """CPU seconds of a process and of its ended children."""
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
 

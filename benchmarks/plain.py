@@ -1,9 +1,9 @@
-"""What a recovery cannot do without, and nothing else: scan the local store, and read the same keys from the Meta Service.
+"""The minimum of a recovery: scans the local store, and reads the same keys from the Meta Service.
 
     python -m benchmarks.plain '{"path": "...", "endpoint": "127.0.0.1:9530", "batch_keys": 2000}'
 
-The calls are those of the recovery; their replies are parsed by gRPC and thrown away. Prints the number of keys after each
-batch, and at the end one line of JSON.
+It makes the calls of the recovery and discards their replies. Prints the number of keys after each batch, and at the end one line
+of JSON.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ TIMEOUT_S = 30.0
 
 @dataclass
 class Plain:
-    """Seconds of both parts."""
+    """The seconds of the scan and of the reads."""
 
     keys: int = 0
     found: int = 0
@@ -35,7 +35,7 @@ class Plain:
 
 
 async def measure(path: Path, endpoint: str, batch_keys: int) -> Plain:
-    """Scan a batch, read it, and so on, one after the other."""
+    """Scan and read batch by batch."""
     plain = Plain()
     store = LocalStore.open(path, "never")
     scan = store.scan()

@@ -1,4 +1,4 @@
-"""An adapter and its Meta Service as processes, what they count, and a load against them or any other server."""
+"""An adapter and its Meta Service as processes, their metrics, and load processes for them or other servers."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ SAVE_CALLS = [f'offset_meta_calls_total{{rpc="{rpc}"}}' for rpc in ("SaveOffsetD
 
 
 def with_metrics(service: ServiceProcess) -> int:
-    """Let a process that is not started yet serve metrics; returns the port."""
+    """Configure a process, before its start, to serve metrics; returns the port."""
     assert METRICS_OFF in service.settings
     port = free_port()
     service.settings = service.settings.replace(METRICS_OFF, f"[metrics]\nlisten = '127.0.0.1:{port}'")
@@ -35,7 +35,7 @@ def with_metrics(service: ServiceProcess) -> int:
 
 
 def scrape(port: int) -> dict[str, float]:
-    """What a process counts: name with labels -> value."""
+    """The metrics of a process: name with labels -> value."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
@@ -46,7 +46,7 @@ def scrape(port: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Counters:
-    """What was counted up to an instant, or between two."""
+    """The counters at an instant, or their difference between two."""
 
     at: float
     saves_seen: float  # by the Meta Service
@@ -55,13 +55,13 @@ class Counters:
     meta_cpu_s: float
 
     def since(self, earlier: "Counters") -> "Counters":
-        """What was counted since an earlier instant; `at` is the time between."""
+        """The difference to an earlier instant; `at` is the time between."""
         return Counters(*(now - then for now, then in zip(asdict(self).values(), asdict(earlier).values(), strict=True)))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One window of a load. Rates per second, latencies in ms, CPU in seconds per second."""
+    """The results of one window of a load. Rates per second, latencies in ms, CPU in seconds per second."""
 
     commits: float
     p50_ms: float
@@ -83,7 +83,7 @@ class Stack:
     meta_metrics: int
 
     async def counters(self) -> Counters:
-        """What both have counted so far."""
+        """The counters of both processes now."""
         async with OffsetClient.connect(self.adapter.address) as client:
             status = await client.admin.Status(offsets_pb.StatusRequest())
         counts = scrape(self.meta_metrics)
@@ -91,12 +91,12 @@ class Stack:
         return Counters(time.monotonic(), seen, status.save_calls, cpu_s(self.adapter.pid), cpu_s(self.meta.pid))
 
     async def commits(self) -> int:
-        """How many offsets the adapter has acknowledged so far."""
+        """The number of offsets that the adapter has acknowledged so far."""
         async with OffsetClient.connect(self.adapter.address) as client:
             return (await client.status()).commits
 
     async def under(self, load: Load) -> Measured:
-        """Run a load and measure its window. Raises RuntimeError when the load saw errors: its numbers would mean nothing."""
+        """Run a load and measure its window. Raises RuntimeError if calls failed, since the results would be invalid."""
         found, edges = await offered(load, self.counters, lambda: self.adapter.log)
         passed = edges[1].since(edges[0])
         return Measured(
@@ -116,7 +116,10 @@ class Stack:
 def running_stack(
     directory: Path, *, wal_sync: str = "interval", top: str = "", extra: str = "", grpc_server: GrpcServerKind | None = None
 ) -> Iterator[Stack]:
-    """Start both, killed at the end. `top` and `extra` are settings, before and behind the others."""
+    """Start both; they are killed at the end. `top`, `extra`: settings before and after the others.
+
+    `grpc_server` empty: the default.
+    """
     meta = meta_process(directory)
     port = with_metrics(meta)
     adapter = adapter_process(directory, meta.address, wal_sync=wal_sync, top=top, extra=extra, grpc_server=grpc_server)
@@ -129,9 +132,9 @@ def running_stack(
 async def offered(
     load: Load, look: Callable[[], Awaitable[T]], log: Callable[[], str] = str
 ) -> tuple[dict[str, Any], tuple[T, T]]:
-    """Run a load; returns what it found, and what a look at both edges of its window saw.
+    """Run a load; returns its results, and those of `look` at both edges of its window.
 
-    Raises RuntimeError, with the `log` of the server, when it failed or saw errors.
+    Raises RuntimeError, with the `log` of the server, if it failed or calls failed.
     """
     async with loading(load) as process:
         assert process.stdout is not None
@@ -144,7 +147,7 @@ async def offered(
 
 @contextlib.asynccontextmanager
 async def loading(load: Load) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A load as a process of its own, killed at the end if it still runs."""
+    """Start a load as a process, which is killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -163,7 +166,7 @@ async def loading(load: Load) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def found_by(process: asyncio.subprocess.Process, log: Callable[[], str] = str) -> dict[str, Any]:
-    """What a load that has passed its window prints at its end. Raises RuntimeError when it failed or saw errors."""
+    """The results that a load prints at its end. Raises RuntimeError if it failed or calls failed."""
     assert process.stdout is not None
     found: dict[str, Any] = json.loads(await process.stdout.read() or "{}")
     if await process.wait() or found["errors"]:

@@ -1,4 +1,4 @@
-"""Save calls per second at growing commit rates: about ten a second, whatever is offered (invariant 5)."""
+"""Save calls per second at growing commit rates: about ten per second at any rate (invariant 5)."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Each rate against the same two processes, one after the other."""
+    """Measure all rates, one after the other, with the same two processes."""
     result = Result("rates", TITLE)
     rows: list[tuple[str, Measured]] = []
     with running_stack(directory) as stack:

@@ -1,6 +1,6 @@
-"""Recovery of a large local store: its time against the reads that it cannot do without, and its memory as the keys grow.
+"""Recovery of a large local store: its time compared to the necessary reads alone, and its memory for growing numbers of keys.
 
-The recovering process is a real adapter; its progress, its counts and its time are those of its Status.
+The recovering process is a real adapter; progress, counts and time are those of its Status.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from benchmarks.scale import Scale
 
 TITLE = "time and memory of the recovery"
 TIME_LIMIT = 3.0  # times the plain scan and the plain reads
-GROWTH_LIMIT_MIB = 16.0  # of memory outside RocksDB, from the fewest keys to the most
+GROWTH_LIMIT_MIB = 16.0  # allowed growth of memory outside RocksDB from the fewest keys to the most
 POLL_S = 0.2
 READY_TIMEOUT_S = 300.0
 MIB = 2**20
@@ -40,7 +40,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Recovered:
-    """One recovery. `start_s` is from the start of the process. Memory in MiB: at its peak, and RocksDB's part of it."""
+    """The result of a recovery. `start_s`: seconds from the start of the process. Memory in MiB: the peak, and RocksDB's part."""
 
     status: offsets_pb.RecoveryStatus
     start_s: float
@@ -50,12 +50,12 @@ class Recovered:
 
     @property
     def other(self) -> float:
-        """The peak without RocksDB's two bounded parts."""
+        """The peak without RocksDB's block cache and memtables, which are bounded."""
         return self.peak - self.block_cache - self.memtables
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Recover each number of keys in a new process; the plain reads go before and after the last, largest one."""
+    """Measure a recovery of each number of keys in a new process, and the plain reads before and after the largest one."""
     result = Result("recovery", TITLE)
     largest = scale.recovery_keys[-1]
     different = scale.recovery_different
@@ -86,22 +86,22 @@ def _check(status: offsets_pb.RecoveryStatus, keys: int, different: int) -> None
 
 
 def _local(keys: int, number: int, different: int) -> Iterator[Pair]:
-    """The local entries of the run with this number; what it changes in the Meta Service is no other run's."""
+    """The local entries of a run. Its differences to the Meta Service concern keys that no other run uses."""
     step = keys // different
     for at in range(keys):
         match at % step:
             case 0:  # missing in the Meta Service
                 yield key_of(at, f"-new-{number}"), record_of(at)
-            case 1:  # larger here
+            case 1:  # larger in the local store
                 yield key_of(at, f"-behind-{number}"), record_of(at, 1)
-            case 2:  # larger there
+            case 2:  # larger in the Meta Service
                 yield key_of(at), record_of(at, -1)
             case _:
                 yield key_of(at), record_of(at)
 
 
 def _remote(scale: Scale) -> Iterator[Pair]:
-    """What the Meta Service holds: all keys, and for each run those in which it is behind."""
+    """The entries of the Meta Service: all keys, with the differences for each run."""
     yield from pairs(scale.recovery_keys[-1])
     for number, keys in enumerate(scale.recovery_keys):
         step = keys // scale.recovery_different
@@ -109,7 +109,7 @@ def _remote(scale: Scale) -> Iterator[Pair]:
 
 
 def _fill(keys: int, entries: Iterator[Pair], path: Path, progress: Progress) -> None:
-    """Make a local store, compacted: else a compaction would take its share of the recovery's time and memory, or not."""
+    """Create a local store and compact it, so that no compaction runs during the recovery."""
     task = progress.add_task(f"recovery: write {keys:,} local keys", total=keys)
     store = LocalStore.open(path, "never")
     fill_local(entries, store, lambda done: progress.advance(task, done))
@@ -127,7 +127,7 @@ async def _load_meta(scale: Scale, endpoint: str, progress: Progress) -> None:
 
 
 async def _plain(path: Path, endpoint: str, keys: int, progress: Progress) -> Plain:
-    """The plain scan and reads, in a process of their own."""
+    """Run the plain scan and reads in a separate process."""
     task = progress.add_task(f"recovery: plain scan and reads of {keys:,} keys", total=keys)
     asked = {"path": str(path), "endpoint": endpoint, "batch_keys": RecoverySection().batch_keys}
     process = await asyncio.create_subprocess_exec(
@@ -144,7 +144,7 @@ async def _plain(path: Path, endpoint: str, keys: int, progress: Progress) -> Pl
 
 
 async def _recover(directory: Path, path: Path, endpoint: str, keys: int, progress: Progress) -> Recovered:
-    """Start an adapter over the store, follow its recovery, read its peak of memory, stop it."""
+    """Start an adapter with the store, follow its recovery, read its peak memory, stop it."""
     task = progress.add_task(f"recovery: {keys:,} keys", total=keys)
     adapter = adapter_process(directory, endpoint, store=path)
     metrics = with_metrics(adapter)
@@ -166,7 +166,7 @@ async def _recover(directory: Path, path: Path, endpoint: str, keys: int, progre
 
 
 async def _follow(adapter: ServiceProcess, progress: Progress, task: TaskID) -> offsets_pb.StatusReply:
-    """Show the recovery's progress until the adapter serves."""
+    """Display the recovery's progress until the adapter serves."""
     async with asyncio.timeout(READY_TIMEOUT_S), OffsetClient.connect(adapter.address) as client:
         while True:
             await asyncio.sleep(POLL_S)
@@ -180,7 +180,7 @@ async def _follow(adapter: ServiceProcess, progress: Progress, task: TaskID) -> 
 
 
 def _peak_mib(pid: int) -> float:
-    """The most memory that a process had at once. From /proc: `getrusage` would count the parent before exec as well."""
+    """The peak memory of a process, from /proc: `getrusage` includes that of the parent before exec."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -1,6 +1,6 @@
-"""Recovery after a loss, when whole groups are compared: its time, and what it costs the Meta Service, against an ordinary start.
+"""Recovery after a loss, which compares whole groups: its time and the Meta Service's CPU, compared to an ordinary start.
 
-The local stores look as after a power cut: an acknowledged write is missing. The Meta Service has all keys, and some more.
+The local stores are in the state after a power cut: an acknowledged write is missing. The Meta Service has all keys and more.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 
 TITLE = "recovery after a loss"
-SLOWER_LIMIT = 2.0  # times the ordinary recovery of the same keys
-CPU_LIMIT_US = 25.0  # of the Meta Service, for each row that is there
+SLOWER_LIMIT = 2.0  # times the duration of an ordinary recovery of the same keys
+CPU_LIMIT_US = 25.0  # of the Meta Service per row of the compared groups
 PATIENCE_S = 300.0
 POLL_S = 0.05
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """One start. `start_s` is from the start of the process; the CPU is of the whole start."""
+    """The result of a start. `start_s`: seconds from the start of the process; CPU of the whole start."""
 
     status: offsets_pb.RecoveryStatus
     start_s: float
@@ -44,7 +44,7 @@ class Recovered:
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """One group of many keys, and many groups of many shards of which one is local; each without and after a loss."""
+    """Measure one group of many keys, and many groups of which one shard is local; each without and after a loss."""
     result = Result("recovery_loss", TITLE)
     keys, groups, shards = scale.loss_keys, scale.loss_groups, scale.loss_shards
     one = list(_rows("one", 1, keys))

@@ -1,6 +1,6 @@
-"""How much each benchmark does.
+"""The sizes of the benchmarks.
 
-A run of some minutes, a tiny one (BENCH=short) that only shows that everything still works, and a long one (BENCH=full).
+A run of some minutes, a tiny one (BENCH=short) that only shows that the benchmarks work, and a long one (BENCH=full).
 """
 
 import os
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Scale:
-    """Sizes of a run. Times in seconds."""
+    """The sizes of a run. Times in seconds."""
 
     short: bool
     full: bool
@@ -17,25 +17,25 @@ class Scale:
     rates_s: float  # window of one offered rate
     modes_s: float  # window of one mode in one round
     modes_rounds: int
-    modes_rates: tuple[int, ...]  # commits per second together; 0: as many as are answered
-    flush_few: int  # stored keys of the small store: all of them are dirty in each flush
-    flush_many: int  # stored keys of the large one
+    modes_rates: tuple[int, ...]  # commits per second in total; 0: as fast as they are answered
+    flush_few: int  # keys of the small store, all dirty in each flush
+    flush_many: int  # keys of the large store
     flush_rounds: int
     recovery_keys: tuple[int, ...]  # ascending; the last one is also compared with the plain reads
-    recovery_different: int  # of them are missing in the Meta Service, as many are larger here, as many larger there
+    recovery_different: int  # as many keys are missing in the Meta Service, larger locally, and larger there
     loss_keys: int  # of one group, in a recovery after a loss
-    loss_groups: int  # and many groups of so many shards
+    loss_groups: int  # number of groups with many shards
     loss_shards: int
-    fast_rounds: int  # of the fast path: how often each thing has its turn
-    fast_s: float  # window of one turn
+    fast_rounds: int  # of the fast path: how often each thing is measured
+    fast_s: float  # window of one measurement
     floor_calls: int  # of h2load, 64 in flight
     floor_lone_calls: int  # one after the other
-    batch_keys: tuple[int, ...]  # each a multiple of the greatest batch
+    batch_keys: tuple[int, ...]  # each a multiple of the largest batch
     batch_sizes: tuple[int, ...]
-    dirty_keys: int  # that one flush sends while commits are timed
+    dirty_keys: int  # keys that one flush sends while commits are timed
     dirty_flushes: int
-    drain_keys: int  # that become dirty in an outage
-    worst_keys: int  # stored, most of them in one group
+    drain_keys: int  # keys that become dirty in an outage
+    worst_keys: int  # stored keys, most of them in one group
 
 
 DEFAULT = Scale(
@@ -45,7 +45,7 @@ DEFAULT = Scale(
     rates_s=10.0,
     modes_s=3.0,
     modes_rounds=2,
-    modes_rates=(0, 500),  # 500: what each mode can take, so that all do the same work
+    modes_rates=(0, 500),  # 500: a rate that every mode reaches, so that all do the same work
     flush_few=1_000,
     flush_many=1_000_000,
     flush_rounds=100,
@@ -106,7 +106,7 @@ SHORT = Scale(
 
 
 def chosen() -> Scale:
-    """The scale that the environment asks for. Raises ValueError for a BENCH that is none of empty, `short` and `full`."""
+    """The scale that BENCH selects. Raises ValueError unless it is empty, `short` or `full`."""
     match os.environ.get("BENCH", ""):
         case "":
             return DEFAULT

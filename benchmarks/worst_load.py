@@ -1,6 +1,6 @@
-"""The worst requests that fit into a message, by method; and a process that sends some of them at once.
+"""The most expensive requests that fit into a message, by method, and a process that sends several of them at once.
 
-`python -m benchmarks.worst_load ADDRESS NAME TIMES SECONDS` prints what became of each as JSON: a status -> how often.
+`python -m benchmarks.worst_load ADDRESS NAME TIMES SECONDS` prints the outcomes as JSON: status -> number.
 """
 
 import json
@@ -18,21 +18,21 @@ from adapter.rpc import meta_pb, offsets_pb
 from adapter.runtime.clocks import wall_ms
 
 BIG = "big"  # a group with most of the shards
-LEAVES = "leaves"  # one that is removed
+LEAVES = "leaves"  # a group that is removed
 STORE, ADMIN = "offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin"
 META = "meta.service.common.MetaServiceService"
 HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 MIB = 2**20
-FULL = 4 * MIB - 1024  # bytes of a message
+FULL = 4 * MIB - 1024  # bytes of a full message
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-COMMIT = 5_000  # offsets of a commit, which is as many as are taken
+COMMIT = 5_000  # offsets of a commit: the limit
 
 Shard = offsets_pb.ShardCommit
 Group = offsets_pb.GroupCommits
 
 
 class Worst(NamedTuple):
-    """A request. `stream`: the method takes a stream, and gets it so often in each call."""
+    """A request. `stream`: how often it is sent in each call of a streaming method; 0 for others."""
 
     service: str
     method: str
@@ -41,7 +41,7 @@ class Worst(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Of the method."""
+        """The path of the method."""
         return f"/{self.service}/{self.method}"
 
 
@@ -148,7 +148,7 @@ ADAPTER: dict[str, Worst] = {
         lambda: reflection_pb2.ServerReflectionRequest(file_containing_symbol="n" * FULL),
         2,
     ),
-    # The last one: behind it the group is not here any more.
+    # Last, because the group does not exist afterwards.
     "remove, a group 50,000 times": Worst(STORE, "RemoveOffsets", lambda: P.RemoveOffsetsRequest(**_big(50_000, LEAVES))),
 }
 
@@ -181,13 +181,13 @@ ALL = {**ADAPTER, **{f"meta: {name}": worst for name, worst in META_SERVICE.item
 
 
 def attack(address: str, worst: Worst, times: int, timeout_s: float) -> Counter[str]:
-    """Send a request so often at once; returns how often each status came."""
+    """Send a request several times at once; returns status -> number."""
     data = worst.make().SerializeToString()
     found: Counter[str] = Counter()
     with grpc.insecure_channel(
         address, [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     ) as channel:
-        # Streams where there may be one: also a method that is unary is called so, and nothing is parsed here.
+        # A streaming call for all methods, also unary ones; replies are not parsed.
         call: Any = channel.stream_stream(worst.path)
         calls = [call(_messages(data, worst.stream or 1), timeout=timeout_s) for _ in range(times)]
         for one in calls:

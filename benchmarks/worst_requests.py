@@ -1,4 +1,4 @@
-"""How long the worst requests of each method hold up an honest client, which commits all the time, and what memory they take."""
+"""The most expensive requests of each method: the delay of another client that commits continuously, and the memory they take."""
 
 import asyncio
 import json
@@ -27,11 +27,11 @@ from benchmarks.worst_load import ADAPTER, BIG, LEAVES, META_SERVICE, Worst, sha
 
 TITLE = "the worst requests, beside an honest client"
 LIMIT_MS = 250.0
-SHORT = 3  # requests of each process in a short run
-AT_ONCE = 4  # of each request
-PATIENCE_S = 30.0  # for the answers to all of them
+SHORT = 3  # requests to each process in a short run
+AT_ONCE = 4  # copies of each request
+PATIENCE_S = 30.0  # seconds for the answers to all copies
 RETRY_S = 0.01
-HONEST_S = 120.0  # for one of the honest client's
+HONEST_S = 120.0  # seconds for one request of the other client
 MIB = 2**20
 CHUNK = 5_000
 COMMITTED_AT_MS = 1_700_000_000_000
@@ -41,7 +41,7 @@ Send = Callable[[int], Any]
 
 
 class Honest(threading.Thread):
-    """Sends one small request after the other."""
+    """The other client: sends one small request after the other."""
 
     def __init__(self, address: str, method: str) -> None:
         super().__init__(daemon=True)
@@ -52,7 +52,7 @@ class Honest(threading.Thread):
         self._sent_at = 0.0
 
     def run(self) -> None:
-        """Send."""
+        """Start sending."""
         with grpc.insecure_channel(self._address) as channel:
             send = (_saving if self._method == "save" else _committing)(channel)
             number = 0
@@ -62,7 +62,7 @@ class Honest(threading.Thread):
                 self._sent_at = began
                 try:
                     send(number)
-                except grpc.RpcError:  # not acknowledged: the next one goes on where this began
+                except grpc.RpcError:  # not acknowledged: the time counts for the next one
                     time.sleep(RETRY_S)
                     continue
                 acknowledged = time.perf_counter()
@@ -70,13 +70,13 @@ class Honest(threading.Thread):
                 began = acknowledged
 
     def slowest_s(self) -> float:
-        """The slowest since the last look."""
+        """The slowest request since the last call, in seconds."""
         now = max(self._slowest_s, time.perf_counter() - self._sent_at)
         self._slowest_s = 0.0
         return now
 
     def stop(self) -> None:
-        """End."""
+        """Stop sending."""
         self._going = False
         self.join()
 
@@ -104,7 +104,7 @@ def _saving(channel: grpc.Channel) -> Send:
 
 
 def stored(keys: int) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
-    """A group with most of the keys, one that is to be removed, and small ones."""
+    """The keys: a group with most of them, one that will be removed, and small ones."""
     record = OffsetRecord(1, 5, committed_at_ms=COMMITTED_AT_MS)
     small, leaves = keys // 10, keys // 10
     names = chain(
@@ -116,7 +116,7 @@ def stored(keys: int) -> Iterator[tuple[OffsetKey, OffsetRecord]]:
 
 
 async def fill(directory: Path, keys: int) -> None:
-    """Write the same keys into the stores of an adapter and its Meta Service, before they are started."""
+    """Write the same keys to the stores of an adapter and its Meta Service before their start."""
     store = LocalStore.open(directory / "adapter", "never")
     engine = RocksDbEngine.open(directory / "meta")
     syncs = asyncio.create_task(engine.run())
@@ -140,7 +140,7 @@ async def fill(directory: Path, keys: int) -> None:
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
-    """Each request some times at once, from a process of its own."""
+    """Measure each request, sent several times at once by a separate process."""
     result = Result("worst_requests", TITLE)
     keys = scale.worst_keys
     some = SHORT if scale.short else max(len(ADAPTER), len(META_SERVICE))

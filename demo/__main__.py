@@ -1,6 +1,6 @@
-"""`make demo`: the adapter's main job on real offsets, end to end, in half a minute.
+"""`make demo`: an adapter with real offsets through a crash, an outage and a reset, in half a minute.
 
-Exit code 0 when nothing is missing, 1 when something is or the demo failed, 130 when it was interrupted.
+Exit code 0 if no offset is missing, 1 if one is or the demo failed, 130 if it was interrupted.
 """
 
 import sys
@@ -25,14 +25,14 @@ TABLES = sorted((Path(__file__).parent / "data" / "rocketmq").glob("*.json"))
 
 
 def exit_code(comparison: Comparison | None, *, interrupted: bool = False) -> int:
-    """What the shell gets."""
+    """The exit code of the process."""
     if comparison is None:
         return EXIT_INTERRUPTED if interrupted else EXIT_FAILED
     return EXIT_OK if comparison.complete else EXIT_FAILED
 
 
 async def run(table: list[QueueOffset]) -> int:
-    """Play the demo and show it; returns the exit code."""
+    """Run and show the demo; returns the exit code."""
     state = State()
     display = Display(state, Console(highlight=False))
     async with Stage.open() as stage, Cluster.open() as cluster:

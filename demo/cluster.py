@@ -1,4 +1,4 @@
-"""The two processes of the demo and the ways to them. Everything is in one temporary directory, and gone at the end."""
+"""The two processes of the demo and their clients. All files are in one temporary directory, which is removed at the end."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +19,7 @@ from adapter.testing.processes import ServiceProcess, adapter_process, ended, me
 
 
 class DemoError(Exception):
-    """Something did not happen as promised. The text says what."""
+    """The demo failed. The message says what did not happen as expected."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Cluster:
     @classmethod
     @asynccontextmanager
     async def open(cls) -> AsyncIterator["Cluster"]:
-        """Prepare both; at the end kill what still runs and remove the directory."""
+        """Prepare both; at the end kill the processes that still run and remove the directory."""
         with TemporaryDirectory(prefix="offset-demo-") as name:
             directory = Path(name)
             log = MemoryLog()
@@ -48,25 +48,25 @@ class Cluster:
                         yield cls(directory / "adapter", meta, adapter, channel, OffsetClient(channel, resend=False), log)
 
     async def remote_positions(self) -> dict[OffsetKey, tuple[int, int]]:
-        """All that the Meta Service lists."""
+        """Key -> (epoch, offset) of all offsets in the Meta Service."""
         return {key: record.position for key, record in (await listed(self.meta.address)).items()}
 
     def stored_positions(self) -> dict[OffsetKey, tuple[int, int]]:
-        """All that is in the adapter's store. Blocks."""
+        """Key -> (epoch, offset) of all offsets in the adapter's store. Blocks."""
         return stored_positions(self.store)
 
     def last_words(self, lines: int = 6) -> str:
-        """The end of both logs, for a person who has to find out what went wrong."""
+        """The ends of both logs, for finding the cause of a failure."""
         logs = {"Meta Service": self.meta, "adapter": self.adapter}
         started = {name: process.log for name, process in logs.items() if process.process}
         return "\n".join(f"{name}:\n" + "\n".join(log.splitlines()[-lines:]) for name, log in started.items())
 
 
 async def listed(meta: str) -> dict[OffsetKey, OffsetRecord]:
-    """All that the Meta Service at this address lists."""
+    """All offsets in the Meta Service at this address."""
     found: dict[OffsetKey, OffsetRecord] = {}
     token = b""
-    # A new channel each time: an old one may still wait to reconnect.
+    # A new channel in each call, because an old one may still wait to reconnect.
     async with GrpcMetaClient.open(MetaSection(endpoints=(meta,))) as client:
         while True:
             page, token = await client.list_page("", "", DEFAULT_PAGE, token)
@@ -76,7 +76,7 @@ async def listed(meta: str) -> dict[OffsetKey, OffsetRecord]:
 
 
 def stored_positions(store: Path) -> dict[OffsetKey, tuple[int, int]]:
-    """All that is in an adapter's store, read from its directory. The adapter must have ended. Blocks."""
+    """All offsets in an adapter's store, read from its directory. The adapter must have ended. Blocks."""
     opened = LocalStore.open(store, "interval")
     try:
         return {stored.key: stored.record.position for stored in opened.scan()}

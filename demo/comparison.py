@@ -1,4 +1,4 @@
-"""Every key three times: what was acknowledged, what the local store has, what the Meta Service has."""
+"""Compares every key in three places: acknowledged commits, the local store, the Meta Service."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Positions = Mapping[OffsetKey, tuple[int, int]]  # key -> (epoch, offset)
 
 
 class Difference(NamedTuple):
-    """A key that is not everywhere what was acknowledged. None: it is absent there."""
+    """A key that differs from what was acknowledged in some place. None: absent there."""
 
     key: OffsetKey
     acknowledged: tuple[int, int] | None
@@ -18,14 +18,14 @@ class Difference(NamedTuple):
     remote: tuple[int, int] | None
 
     def __str__(self) -> str:
-        """For a person: offsets only; they differ in a demo that never rewinds."""
+        """The difference as text: offsets only, which is sufficient without rewinds."""
         values = zip(("acknowledged", "local", "remote"), self[1:], strict=True)
         found = (f"{name} {'absent' if value is None else f'{value[1]:,}'}" for name, value in values)
         return f"{self.key.group} {self.key.shard}: {', '.join(found)}"
 
 
 class GroupRow(NamedTuple):
-    """A group's keys, the sums of their offsets, and how many keys lack something that was acknowledged."""
+    """A group: its number of keys, the sums of their offsets, and how many keys lack an acknowledged commit."""
 
     group: str
     keys: int
@@ -37,7 +37,7 @@ class GroupRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome. `missing`: absent or below what was acknowledged. `ahead`: above it, so that messages would be skipped."""
+    """The result. `missing`: absent or below the acknowledged offset. `ahead`: above it, so that messages would be skipped."""
 
     rows: tuple[GroupRow, ...]
     missing: tuple[Difference, ...]
@@ -45,17 +45,17 @@ class Comparison:
 
     @property
     def complete(self) -> bool:
-        """True when there are keys, and each is the same in all three places."""
+        """True if there are keys, and each is equal in all three places."""
         return bool(self.rows) and not self.missing and not self.ahead
 
     @property
     def keys(self) -> int:
-        """How many keys were acknowledged."""
+        """The number of acknowledged keys."""
         return sum(row.keys for row in self.rows)
 
 
 def compare(acknowledged: Positions, local: Positions, remote: Positions) -> Comparison:
-    """Compare all keys that are anywhere."""
+    """Compare all keys that exist in any place."""
     missing: list[Difference] = []
     ahead: list[Difference] = []
     for key in sorted({*acknowledged, *local, *remote}):

@@ -1,8 +1,8 @@
-"""Consumers that read on from where a table ends, and commit every message: one request each, the next as soon as it is answered.
+"""Consumers that continue at the offsets of a table and commit every message: one request each, one after the other.
 
-Each queue has several. They take messages from it in order but their commits may overtake each other, as those of a consumer's
-threads do. What is not answered is sent again until it is. Each commit carries the epoch that the queue is in: after a reset it
-is superseded, and the queue goes on from there.
+Each queue has several consumers. They take its messages in order, but their commits may overtake each other, like those of a
+consumer's threads. An unanswered commit is sent again. Each commit has the queue's epoch: after a reset it is superseded, and the
+queue continues at the reset offset.
 """
 
 from collections.abc import Iterable
@@ -27,11 +27,11 @@ PER_QUEUE = 3
 COMMIT_TIMEOUT_S = 5.0
 RETRY_S = 0.05  # pause before an unanswered commit is sent again
 
-_AGAIN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}  # anything else is a mistake, and ends the demo
+_AGAIN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}  # any other error ends the demo
 
 
 def commit_request(entries: Iterable[QueueOffset], epoch: int = 0) -> offsets_pb.CommitOffsetsRequest:
-    """One commit of these offsets, read in this epoch (0: not known), with topic and queue id as labels."""
+    """A commit of these offsets, read in this epoch (0: unknown), with topic and queue id as labels."""
     request = offsets_pb.CommitOffsetsRequest()
     groups: dict[str, offsets_pb.GroupCommits] = {}
     for entry in entries:
@@ -45,7 +45,7 @@ def commit_request(entries: Iterable[QueueOffset], epoch: int = 0) -> offsets_pb
 
 @dataclass
 class _Queue:
-    """A queue to which a message is written whenever a consumer wants one."""
+    """A queue with an endless supply of messages."""
 
     start: QueueOffset
     shard: ShardKey
@@ -54,20 +54,20 @@ class _Queue:
     epoch: int = FIRST_EPOCH
 
     def take(self) -> QueueOffset:
-        """The next message, read and done with: returns the commit that says so."""
+        """Process the next message; returns its commit."""
         self.taken += 1
         if self.taken > self.log.bounds(self.shard)[1]:
             self.log.append(self.shard, wall_ms())
         return self.start._replace(offset=self.taken)
 
     def go_on_from(self, row: offsets_pb.Superseded) -> None:
-        """A commit was superseded: by another consumer's, or by a reset, behind which reading goes on."""
+        """Handle a superseded commit: another consumer's was larger, or a reset moved the queue, which then continues there."""
         if row.epoch > self.epoch:
             self.epoch, self.taken = row.epoch, row.offset
 
 
 class Consumers:
-    """All consumers. Notes in the history what was sent and what was answered."""
+    """All consumers. They record in the history what was sent and what was answered."""
 
     def __init__(self, broker: OffsetClient, log: MemoryLog, history: History, state: State) -> None:
         self._broker = broker
@@ -80,7 +80,7 @@ class Consumers:
         self.running = 0
 
     def start(self, tasks: anyio.abc.TaskGroup, starts: Iterable[QueueOffset]) -> None:
-        """Start consuming at these offsets. Retry topics get no messages: nothing fails here."""
+        """Start consuming at these offsets. Retry topics get no messages, since no processing fails here."""
         for entry in starts:
             shard = ShardKey(entry.key.namespace, entry.key.shard)
             self._log.create(shard, entry.offset)
@@ -94,15 +94,15 @@ class Consumers:
         self.resume()
 
     def pause(self) -> None:
-        """Send nothing more until `resume`; what is under way stays under way."""
+        """Send no more commits until `resume`. Commits in flight continue."""
         self._open = anyio.Event()
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `pause`."""
         self._open.set()
 
     def stop(self) -> None:
-        """Everybody ends once the message in hand is committed."""
+        """Stop all consumers after the commit of their current message."""
         self._stopping = True
 
     async def _consume(self, queue: _Queue) -> None:
@@ -124,7 +124,7 @@ class Consumers:
         self._state.acknowledged += 1
 
     async def _answered(self, request: offsets_pb.CommitOffsetsRequest) -> offsets_pb.CommitOffsetsReply | None:
-        while not self._open.is_set():  # without a checkpoint when open: nobody slips through after `pause`
+        while not self._open.is_set():  # no await if it is set: no commit may be sent after `pause`
             await self._open.wait()
         self.under_way += 1
         try:

@@ -1,4 +1,4 @@
-"""Counters of others, as they show them: sums over their restarts, and rates."""
+"""Totals and rates of counters that other processes report and that restart at 0 with the process."""
 
 from collections import deque
 
@@ -6,13 +6,13 @@ WINDOW_S = 2.0  # over which rates are taken; save calls come in steps of ten a 
 
 
 class Total:
-    """A counter that begins anew whenever its process does: the sum over all of them."""
+    """The total of a counter over all restarts of its process."""
 
     def __init__(self) -> None:
         self._before = self._last = 0
 
     def shown(self, count: int) -> int:
-        """It shows this now; returns the sum. A smaller count than before is that of a new process."""
+        """Add a reading; returns the total. A smaller reading than before means that the process was restarted."""
         if count < self._last:
             self._before += self._last
         self._last = count
@@ -20,13 +20,13 @@ class Total:
 
 
 class Rate:
-    """How fast a number has grown lately."""
+    """The recent rate of a growing number."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def of(self, now_s: float, count: int) -> float:
-        """It is this now; returns how much it grew in a second of the last two."""
+        """Add a reading; returns the growth per second over the last WINDOW_S seconds."""
         self._samples.append((now_s, count))
         while now_s - self._samples[0][0] > WINDOW_S:
             self._samples.popleft()

@@ -1,4 +1,4 @@
-"""What a person sees: how things are now, while it runs; at the end a table and a sentence."""
+"""The display of `make demo`: the state while it runs; at the end a table and a verdict."""
 
 from rich import box
 from rich.console import Console
@@ -13,7 +13,7 @@ TITLE = "Offset adapter demo: offsets of real RocketMQ brokers, one commit per m
 
 
 class Display:
-    """Reads the state, never writes it."""
+    """Displays the state. It does not change it."""
 
     def __init__(self, state: State, console: Console) -> None:
         self._state = state
@@ -21,7 +21,7 @@ class Display:
         self._show = Show(TITLE, state, console, self.line, self._numbers)
 
     async def run(self) -> None:
-        """Show until cancelled."""
+        """Update the display until cancelled."""
         await self._show.run()
 
     def line(self) -> str:
@@ -34,7 +34,7 @@ class Display:
         )
 
     def report(self, comparison: Comparison) -> None:
-        """The end: what happened, the table, the verdict."""
+        """Print the events, the table and the verdict."""
         self._show.recap()
         sentence = Text(verdict(comparison, self._state), style="bold green" if comparison.complete else "bold red")
         self._console.print("", comparison_table(comparison), "", sentence, sep="\n")
@@ -54,8 +54,8 @@ class Display:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A row per group and a row for all."""
-    # As narrow as it can be: the longest group name and seven digits fit into 80 columns.
+    """A row for each group, and a row with the totals."""
+    # Narrow, so that the longest group name and seven digits fit into 80 columns.
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, show_footer=True)
     table.title, table.title_justify = "Offsets, summed over the keys of a group; missing: keys", "left"
     totals = [sum(column) for column in zip(*(row[1:] for row in comparison.rows), strict=True)]
@@ -68,7 +68,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def verdict(comparison: Comparison, state: State) -> str:
-    """One sentence."""
+    """The verdict in one sentence."""
     if comparison.missing:
         return f"MISSING: {len(comparison.missing)} of {comparison.keys} keys, for example {comparison.missing[0]}."
     if comparison.ahead:

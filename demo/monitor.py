@@ -1,4 +1,4 @@
-"""Asks both processes how they are, several times a second, and writes it into the state."""
+"""Polls both processes several times a second and writes their status into the state."""
 
 import signal
 
@@ -17,7 +17,7 @@ STATUS_TIMEOUT_S = 1.0
 
 
 class Monitor:
-    """One per demo."""
+    """Polls the processes of one demo."""
 
     def __init__(self, cluster: Cluster, state: State) -> None:
         self._cluster = cluster
@@ -26,7 +26,7 @@ class Monitor:
         self._commits_rate, self._save_calls_rate = Rate(), Rate()
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises DemoError when a process ended that nobody stopped."""
+        """Poll until cancelled. Raises DemoError if a process ends unexpectedly."""
         while True:
             await self._ask_adapter()
             await self._ask_meta()
@@ -58,12 +58,12 @@ class Monitor:
 
 
 def without_answer(service: ServiceProcess) -> str:
-    """Why a process does not answer, in words. Raises DemoError when it ended and nobody stopped it."""
+    """Why a process does not answer, as text. Raises DemoError if it ended unexpectedly."""
     if service.process is None:
         return "not started"
     code = service.process.poll()
     if code is None:
         return f"not ready (pid {service.pid})"
-    if code not in {0, -signal.SIGKILL}:  # the demo stops and kills; nothing else may end them
+    if code not in {0, -signal.SIGKILL}:  # ended neither by the demo's stop nor by its kill
         raise DemoError(f"the process {service.command!r} ended by itself: code {code}")
     return "killed (SIGKILL)" if code else "stopped (exit code 0)"

@@ -1,4 +1,4 @@
-"""What happens in the demo, as a list of phases."""
+"""The phases of `make demo`."""
 
 import shutil
 import time
@@ -21,14 +21,14 @@ from demo.state import State
 from demo.table import QueueOffset
 
 CONSUME_S = 6.0
-AWAY_S = 6.0  # how long the Meta Service is away
-AFTER_S = 3.5  # how long everything is watched after each fault
+AWAY_S = 6.0  # duration of the Meta Service's outage
+AFTER_S = 3.5  # how long the load continues after each fault
 WAIT_S = 30.0
-BOTH = (ADAPTER, META)  # what a reset is acknowledged by
+BOTH = (ADAPTER, META)  # a reset is acknowledged by both
 
 
 class Phase(NamedTuple):
-    """A step, with the seconds that it is planned to take."""
+    """A phase with its planned duration in seconds."""
 
     name: str
     planned_s: float
@@ -36,7 +36,7 @@ class Phase(NamedTuple):
 
 
 class Scenario:
-    """The phases, and what they hand on to each other."""
+    """The phases and the values that they share."""
 
     def __init__(self, cluster: Cluster, table: list[QueueOffset], state: State, tasks: anyio.abc.TaskGroup) -> None:
         self._cluster = cluster
@@ -63,7 +63,7 @@ class Scenario:
         state.phases = [(phase.name, phase.planned_s) for phase in self._phases]
 
     async def play(self) -> Comparison:
-        """Run all phases. Raises DemoError, and what starting a process raises."""
+        """Run all phases. Raises DemoError, and the errors of starting a process."""
         for number, phase in enumerate(self._phases):
             self._state.enter(number)
             await phase.run()
@@ -95,7 +95,7 @@ class Scenario:
 
     async def _kill_adapter(self) -> None:
         state, adapter = self._state, self._cluster.adapter
-        # Paused until all is compared: later commits would hide what was lost. What is under way dies with the adapter.
+        # Paused until the comparison is done: later commits would hide a loss. Commits in flight end with the adapter.
         self._consumers.pause()
         under_way = self._consumers.under_way
         adapter.kill()
@@ -126,7 +126,7 @@ class Scenario:
         )
 
     async def _bring_meta_back(self) -> None:
-        self._consumers.pause()  # what was committed during the outage is nowhere but in dirty keys now
+        self._consumers.pause()  # commits made during the outage are only in dirty keys now
         await eventually(lambda: self._consumers.under_way == 0, WAIT_S)
         await anyio.to_thread.run_sync(self._cluster.meta.start)
         await self._verify("the outage", "back, ")
@@ -134,7 +134,7 @@ class Scenario:
         await anyio.sleep(AFTER_S)
 
     async def _reset(self) -> None:
-        """An operator moves a group back, and then its broker comes back with its data from before that."""
+        """An operator moves a group back; then a broker returns with its data from before the reset."""
         self._consumers.pause()
         await eventually(lambda: self._consumers.under_way == 0, WAIT_S)
         store, old = self._cluster.store, self._cluster.store.with_name("old")
@@ -187,9 +187,9 @@ class Scenario:
         self._comparison = compare(self._history.least(), local, self._remote)
 
     async def _verify(self, after: str, introduction: str = "") -> None:
-        """With the consumers paused: what was acknowledged is in the adapter, and once nothing is dirty in the Meta Service, too.
+        """Check that acknowledged commits are in the adapter and, once it is clean, in the Meta Service. Consumers are paused.
 
-        More than that may be there: commits that were under way at a kill.
+        Offsets may be larger than acknowledged: by commits that were in flight at a kill.
         """
         started, flush = time.monotonic(), self._history.carrying()
         with anyio.fail_after(WAIT_S):
@@ -206,7 +206,7 @@ class Scenario:
         self._state.tell(f"{introduction}flushed after {seconds:.1f} s; {len(local)} keys compared: {after} lost nothing")
 
     async def _read_back(self) -> list[offsets_pb.ShardOffset]:
-        """The adapter's local values of all groups."""
+        """Read the adapter's local offsets of all groups."""
         rows: list[offsets_pb.ShardOffset] = []
         for group in sorted({entry.group for entry in self._table}):
             rows += (await self._cluster.broker.read(group, mode=ReadMode.MEMORY)).values()

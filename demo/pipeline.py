@@ -1,8 +1,8 @@
-"""`make demo-pipeline`: the offsets of a small fleet in Spark, end to end, in under two minutes.
+"""`make demo-pipeline`: the Spark jobs over the offsets of a small fleet, end to end, in under two minutes.
 
-RocketMQ's offsets imported, load on three adapters with journals, lag tables, an adapter killed while the Meta Service is away,
-snapshots, reconcile, repair, the report. Exit code 0 when every comparison holds, 1 when one does not or the demo failed, 130 if
-interrupted.
+Steps: import RocketMQ's offsets, put load on three adapters with journals, compute lag tables, kill an adapter during an outage
+of the Meta Service, take snapshots, reconcile, repair, write the report. Exit code 0 if every comparison holds, 1 if one does not
+or the demo failed, 130 if it was interrupted.
 """
 
 import sys
@@ -27,14 +27,14 @@ BROKERS = 3
 
 
 def exit_code(checks: list[Check] | None, *, interrupted: bool) -> int:
-    """What the shell gets. Nothing compared is no success."""
+    """The exit code of the process. Without a comparison it is 1."""
     if checks is None:
         return EXIT_INTERRUPTED if interrupted else EXIT_FAILED
     return EXIT_OK if checks and all(check.holds for check in checks) else EXIT_FAILED
 
 
 async def run(report: Path) -> int:
-    """Play the demo and show it; returns the exit code. All but the report is in a temporary directory, and gone at the end."""
+    """Run and show the demo; returns the exit code. All files except the report are temporary."""
     story = Story(Console(highlight=False))
     async with Stage.open() as stage:
         with TemporaryDirectory(prefix="offset-demo-") as name:

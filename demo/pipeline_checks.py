@@ -1,4 +1,4 @@
-"""What the tables of the pipeline say, against what the load knows. Reads Parquet as anybody would: without Spark."""
+"""Compares the tables of the pipeline to what the load knows. Reads the Parquet files with pyarrow, without Spark."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 from adapter.model.records import OffsetKey
 from demo.pipeline_load import Load, Rewind, Way
 
-# What the lag job has to say of each way to consume. One that stopped, or went back, is behind by then.
+# The expected status for each way to consume.
 EXPECTED = {Way.STEADY: "OK", Way.SLOW: "WARN", Way.STOPS: "STOP", Way.REWINDS: "REWIND"}
 
 
 class Check(NamedTuple):
-    """A comparison: what was compared, how many there were, and what was wrong."""
+    """A comparison: its name, the number of compared values, and the wrong ones."""
 
     what: str
     compared: int
@@ -22,28 +22,28 @@ class Check(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """True when something was compared, and nothing was wrong."""
+        """True if values were compared and none was wrong."""
         return bool(self.compared) and not self.wrong
 
 
 def newest(table: Path) -> list[dict[str, Any]]:
-    """The rows of the newest batch of a table of the lag job; empty when there is none."""
+    """The rows of the newest batch of a table of the lag job; empty if there is none."""
     batches = sorted(table.glob("batch=*"), key=lambda path: int(path.name.partition("=")[2]))
     return _rows(batches[-1]) if batches else []
 
 
 def every(table: Path) -> list[dict[str, Any]]:
-    """The rows of a whole table."""
+    """All rows of a table."""
     return [row for path in sorted(table.rglob("*.parquet")) for row in pq.ParquetFile(path).read().to_pylist()]
 
 
 def key_of(row: Mapping[str, Any]) -> OffsetKey:
-    """Of which key a row is."""
+    """The key of a row."""
     return OffsetKey(row["namespace"], row["group"], row["shard"])
 
 
 def offsets_and_lag(shards: list[dict[str, Any]], load: Load) -> Check:
-    """Every key: the last offset that was acknowledged, the end of its log, and the difference."""
+    """Compare for every key: the last acknowledged offset, the end of its log, and the lag."""
     found = {key_of(row): (row["offset"], row["head"], row["lag"]) for row in shards}
     heads = load.heads
     wanted = {key: (offset, heads[key.shard], max(heads[key.shard] - offset, 0)) for key, offset in load.acknowledged.items()}
@@ -51,7 +51,7 @@ def offsets_and_lag(shards: list[dict[str, Any]], load: Load) -> Check:
 
 
 def rewinds(rows: list[dict[str, Any]], load: Load) -> Check:
-    """Every rewind once, with the messages that are read again, and nothing else."""
+    """Compare the rewinds: each one once, with its number of messages read again, and no others."""
     found = sorted(
         (Rewind(key_of(row), row["from_offset"], row["offset"]), row["duplicates"], row["skipped"], row["kind"]) for row in rows
     )
@@ -65,13 +65,13 @@ def rewinds(rows: list[dict[str, Any]], load: Load) -> Check:
 
 
 def statuses(groups: list[dict[str, Any]], load: Load) -> Check:
-    """Every group's status, by how it consumes."""
+    """Compare the status of every group to that expected for its way to consume."""
     wanted = {group: EXPECTED[way] for group, way in load.ways.items()}
     return Check("status of every group", len(wanted), _differences({row["group"]: row["status"] for row in groups}, wanted))
 
 
 def survived(what: str, held: Mapping[OffsetKey, int], load: Load, keys: set[OffsetKey]) -> Check:
-    """What was acknowledged is there; more than that only as far as it was sent."""
+    """Check that stored offsets are at least those acknowledged, and at most those sent."""
     wrong = [
         f"{key.group} {key.shard}: acknowledged {load.acknowledged[key]}, sent {load.sent[key]}, held {held.get(key)}"
         for key in sorted(keys)
@@ -81,7 +81,7 @@ def survived(what: str, held: Mapping[OffsetKey, int], load: Load, keys: set[Off
 
 
 def equal(what: str, found: Mapping[OffsetKey, int], wanted: Mapping[OffsetKey, int]) -> Check:
-    """The same keys with the same offsets."""
+    """Check that both have the same keys with the same offsets."""
     return Check(what, len(wanted), _differences(found, wanted))
 
 

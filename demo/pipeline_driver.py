@@ -1,7 +1,7 @@
-"""One Spark session for all jobs of the demo, in a process of its own: by itself each job would start its own, for many seconds.
+"""A process with one Spark session for all jobs of the demo, because starting a session for each job would take many seconds.
 
-Standard input: a line of JSON for each job, the words that follow `offset-adapter-spark`. Standard output: what the job prints,
-and at its end a line with DONE and the exit code.
+Standard input: one line of JSON for each job, a list of the arguments of `offset-adapter-spark`. Standard output: the output of
+the job, then a line with DONE and the exit code.
 """
 
 import json
@@ -25,13 +25,13 @@ _LOGGING = Path(jobs.__file__).with_name("log4j2.properties")
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Half of the start is the compiler's second stage, which pays in long jobs only.
+    # Half of the startup time is the JVM's second compiler stage, which pays off in long jobs only.
     "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOGGING}",
 }
 
 
 def main() -> None:
-    """Run jobs until the end of the input. The argument is job.toml."""
+    """Run jobs until the input ends. The argument is the path of job.toml."""
     config = load(Path(sys.argv[1]), JobConfig)
     logs.setup(config.log)
     spark = spark_part("adapter.pipeline.session").spark_session("demo", MASTER, _SETTINGS)

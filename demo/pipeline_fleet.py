@@ -1,4 +1,4 @@
-"""The processes of the pipeline's demo, and the commands that a person would type. Everything is below one directory."""
+"""The processes of the pipeline's demo, and the commands that it runs. All files are below one directory."""
 
 import json
 import os
@@ -26,16 +26,16 @@ from demo.cluster import DemoError, listed
 from demo.pipeline_driver import DONE
 
 SEGMENT_AGE_MS = 1_000
-COMMAND_LIMIT_S = 300.0  # far above what a job takes
+COMMAND_LIMIT_S = 300.0  # far above the duration of a job
 
 _ENDED = re.compile(rf"{DONE}\d+\n")
 
-Told = Callable[[str], None]
+OnCommand = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker's machine: its adapter, the journal that this writes, and the broker's client."""
+    """A broker's machine: its adapter, the adapter's journal, and the broker's client."""
 
     name: str
     adapter: ServiceProcess
@@ -43,23 +43,23 @@ class Broker:
     client: OffsetClient
 
     async def dirty(self) -> int:
-        """Keys that the Meta Service has not acknowledged."""
+        """The number of keys that the Meta Service has not acknowledged."""
         return (await self.client.status()).dirty_keys
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """A Meta Service and brokers, not started. `command`: who is told of each command that is run."""
+    """A Meta Service and brokers, not started. `command` is called with each command line that is run."""
 
     directory: Path
     meta: ServiceProcess
     brokers: Sequence[Broker]
-    command: Told
+    command: OnCommand
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, directory: Path, brokers: int, command: Told) -> AsyncIterator["Fleet"]:
-        """Prepare all; at the end kill what still runs."""
+    async def open(cls, directory: Path, brokers: int, command: OnCommand) -> AsyncIterator["Fleet"]:
+        """Prepare all; at the end kill the processes that still run."""
         meta = meta_process(directory)
         async with AsyncExitStack() as stack:
             stack.enter_context(ended(meta))
@@ -70,18 +70,18 @@ class Fleet:
             yield cls(directory, meta, made, command)
 
     async def start_adapters(self) -> None:
-        """Start all of them."""
+        """Start all adapters."""
         for broker in self.brokers:
             broker.adapter.launch()
         for broker in self.brokers:
             await anyio.to_thread.run_sync(broker.adapter.wait_ready)
 
     async def remote_offsets(self) -> dict[OffsetKey, int]:
-        """All that the Meta Service lists."""
+        """All offsets in the Meta Service."""
         return {key: record.offset for key, record in (await listed(self.meta.address)).items()}
 
     async def snapshot(self, broker: Broker, output: Path) -> str:
-        """Run `offset-adapter snapshot` at a broker; returns what it printed. Raises DemoError."""
+        """Run `offset-adapter snapshot` for a broker; returns its output. Raises DemoError."""
         shown = ["offset-adapter", "snapshot", "--output", f"{output.name}/"]
         self.command(f"{shlex.join(shown)}     # on {broker.name}")
         return await run(["adapter", "snapshot", "--address", broker.adapter.address, "--output", str(output)])
@@ -104,7 +104,7 @@ timeout_ms = 500
 
 
 async def run(module: Sequence[str], accepted: Sequence[int] = (0,)) -> str:
-    """Run a command of ours to its end; returns what it printed. Raises DemoError for another exit code than these."""
+    """Run a module as a command; returns its output. Raises DemoError if its exit code is not in `accepted`."""
     async with _process(module, subprocess.DEVNULL, subprocess.STDOUT) as process:
         assert process.stdout is not None
         text = b""
@@ -115,9 +115,9 @@ async def run(module: Sequence[str], accepted: Sequence[int] = (0,)) -> str:
 
 
 class Driver:
-    """The process with the Spark session of the demo. It starts while other things happen."""
+    """The process with the Spark session of the demo, which starts in the background."""
 
-    def __init__(self, process: anyio.abc.Process, log: Path, command: Told) -> None:
+    def __init__(self, process: anyio.abc.Process, log: Path, command: OnCommand) -> None:
         assert process.stdout is not None
         assert process.stdin is not None
         self._requests = process.stdin
@@ -127,15 +127,15 @@ class Driver:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, directory: Path, command: Told) -> AsyncIterator["Driver"]:
-        """Start it for the job.toml in a directory; ended at the end, in whatever it does."""
+    async def open(cls, directory: Path, command: OnCommand) -> AsyncIterator["Driver"]:
+        """Start it for the job.toml in a directory; it is killed at the end, even during a job."""
         path = directory / "spark.log"
         with path.open("wb") as log:
             async with _process(["demo.pipeline_driver", str(directory / "job.toml")], subprocess.PIPE, log) as process:
                 yield cls(process, path, command)
 
     async def job(self, *words: str) -> str:
-        """Run a job, as `offset-adapter-spark` would; returns what it printed. Raises DemoError when its exit code is not 0."""
+        """Run a job as `offset-adapter-spark` does; returns its output. Raises DemoError if its exit code is not 0."""
         self._command(shlex.join(["offset-adapter-spark", *words, "--config", "job.toml"]))
         await self._requests.send(f"{json.dumps(words)}\n".encode())
         text = ""
@@ -152,7 +152,7 @@ class Driver:
 
 @asynccontextmanager
 async def _process(module: Sequence[str], stdin: int, stderr: int | IO[bytes]) -> AsyncIterator[anyio.abc.Process]:
-    """A command of ours; at the end it is ended with all that it started."""
+    """Start a module as a process; at the end it is killed with all its children."""
     process = await anyio.open_process(
         [sys.executable, "-m", *module],
         stdin=stdin,
@@ -177,14 +177,14 @@ def _accepted(words: Sequence[str], text: str, code: int, accepted: Sequence[int
 
 
 class Journaled(NamedTuple):
-    """The finished segments of one run of an adapter up to the last one that tells of a key, and the newest offset of each."""
+    """The finished segments of one run of an adapter, up to the last one with a commit, and the newest offset of each key."""
 
     segments: Sequence[Path]
     offsets: Mapping[OffsetKey, int]
 
 
 def journaled(journal: Path) -> Journaled:
-    """What a journal has by now. Without the segments behind it, in which only time passes, it ends when the load does."""
+    """The state of a journal. Later segments without a commit are ignored, so that it ends when the load ends."""
     told: list[Path] = []
     later: list[Path] = []
     offsets: dict[OffsetKey, int] = {}

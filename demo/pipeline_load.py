@@ -1,6 +1,6 @@
-"""The load of the pipeline's demo: producers, and groups that consume each in its own way. Every adapter has its own shards.
+"""The load of the pipeline's demo: producers, and groups with different ways to consume. Every adapter has its own shards.
 
-Knows at any time what was acknowledged, where each shard's log ends, and every rewind: what the tables have to say.
+It records what the tables have to show: acknowledged offsets, the end of each shard's log, and every rewind.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,12 +19,12 @@ from demo.table import QueueOffset
 
 TICK_S = 0.05
 COMMIT_TIMEOUT_S = 5.0
-CATCH_UP = 6  # times as fast as messages come in
+CATCH_UP = 6  # times the rate of new messages
 REWINDS_BY = 250  # messages
 
 
 class Way(Enum):
-    """How a group consumes."""
+    """The way in which a group consumes."""
 
     STEADY = "keeps up"
     SLOW = "reads too slowly"
@@ -33,7 +33,7 @@ class Way(Enum):
 
 
 class Rewind(NamedTuple):
-    """An acknowledged commit that went back."""
+    """An acknowledged commit of a lower offset."""
 
     key: OffsetKey
     before: int
@@ -42,21 +42,21 @@ class Rewind(NamedTuple):
 
 @dataclass
 class Consumer:
-    """A group's consumer of one shard, and how far it is."""
+    """A group's consumer of one shard, and its position."""
 
     start: QueueOffset
     way: Way
-    turns_after: int  # ticks, until it stops or goes back
+    turns_after: int  # ticks until it stops or rewinds
     offset: float
     ticks: int = 0
 
     @property
     def key(self) -> OffsetKey:
-        """What it commits to."""
+        """The key that it commits."""
         return OffsetKey(DEFAULT_NAMESPACE, self.start.group, self.start.key.shard)
 
     def step(self, head: int, rate: int) -> bool | None:
-        """Consume for a tick. True: went back; None: nothing to commit."""
+        """Consume for a tick. Returns True for a rewind, None if there is nothing to commit."""
         self.ticks += 1
         if self.way is Way.STOPS and self.ticks > self.turns_after:
             return None
@@ -71,14 +71,14 @@ class Consumer:
 @dataclass
 class _Shard:
     head: int
-    rate: int  # messages in a tick
+    rate: int  # messages per tick
     consumers: list[Consumer] = field(default_factory=list)
 
 
 class Load:
-    """One for all adapters. `starts`: where groups begin to read; the furthest of a shard is where its log ends at first.
+    """The load on all adapters. `starts`: where groups begin to read; the largest of a shard is the first end of its log.
 
-    `stops_after` and `rewinds_after`: ticks until groups of these ways do so.
+    `stops_after` and `rewinds_after`: ticks until groups of these ways stop or rewind.
     """
 
     def __init__(self, starts: Iterable[tuple[QueueOffset, Way]], brokers: int, *, stops_after: int, rewinds_after: int) -> None:
@@ -97,20 +97,20 @@ class Load:
 
     @property
     def ways(self) -> dict[str, Way]:
-        """Group -> how it consumes."""
+        """Group -> its way to consume."""
         return {consumer.start.group: consumer.way for shard in self._shards.values() for consumer in shard.consumers}
 
     @property
     def heads(self) -> dict[str, int]:
-        """Shard -> the offset that the next message will get."""
+        """Shard -> the end of its log: the offset of the next message."""
         return {name: shard.head for name, shard in self._shards.items()}
 
     def keys_of(self, broker: int) -> set[OffsetKey]:
-        """What is committed through this adapter."""
+        """The acknowledged offsets of this adapter."""
         return {consumer.key for name in self._of_broker[broker] for consumer in self._shards[name].consumers}
 
     async def run(self, clients: Sequence[OffsetClient], ticks: int) -> None:
-        """Produce, consume and commit for so many ticks. An adapter that is gone gets no more commits."""
+        """Produce, consume and commit for some ticks. An adapter that has ended gets no more commits."""
         async with anyio.create_task_group() as tasks:
             for names, client in zip(self._of_broker, clients, strict=True):
                 tasks.start_soon(self._through, client, names, ticks)

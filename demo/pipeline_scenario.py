@@ -1,4 +1,4 @@
-"""What happens in the pipeline's demo, phase by phase."""
+"""The phases of `make demo-pipeline`."""
 
 import shutil
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ POINT_DISTANCE_MS = 400  # Burrow's window of 10 commits is then 4 s
 
 
 class Scenario:
-    """The phases, and what they hand on to each other."""
+    """The phases and the values that they share."""
 
     def __init__(self, fleet: Fleet, spark: Driver, table: Sequence[QueueOffset], report: Path, story: Story) -> None:
         self._fleet = fleet
@@ -41,7 +41,7 @@ class Scenario:
         self._lost = fleet.brokers[-1]
 
     async def play(self) -> list[Check]:
-        """Run all phases; returns the comparisons. Raises DemoError, and what starting a process raises."""
+        """Run all phases; returns the comparisons. Raises DemoError, and the errors of starting a process."""
         phases = {
             "1 Start, and take over RocketMQ's offsets": self._import,
             "2 Load on all adapters": self._run_load,
@@ -141,7 +141,7 @@ class Scenario:
 
 
 def starts(table: Sequence[QueueOffset]) -> list[tuple[QueueOffset, Way]]:
-    """Where groups begin: RocketMQ's own keep up; others read the same queues from where these are, each in its way."""
+    """The start offsets: RocketMQ's groups keep up; other groups read the same queues from there, each in its way."""
     own = [entry for entry in table if not entry.is_retry]
     added: list[tuple[QueueOffset, Way]] = []
     for topic, ways in (("TopicTest", (Way.SLOW, Way.STOPS)), ("lsqTopic1", (Way.REWINDS,))):
@@ -156,14 +156,14 @@ def starts(table: Sequence[QueueOffset]) -> list[tuple[QueueOffset, Way]]:
 
 
 async def clean(broker: Broker) -> None:
-    """Wait until the Meta Service has all that a broker's adapter has. Raises TimeoutError."""
+    """Wait until a broker's adapter has no dirty key. Raises TimeoutError."""
     with anyio.fail_after(WAIT_S):
         while await broker.dirty():  # noqa: ASYNC110 - the condition is in another process
             await anyio.sleep(0.02)
 
 
 async def collect(fleet: Fleet, load: Load, number: int) -> None:
-    """Copy a broker's journal, once all that was acknowledged there is in finished segments. Raises TimeoutError."""
+    """Copy a broker's journal, once all acknowledged commits are in finished segments. Raises TimeoutError."""
     broker = fleet.brokers[number]
     await clean(broker)
     wanted = {key: load.acknowledged[key] for key in load.keys_of(number)}
@@ -177,7 +177,7 @@ async def collect(fleet: Fleet, load: Load, number: int) -> None:
 
 
 def held(snapshots: Path, broker: Broker) -> dict[OffsetKey, int]:
-    """What a broker's snapshot has. Raises DemoError when there is not exactly one."""
+    """The offsets in a broker's snapshot. Raises DemoError unless there is exactly one snapshot."""
     found = list(snapshots.glob(f"{broker.name}-*.parquet"))
     if len(found) != 1:
         raise DemoError(f"{len(found)} snapshots of {broker.name} instead of one")
@@ -185,12 +185,12 @@ def held(snapshots: Path, broker: Broker) -> dict[OffsetKey, int]:
 
 
 def below(fleet: Fleet) -> Path:
-    """Where all that is collected of a fleet is, and what is made of it."""
+    """The directory for collected files and results of a fleet."""
     return fleet.directory / "collected"
 
 
 def write_config(fleet: Fleet, report: Path, files: Sequence[Path] = ()) -> None:
-    """Write job.toml for all jobs. `files`: RocketMQ's."""
+    """Write job.toml for all jobs. `files`: the offset files of RocketMQ."""
     collected = below(fleet)
     (fleet.directory / "job.toml").write_text(f"""
 [meta]

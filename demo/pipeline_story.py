@@ -1,4 +1,4 @@
-"""What a person sees of the pipeline's demo: phases, commands, what happened with the time, tables, and the verdict."""
+"""The display of `make demo-pipeline`: phases, commands, events with their time, tables, and the verdict."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 class Story:
-    """One demo. Begins with the title."""
+    """Prints the progress of one demo, starting with the title."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -30,7 +30,7 @@ class Story:
 
     @contextmanager
     def busy(self, phase: str) -> Iterator[None]:
-        """A phase begins; while it lasts, a terminal shows that something is done."""
+        """Print the begin of a phase; a terminal shows a spinner until its end."""
         self.phase = phase
         self._console.print(Text(f"\n{phase}", style="bold cyan"))
         if self._console.is_terminal:
@@ -40,27 +40,27 @@ class Story:
             yield
 
     def tell(self, text: str) -> None:
-        """Something happened."""
+        """Print an event."""
         self._console.print(Text(f"{time.monotonic() - self._started:5.1f} s  {text}"))
 
     def command(self, line: str) -> None:
-        """A command is run."""
+        """Print a command line."""
         self._console.print(
             Text(f"{time.monotonic() - self._started:5.1f} s  "), Text(f"$ {line}", style="bold"), sep="", end="\n"
         )
 
     def output(self, text: str) -> None:
-        """What a command printed, but for what only says that it begins."""
+        """Print the output of a command without its lines about the start."""
         for line in text.strip().splitlines():
             if not line.endswith(" ..."):
                 self._console.print(Text(f"         {line}", style="dim"), soft_wrap=True)
 
     def show(self, table: RenderableType) -> None:
-        """A table."""
+        """Print a table."""
         self._console.print(table)
 
     def verdict(self, checks: Sequence[Check], page: Path) -> None:
-        """All comparisons, a sentence, and where the report is."""
+        """Print all comparisons, the verdict, and the path of the report."""
         table = _table("comparison", "compared", "wrong")
         for check in checks:
             style = "" if check.holds else "red"
@@ -79,7 +79,7 @@ class Story:
 
 
 def lag_table(groups: Sequence[dict[str, Any]]) -> Table:
-    """The groups, as the lag job sees them, the largest lag first."""
+    """The groups in the tables of the lag job, the largest lag first."""
     table = _table("group", "status", "lag", "lag time", "drained in")
     for row in sorted(groups, key=lambda row: -(row["total_lag"] or 0)):
         status = Text(row["status"], style=_STYLES.get(row["status"], "red"))
@@ -94,7 +94,7 @@ def lag_table(groups: Sequence[dict[str, Any]]) -> Table:
 
 
 def rewind_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The rewinds, by their time."""
+    """The rewinds in order of time."""
     table = _table("rewound", "from", "to", "read again", text=("shard",))
     for row in sorted(rows, key=lambda row: row["at"]):
         table.add_row(

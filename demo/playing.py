@@ -1,4 +1,4 @@
-"""How a demo is played: to its end, to a failure, or until a signal comes."""
+"""Runs a demo until it ends, fails, or is interrupted by a signal, and cleans up."""
 
 import signal
 import subprocess
@@ -17,14 +17,14 @@ from demo.cluster import DemoError
 
 EXIT_OK, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 
-# What may go wrong without being a mistake of the demo: a process that does not start, an answer that does not come.
+# Failures that end a demo with a message instead of a traceback: a process does not start, a call is not answered.
 FAILURES = (DemoError, AdapterError, RuntimeError, TimeoutError, subprocess.TimeoutExpired, grpc.RpcError, OSError)
 
 T = TypeVar("T")
 
 
 class Stage:
-    """Where a demo is played. SIGINT, SIGTERM and SIGHUP end what is played, not the cleaning up after it."""
+    """Runs a demo. SIGINT, SIGTERM and SIGHUP cancel the demo, but not its clean-up."""
 
     def __init__(self, signals: AsyncIterator[signal.Signals]) -> None:
         self.interrupted = False
@@ -33,12 +33,12 @@ class Stage:
     @classmethod
     @asynccontextmanager
     async def open(cls) -> AsyncIterator["Stage"]:
-        """To be outermost: a second Ctrl-C must not disturb the cleaning up after the first."""
+        """Open it as the outermost context: a second Ctrl-C must not interrupt the clean-up after the first."""
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             yield cls(signals)
 
     async def play(self, play: Callable[[anyio.abc.TaskGroup], Awaitable[T]], failed: Callable[[str], str]) -> T | None:
-        """What `play` returns; the tasks that it starts end with it. None after a signal or a failure; `failed` tells of it."""
+        """Run `play` and return its result; its tasks end with it. None after a signal or a failure, which `failed` describes."""
         outcome: T | None = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -57,7 +57,7 @@ class Stage:
 
 
 def tell(text: str) -> None:
-    """A message on standard error."""
+    """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,6 @@
-"""`make demo-cluster`: the Meta Service on etcd under load, while each part of it is killed in turn, in a minute and a half.
+"""`make demo-cluster`: the Meta Service on etcd under load, while each part of it is killed in turn, in 90 seconds.
 
-Exit code 0 when nothing is missing, 1 when something is or the demo failed, 130 when it was interrupted.
+Exit code 0 if no offset is missing, 1 if one is or the demo failed, 130 if it was interrupted.
 """
 
 import sys
@@ -24,14 +24,14 @@ from demo.raft_state import Outcome, RaftState
 
 
 def exit_code(outcome: Outcome | None, *, interrupted: bool = False) -> int:
-    """What the shell gets. Nothing compared is no success."""
+    """The exit code of the process. Without a comparison it is 1."""
     if outcome is None:
         return EXIT_INTERRUPTED if interrupted else EXIT_FAILED
     return EXIT_OK if outcome.complete else EXIT_FAILED
 
 
 async def run(watch_s: float) -> int:
-    """Play the demo and show it; returns the exit code. Everything is in a temporary directory, and gone at the end."""
+    """Run and show the demo; returns the exit code. All files are in a temporary directory that is removed at the end."""
     state = RaftState()
     async with Stage.open() as stage:
         with TemporaryDirectory(prefix="offset-demo-") as name:

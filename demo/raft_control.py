@@ -1,4 +1,4 @@
-"""What a cluster's control plane does meanwhile: it puts metadata, a few times a second, through a front that answers."""
+"""The load of a cluster's control plane: puts metadata several times a second, through any Meta Service that answers."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ PAUSE_S = 0.02  # before the next front is tried
 
 
 async def put_metadata(fronts: Sequence[Front], state: RaftState) -> None:
-    """Put one key after the other until cancelled, each until it is answered, and tell how long that took."""
+    """Put one key after the other until cancelled, each until it is answered, and record the time it took."""
     async with AsyncExitStack() as stack:
         stubs: deque[Stub] = deque()
         for front in fronts:
@@ -41,7 +41,7 @@ async def put_metadata(fronts: Sequence[Front], state: RaftState) -> None:
 
 
 async def _put(stub: "Stub", number: int) -> bool:
-    """True when it is done; without an answer it may be done or not. Raises what will not pass."""
+    """Put a key; False if it was not answered, and may have been applied or not. Raises permanent errors."""
     try:
         await stub.Put(metadata_pb.PutRequest(key=f"demo/{number}", value=b"of the control plane"), timeout=PUT_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:

@@ -1,4 +1,4 @@
-"""What a person sees of the demo on etcd: who leads, who lags; at the end what each fault cost, and what is missing."""
+"""The display of `make demo-cluster`: leaders and lags; at the end the cost of each fault, and missing offsets."""
 
 from collections.abc import Mapping
 
@@ -13,13 +13,13 @@ from demo.raft_state import Outcome, ProcessState, RaftState
 from demo.show import Show
 
 TITLE = "Offset adapter demo: the Meta Service on etcd, each part of it killed under load"
-LAGS_S = 1.0  # shown in red from here on
+LAGS_S = 1.0  # a lag is shown in red from here on
 _STYLES = {"LEADER": "bold green", "follower": "", "down": "bold red"}
 READ_ON = "docs/etcd.md: how to run it, add Raft groups, back up, what to alert on.  docs/sizing.md: how much of it you need."
 
 
 class Display:
-    """Reads the state, never writes it. `addresses`: front -> where adapters call it."""
+    """Displays the state without changing it. `addresses`: Meta Service -> the address that adapters call."""
 
     def __init__(self, state: RaftState, addresses: Mapping[str, str], console: Console) -> None:
         self._state = state
@@ -28,7 +28,7 @@ class Display:
         self._show = Show(TITLE, state, console, self.line, self.body)
 
     async def run(self) -> None:
-        """Show until cancelled."""
+        """Update the display until cancelled."""
         await self._show.run()
 
     def line(self) -> str:
@@ -48,7 +48,7 @@ class Display:
         return Group(self._groups(), "", self._processes())
 
     def report(self, outcome: Outcome) -> None:
-        """The end: what happened, what each fault cost, the verdict."""
+        """Print the events, the cost of each fault, and the verdict."""
         self._show.recap()
         sentence = Text(verdict(outcome, self._state), style="bold green" if outcome.complete else "bold red")
         self._console.print(
@@ -85,7 +85,7 @@ class Display:
 
 
 def fault_table(state: RaftState) -> Table:
-    """What each fault cost."""
+    """A table of the faults and their costs."""
     table = _table("killed, and brought back", "away", "slowest commit", "flush lag", "metadata put", right=4)
     for fault in state.faults:
         seconds = (fault.away_s, fault.waited_s, fault.lag_s, fault.put_s)
@@ -94,7 +94,7 @@ def fault_table(state: RaftState) -> Table:
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """What each front reads."""
+    """A table of the offsets that each Meta Service reads."""
     table = _table("acknowledged = in the stores = read by", "keys", "missing", "above", right=3)
     for name, comparison in outcome.comparisons.items():
         counts = (comparison.keys, len(comparison.missing), len(comparison.ahead))
@@ -103,7 +103,7 @@ def outcome_table(outcome: Outcome) -> Table:
 
 
 def verdict(outcome: Outcome, state: RaftState) -> str:
-    """What was found, in a few sentences."""
+    """The verdict in a few sentences."""
     for name, comparison in outcome.comparisons.items():
         missing, above, keys = comparison.missing, comparison.ahead, comparison.keys
         if missing:
@@ -122,7 +122,7 @@ def verdict(outcome: Outcome, state: RaftState) -> str:
 
 
 def _table(*columns: str, right: int = 0) -> Table:
-    """The last columns have numbers."""
+    """A table whose last columns are numbers, aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for at, name in enumerate(columns):
         table.add_column(name, justify="right" if at >= len(columns) - right else "left")

@@ -1,6 +1,8 @@
-"""The processes of the demo on etcd: two Raft groups of three members, fronts, and adapters. Everything is below one directory.
+"""The processes of the demo on etcd: two Raft groups of three members, Meta Services, and adapters.
 
-Member i of each Raft group runs on node i: nodes are names here, all of it is one machine.
+All files are in one directory.
+
+Member i of each Raft group runs on node i. Nodes are only names here: all processes run on one machine.
 """
 
 import tomllib
@@ -25,7 +27,7 @@ OFFSETS = "offsets-1"
 NODES = ("node-1", "node-2", "node-3")
 FRONTS = 2
 BROKERS = 3
-RESEND_S = 30.0  # a broker's client sends again for so long: an adapter is back within a few
+RESEND_S = 30.0  # how long a broker's client sends again; an adapter returns within seconds
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Front:
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker's machine: its adapter, and the broker's client."""
+    """A broker's machine: its adapter and the broker's client."""
 
     name: str
     adapter: ServiceProcess
@@ -49,7 +51,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All of it, not started. `leaders` looks at the Raft groups."""
+    """All processes, not started. `leaders` observes the Raft groups."""
 
     directory: Path
     metadata: LocalCluster
@@ -61,7 +63,7 @@ class Fleet:
     @classmethod
     @asynccontextmanager
     async def open(cls, directory: Path) -> AsyncIterator["Fleet"]:
-        """Prepare all; at the end kill what still runs."""
+        """Prepare all; at the end kill the processes that still run."""
         async with AsyncExitStack() as stack:
             metadata, offsets = (LocalCluster(name, len(NODES), directory=directory / name) for name in (METADATA, OFFSETS))
             stack.callback(metadata.stop)
@@ -74,21 +76,21 @@ class Fleet:
             yield cls(directory, metadata, offsets, fronts, brokers, leaders)
 
     async def start_etcd(self) -> None:
-        """Start both Raft groups, and wait until each has a leader."""
+        """Start both Raft groups and wait until each has a leader."""
         for group in (self.metadata, self.offsets):
             await anyio.to_thread.run_sync(group.launch)
         for member in (*self.metadata.members, *self.offsets.members):
             await anyio.to_thread.run_sync(member.wait_ready)
 
     async def stored(self) -> dict[OffsetKey, tuple[int, int]]:
-        """All that is in the adapters' stores, which must have ended."""
+        """All offsets in the stores of the adapters, which must have ended."""
         found: dict[OffsetKey, tuple[int, int]] = {}
         for broker in self.brokers:
             found |= await anyio.to_thread.run_sync(stored_positions, broker.store)
         return found
 
     def last_words(self, lines: int = 4) -> str:
-        """The end of the logs of fronts and adapters, for a person who has to find out what went wrong."""
+        """The ends of the logs of Meta Services and adapters, for finding the cause of a failure."""
         logs = {front.name: front.process for front in self.fronts} | {broker.name: broker.adapter for broker in self.brokers}
         started = {name: process.log for name, process in logs.items() if process.process}
         return "\n".join(f"{name}:\n" + "\n".join(log.splitlines()[-lines:]) for name, log in started.items())
@@ -100,7 +102,7 @@ def node_of(member: LocalMember) -> str:
 
 
 async def start(*services: ServiceProcess) -> None:
-    """Start processes at once, and wait until each serves."""
+    """Start processes concurrently, and wait until each serves."""
     for service in services:
         service.launch()
     await started(*services)

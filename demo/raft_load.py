@@ -1,6 +1,6 @@
-"""The load of the demo on etcd: consumer groups that commit through an adapter, and a ledger of what was acknowledged.
+"""The load of the demo on etcd: consumer groups that commit through an adapter, and a ledger of acknowledged commits.
 
-Some shards move on with each commit. Others get one commit in their life: no later one can hide that it was lost.
+Some shards advance with each commit. Others get a single commit ever, so that no later commit can hide its loss.
 """
 
 import time
@@ -14,37 +14,37 @@ from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, OffsetKey
 from demo.raft_fleet import Broker
 
 GROUPS = 4  # of each broker
-SHARDS = 50  # of each group, that move on
-MOVED = 20  # of them with each commit, one after the other
+SHARDS = 50  # advancing shards of each group
+MOVED = 20  # advancing shards in each commit, in turn
 TICK_S = 0.05  # between two commits of a group
 
 
 @dataclass
 class Ledger:
-    """What was acknowledged, and how long brokers wait for it."""
+    """The acknowledged commits, and how long brokers wait for answers."""
 
     clock: Callable[[], float] = time.monotonic  # seconds
     offsets: dict[OffsetKey, int] = field(default_factory=dict)
-    once: int = 0  # shards that got one commit only
+    once: int = 0  # number of shards with a single commit
     commits: int = 0
     slowest_s: float = 0.0  # the slowest commit that was answered since `measure`
-    _waiting: dict[str, float] = field(default_factory=dict)  # group -> since when its commit is under way
+    _waiting: dict[str, float] = field(default_factory=dict)  # group -> start time of its commit in flight
 
     def measure(self) -> None:
-        """Look for the slowest commit from now on."""
+        """Start to measure the slowest commit."""
         self.slowest_s = 0.0
 
     def waiting_s(self) -> float:
-        """How long the oldest commit is under way."""
+        """The seconds that the oldest commit in flight has taken so far."""
         now = self.clock()
         return now - min(self._waiting.values(), default=now)
 
     def began(self, group: str) -> None:
-        """A group commits."""
+        """Note that a group sends a commit."""
         self._waiting[group] = self.clock()
 
     def acknowledged(self, group: str, offsets: dict[str, int]) -> float:
-        """Its commit was answered; returns how long that took, in seconds."""
+        """Note that its commit was answered; returns the seconds it took."""
         took_s = self.clock() - self._waiting.pop(group)
         self.offsets.update((OffsetKey(DEFAULT_NAMESPACE, group, shard), offset) for shard, offset in offsets.items())
         self.once += 1
@@ -54,12 +54,12 @@ class Ledger:
 
     @property
     def positions(self) -> dict[OffsetKey, tuple[int, int]]:
-        """Key -> (epoch, offset)."""
+        """Key -> (epoch, offset) of the acknowledged commits."""
         return {key: (FIRST_EPOCH, offset) for key, offset in self.offsets.items()}
 
 
 class Load:
-    """One for all brokers. Every group is its broker's alone."""
+    """The load of all brokers. Each group belongs to one broker."""
 
     def __init__(self, brokers: Sequence[Broker], ledger: Ledger) -> None:
         self._brokers = brokers
@@ -68,18 +68,18 @@ class Load:
         self.running = 0
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Begin to commit."""
+        """Start committing."""
         for broker in self._brokers:
             for number in range(1, GROUPS + 1):
                 self.running += 1
                 tasks.start_soon(self._consume, broker, f"{broker.name}-group-{number}", name=f"load of {broker.name}")
 
     def stop(self) -> None:
-        """Every group ends once the commit in hand is answered."""
+        """Stop every group after its current commit is answered."""
         self._stopping = True
 
     async def _consume(self, broker: Broker, group: str) -> None:
-        """Commit again and again. A commit that is lost with its adapter is sent again, by the client, until it is answered."""
+        """Commit repeatedly. The client sends a commit that is lost with its adapter again until it is answered."""
         tick = 0
         while not self._stopping:
             tick += 1
@@ -92,6 +92,6 @@ class Load:
 
 
 def commit_of(tick: int) -> dict[str, int]:
-    """What a group commits in its n-th tick: some of its shards one further, and one shard for the only time."""
+    """The commit of a group in its n-th tick: some shards advance by one, and one shard gets its only commit."""
     moved = {f"shard-{number % SHARDS}": number // SHARDS + 1 for number in range(tick * MOVED, (tick + 1) * MOVED)}
     return {**moved, f"once-{tick}": tick}

@@ -1,4 +1,4 @@
-"""Asks Raft groups, fronts and adapters how they are, several times a second, and writes it into the state."""
+"""Polls Raft groups, Meta Services and adapters several times a second and writes their status into the state."""
 
 from http.client import HTTPConnection
 
@@ -14,7 +14,7 @@ from demo.monitor import without_answer
 from demo.raft_fleet import Broker, Fleet, Front
 from demo.raft_state import RaftState
 
-ADAPTERS_EVERY_S = 0.05  # how exact the lag is
+ADAPTERS_EVERY_S = 0.05  # the resolution of the measured lag
 LEADERS_EVERY_S = 0.2
 FRONTS_EVERY_S = 0.4
 STATUS_TIMEOUT_S = 1.0
@@ -23,14 +23,14 @@ Samples = dict[tuple[str, str], float]
 
 
 class Monitor:
-    """One per demo."""
+    """Polls the processes of one demo."""
 
     def __init__(self, fleet: Fleet, state: RaftState) -> None:
         self._fleet = fleet
         self._state = state
 
     async def run(self) -> None:
-        """Watch until cancelled. Raises DemoError when a process ended that nobody stopped."""
+        """Poll until cancelled. Raises DemoError if a process ends unexpectedly."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch_leaders, name="watch leaders")
             for front in self._fleet.fronts:
@@ -75,12 +75,12 @@ class Monitor:
 
 
 def _without_answer(service: ServiceProcess) -> str:
-    """In a word or two."""
+    """A status in a word or two."""
     return without_answer(service).partition(" (")[0]
 
 
 def metrics(port: int) -> Samples | None:
-    """What Prometheus would get of a process here: (name, first label) -> value. None when it does not answer. Blocks."""
+    """The metrics at an address: (name, first label) -> value. None if it does not answer. Blocks."""
     connection = HTTPConnection("127.0.0.1", port, timeout=STATUS_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")

@@ -1,4 +1,4 @@
-"""What happens in the demo on etcd, phase by phase: each part of it is killed in turn, and brought back."""
+"""The phases of `make demo-cluster`: each part is killed in turn, and started again."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,12 +20,12 @@ from demo.raft_fleet import Fleet, Front, node_of, start, started
 from demo.raft_load import Load
 from demo.raft_state import BrokerState, Fault, FrontState, Outcome, ProcessState, RaftState
 
-WAIT_S = 60.0  # for what takes a few seconds on an idle machine
+WAIT_S = 60.0  # timeout of steps that take a few seconds on an idle machine
 SMALL_LAG_S = 1.0
 
 
 class Phase(NamedTuple):
-    """A step, with the seconds that it is planned to take."""
+    """A phase with its planned duration in seconds."""
 
     name: str
     planned_s: float
@@ -33,7 +33,7 @@ class Phase(NamedTuple):
 
 
 class Scenario:
-    """The phases. Everything is watched for `watch_s` seconds under load, again after each kill, and again after each return."""
+    """The phases. The load runs for `watch_s` seconds at first, after each kill, and after each return."""
 
     def __init__(self, fleet: Fleet, state: RaftState, tasks: anyio.abc.TaskGroup, watch_s: float) -> None:
         self._fleet = fleet
@@ -57,7 +57,7 @@ class Scenario:
         self._outcome = Outcome({})
 
     async def play(self) -> Outcome:
-        """Run all phases. Raises DemoError, and what starting a process raises."""
+        """Run all phases. Raises DemoError, and the errors of starting a process."""
         for number, phase in enumerate(self._phases):
             self._state.enter(number)
             await phase.run()
@@ -66,7 +66,7 @@ class Scenario:
     async def _start(self) -> None:
         fleet = self._fleet
         for front in fleet.fronts:
-            front.process.launch()  # it waits for etcd, and is not the quickest to start
+            front.process.launch()  # early, since it is slow to start; it waits for etcd
         await fleet.start_etcd()
         self._state.tell(f"two Raft groups of three etcd members run, in {fleet.directory}: each write is synced to that disk")
         await started(*(front.process for front in fleet.fronts))
@@ -91,7 +91,7 @@ class Scenario:
         await self._kill(f"{leader.name}, the leader", leader, more=f", on {node_of(leader)}")
 
     async def _kill_node(self) -> None:
-        """Both members on the node of the metadata leader, at once."""
+        """Kill both members on the node of the metadata leader at once."""
         node = node_of(await _leader(self._fleet.metadata))
         members = (*self._fleet.metadata.members, *self._fleet.offsets.members)
         both = [member for member in members if node_of(member) == node]
@@ -108,7 +108,7 @@ class Scenario:
         await self._kill(f"adapter of {broker.name}", broker.adapter, more="; its brokers commit again when it is back")
 
     async def _kill(self, what: str, *victims: ServiceProcess, more: str = "") -> None:
-        """Kill processes, see the rest go on, start them again, and wait until all is well."""
+        """Kill processes, let the others run on, start them again, and wait until all are healthy."""
         async with self._measured(what) as fault:
             self._state.tell(f"kill -9: {what}{more}")
             for victim in victims:
@@ -156,13 +156,13 @@ class Scenario:
             raise DemoError(f"not so within {WAIT_S:g} s: {what}") from None
 
     def _goes_on(self) -> bool:
-        """Every Raft group has a leader, and adapters that are there get their offsets to it."""
+        """True if every Raft group has a leader and running adapters can flush."""
         situation = self._state.situation
         led = situation is not None and all(group.leader for group in (situation.metadata, *situation.offsets))
         return led and all(broker.lag_s < SMALL_LAG_S for broker in self._state.brokers.values())
 
     def _well(self) -> bool:
-        """All are there, the leaders are apart, and neither a flush nor a commit waits."""
+        """True if all processes run, the leaders are on different nodes, and neither a flush nor a commit waits."""
         situation = self._state.situation
         if situation is None or not self._goes_on() or not apart(situation):
             return False
@@ -171,7 +171,7 @@ class Scenario:
         return members_there and all(process.serves for process in shown) and self._state.ledger.waiting_s() < SMALL_LAG_S
 
     def _busiest(self) -> Front:
-        """The front that most adapters use; of two, the one that balances."""
+        """The Meta Service that most adapters use; of two, the one that balances leaders."""
         uses = Counter(broker.endpoint for broker in self._state.brokers.values())
         return max(self._fleet.fronts, key=lambda front: (uses[front.process.address], self._state.fronts[front.name].balances))
 
@@ -181,7 +181,7 @@ async def _leader(group: LocalCluster) -> LocalMember:
 
 
 async def _stop(processes: dict[str, ServiceProcess]) -> None:
-    """SIGTERM to all at once. Raises DemoError when one did not end as it should."""
+    """Send SIGTERM to all at once. Raises DemoError if one does not end cleanly."""
     codes: dict[str, int] = {}
 
     async def stop(name: str, process: ServiceProcess) -> None:

@@ -1,4 +1,4 @@
-"""How a demo is shown: a live screen on a terminal, else a line a second and each event. Reads the timeline, never writes it."""
+"""Shows the timeline of a demo: a live screen at a terminal, otherwise a line each second and each event."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ BAR_WIDTH = 56
 
 
 class Show:
-    """One demo. `line` and `body` say how things are now: in a line, and on the screen, below the phases and above the events."""
+    """The display of one demo. `line` gives the state in one line, `body` as a renderable between phases and events."""
 
     def __init__(
         self, title: str, timeline: Timeline, console: Console, line: Callable[[], str], body: Callable[[], RenderableType]
@@ -28,13 +28,13 @@ class Show:
         self._console = console
         self._line = line
         self._body = body
-        # Not the console's own guess: FORCE_COLOR makes that True for files, too.
+        # Not console.is_terminal: FORCE_COLOR makes it True for files too.
         self.live = sys.stdout.isatty() and not console.is_dumb_terminal
         if not self.live:
             timeline.on_event = lambda at, text: print(f"{at:5.1f} s  * {text}", flush=True)
 
     async def run(self) -> None:
-        """Show until cancelled."""
+        """Update the display until cancelled."""
         if not self.live:
             await self._lines()
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
@@ -49,7 +49,7 @@ class Show:
             print(self._line(), flush=True)
 
     def screen(self) -> RenderableType:
-        """How things are now, and as many of the last events as there is room for."""
+        """The live screen: the state, and as many of the last events as fit."""
         bar = Table.grid(padding=(0, 2))
         bar.add_row(
             ProgressBar(total=1.0, completed=self._timeline.progress, width=BAR_WIDTH), f"{self._timeline.elapsed:4.1f} s"
@@ -60,7 +60,7 @@ class Show:
         return Group(upper, *events)
 
     def recap(self) -> None:
-        """After the end: all that happened, unless each event was printed already."""
+        """Print all events at the end, unless they were printed already."""
         if self.live:
             self._console.print(Text(self._title, style="bold"), *map(Text, self._events()), sep="\n")
 

@@ -1,4 +1,4 @@
-"""What is known about the demo at the moment. Phases, consumers and monitor write it; the display only reads it."""
+"""The state of `make demo`, written by phases, consumers and monitor, and read by the display."""
 
 from dataclasses import dataclass
 
@@ -7,18 +7,18 @@ from demo.timeline import Timeline
 
 @dataclass
 class State(Timeline):
-    """One demo. Counters are since the start."""
+    """The state of one demo. Counters count from its start."""
 
-    # The two processes, in words.
+    # The states of the two processes as text.
     adapter: str = "not started"
     meta: str = "not started"
-    # Commits, counted where they are answered.
+    # Answered commits.
     keys: int = 0
     consumers: int = 0
     acknowledged: int = 0
     retried: int = 0
     commits_per_s: float = 0.0
-    # What the adapter's status says. Its counter begins anew with each start: this is the sum over the starts.
+    # From the adapter's status. Its counter restarts with the process; this is the total.
     save_calls: int = 0
     save_calls_per_s: float = 0.0
     dirty_keys: int = 0

@@ -1,7 +1,7 @@
-"""The consumer offset table that a RocketMQ broker writes (store/config/consumerOffset.json), read strictly.
+"""A strict parser of the consumer offset table of a RocketMQ broker (store/config/consumerOffset.json).
 
-Keys of `offsetTable` are `topic@group`, their values queue id -> offset. fastjson leaves integer keys without quotes: a tokenizer
-that takes strings whole adds them. What cannot be read for certain is refused with its place; nothing is skipped or guessed.
+Keys of `offsetTable` are `topic@group`, their values map queue id -> offset. fastjson writes integer keys without quotes; a
+tokenizer adds them. Anything ambiguous is refused with its place; no entry is skipped.
 
 Here group = group and shard = `topic/queueId`, with topic and queue id as labels (topic and partition). The queue id is what
 follows the last slash, so that no two queues share a shard.
@@ -15,18 +15,18 @@ from typing import Any, NamedTuple, NoReturn
 
 from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey
 
-RETRY_PREFIX = "%RETRY%"  # the topic of a group's messages that failed and come again
+RETRY_PREFIX = "%RETRY%"  # prefix of the topic with a group's failed messages, which are delivered again
 JAVA_INT_MAX = 2**31 - 1
 JAVA_LONG_MAX = 2**63 - 1
 
-_DERIVED = {"dataVersion", "groupTopicMap"}  # what 5.x adds; no offsets are in it
+_DERIVED = {"dataVersion", "groupTopicMap"}  # fields that 5.x adds, without offsets
 
-# A string (an unterminated one reaches to the end, and fails later), or an integer that stands where a key does.
+# A string (an unterminated one extends to the end and fails later), or an integer in the position of a key.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|(?P<before>[{,]\s*)(?P<key>-?\d+)(?=\s*:)', re.DOTALL)
 
 
 class TableError(Exception):
-    """A table that cannot be read for certain. The text names the file and the place."""
+    """An invalid table. The message names the file and the place."""
 
 
 class QueueOffset(NamedTuple):
@@ -44,12 +44,12 @@ class QueueOffset(NamedTuple):
 
     @property
     def is_retry(self) -> bool:
-        """True for the retry topic of the group, to which no producer writes."""
+        """True for a retry topic, to which no producer writes."""
         return self.topic.startswith(RETRY_PREFIX)
 
 
 def read_tables(paths: Iterable[Path]) -> list[QueueOffset]:
-    """The offsets of several files. Raises TableError, also when two files have the same queue of the same group."""
+    """The offsets of several files. Raises TableError, also if two files have the same queue of the same group."""
     source: dict[OffsetKey, Path] = {}
     found: list[QueueOffset] = []
     for path in paths:
@@ -87,7 +87,7 @@ def parse_table(text: str) -> list[QueueOffset]:
 
 
 def quote_integer_keys(text: str) -> str:
-    """The text of fastjson as JSON: `{0:543}` becomes `{"0":543}`. Strings stay as they are, whatever is in them."""
+    """The text of fastjson as JSON: `{0:543}` becomes `{"0":543}`. Strings are not changed, whatever they contain."""
 
     def quoted(match: re.Match[str]) -> str:
         return match[0] if match["key"] is None else f'{match["before"]}"{match["key"]}"'
@@ -99,7 +99,7 @@ def _parse(text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(quote_integer_keys(text), object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        # The line only: the quotes that were added have moved the columns.
+        # Without the column, which the added quotes have shifted.
         raise TableError(f"is not JSON with integer keys: line {error.lineno}: {error.msg}") from error
     except RecursionError as error:
         raise TableError("is nested too deeply") from error
@@ -138,7 +138,7 @@ def _entries(name: str, queues: Any) -> list[QueueOffset]:  # noqa: ANN401
 
 
 def _queue_id(name: str, text: str) -> int:
-    # Canonical digits only: "01" and "1" would be one queue under two names.
+    # Canonical digits only: "01" and "1" would be two names of one queue.
     if not re.fullmatch(r"0|[1-9][0-9]{0,9}", text) or int(text) > JAVA_INT_MAX:
         raise TableError(f"{name!r}: the queue id {text!r} is not a whole number from 0 to {JAVA_INT_MAX}")
     return int(text)

@@ -1,4 +1,4 @@
-"""When what happens in a demo: its phases, and what a person is told. Phases and monitors write it; the display only reads it."""
+"""The timeline of a demo: its phases and events, written by scenario and monitors, and read by the display."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Timeline:
-    """One demo. Times are seconds since the start."""
+    """The timeline of one demo. Times are seconds since its start."""
 
     started: float = field(default_factory=time.monotonic)
-    # The phases: names, and how long each is planned to take.
+    # The phases: names and planned durations.
     phases: list[tuple[str, float]] = field(default_factory=list)
     phase: int = 0
     phase_started: float = 0.0
-    # What happened, with the time.
+    # Events with their time.
     events: list[tuple[float, str]] = field(default_factory=list)
     on_event: Callable[[float, str], None] | None = None
 
@@ -25,12 +25,12 @@ class Timeline:
 
     @property
     def phase_name(self) -> str:
-        """The present phase."""
+        """The current phase."""
         return self.phases[self.phase][0] if self.phases else ""
 
     @property
     def progress(self) -> float:
-        """How much of the planned time is behind us, from 0 to 1. A phase that takes longer stands still at its end."""
+        """The progress by planned time, 0 to 1. It stops at the end of a phase that takes longer than planned."""
         total = sum(seconds for _, seconds in self.phases)
         if not total:
             return 0.0
@@ -39,12 +39,12 @@ class Timeline:
         return (done + within) / total
 
     def enter(self, phase: int) -> None:
-        """The phase with this number begins."""
+        """Begin the phase with this number."""
         self.phase = phase
         self.phase_started = time.monotonic()
 
     def tell(self, text: str) -> None:
-        """Something happened that a person wants to know."""
+        """Add an event."""
         self.events.append((self.elapsed, text))
         if self.on_event:
             self.on_event(self.elapsed, text)

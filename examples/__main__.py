@@ -1,6 +1,6 @@
-"""`make example`: consumers of NATS JetStream are killed again and again; their position is in the adapter, then in NATS itself.
+"""`make example`: kills consumers of NATS JetStream repeatedly; their positions are in the adapter, and in a second run in NATS.
 
-Exit code 0 when both runs processed every message, 1 when something is missing or the example failed, 130 when interrupted.
+Exit code 0 if both runs processed every message, 1 if a message is missing or the example failed, 130 if it was interrupted.
 """
 
 import sys
@@ -31,12 +31,12 @@ from examples.outcome import Outcome, outcome_table, verdict
 from examples.run import Run
 
 TITLE = "Offset adapter example: real flights in NATS JetStream, consumers that are killed, a commit after every message"
-BOUND = ("setpriv", "--pdeathsig=KILL", "--")  # a process that ends with this one
-PER_S = 1_500.0  # messages, as the progress is planned
+BOUND = ("setpriv", "--pdeathsig=KILL", "--")  # the process gets SIGKILL when this one ends
+PER_S = 1_500.0  # messages per second, an estimate for the progress bar
 
 
 def exit_code(outcomes: Sequence[Outcome] | None, *, interrupted: bool = False) -> int:
-    """What the shell gets. No run is no success."""
+    """The exit code. Without a run it is 1."""
     if outcomes is None:
         return EXIT_INTERRUPTED if interrupted else EXIT_FAILED
     return EXIT_OK if outcomes and all(outcome.complete for outcome in outcomes) else EXIT_FAILED
@@ -84,7 +84,7 @@ class Example:
         await Run(keeper, outcome, self._kills, self.timeline).play(directory, broker.address)
 
     def line(self) -> str:
-        """How things are, in a line."""
+        """The state in one line."""
         done = "; ".join(
             f"{run.keeper}: {run.tally.handled:,} of {len(run.truth):,}, {run.tally.repeats:,} repeats" for run in self.outcomes
         )
@@ -92,7 +92,7 @@ class Example:
 
 
 async def run(messages: int, kills: int, ack_wait_s: float) -> int:
-    """Play the example and show it; returns the exit code. Everything is in a temporary directory, and gone at the end."""
+    """Run and show the example; returns the exit code. All files are in a temporary directory that is removed at the end."""
     console = Console(highlight=False)
     async with Stage.open() as stage:
         with TemporaryDirectory(prefix="offset-example-") as name:

@@ -1,6 +1,6 @@
-"""The same consumer with JetStream's own memory: a durable consumer in the server, and an acknowledgement for every message.
+"""The same consumer with JetStream's own means: a durable consumer in the server, and an acknowledgement for every message.
 
-Here for the comparison. The server keeps which messages are unfinished, and delivers each of them again after `ack_wait`.
+For comparison. The server stores which messages are unfinished, and delivers each of them again after `ack_wait`.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 from adapter.client import MessageQueue
 from examples.consumer import WORKERS, Handle, fetched, subject_of
 
-ANSWER_S = 5.0  # at most, for the server's answer to an acknowledgement
+ANSWER_S = 5.0  # timeout of the server's reply to an acknowledgement
 
 
 def durable_of(group: str, queue: MessageQueue) -> str:
@@ -21,9 +21,9 @@ def durable_of(group: str, queue: MessageQueue) -> str:
 
 
 async def consume(stream: JetStreamContext, group: str, queue: MessageQueue, handle: Handle, ack_wait_s: float) -> None:
-    """Read one shard for ever, with several workers. Raises what `handle` and JetStream raise, in a group.
+    """Read one shard forever, with several workers. Raises the errors of `handle` and JetStream in an exception group.
 
-    `ack_wait_s` has to be longer than a message may wait and be in work here, else it is delivered again meanwhile.
+    `ack_wait_s` has to be longer than a message may wait and be processed here; otherwise it is delivered again meanwhile.
     """
     config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, ack_wait=ack_wait_s)
     subscription = await stream.pull_subscribe(subject_of(queue), durable=durable_of(group, queue), config=config)

@@ -1,4 +1,4 @@
-"""The broker of the example: a nats-server with one stream, and how to ask it how far its own consumers are."""
+"""The broker of the example: a nats-server with one stream, and a query for the progress of its own consumers."""
 
 import json
 import os
@@ -21,20 +21,20 @@ from examples.acks import durable_of
 from examples.consumer import subject_of
 from examples.flights import TOPIC
 
-# Where demo/unpack.sh puts it when the machine has none.
+# The place where demo/unpack.sh puts a nats-server if the machine has none.
 UNPACKED = Path(sys.prefix) / "tools" / "usr" / "sbin" / "nats-server"
 PUBLISHED_S = 30.0
-# A stream with a limit is in files of 4 MB. While a reader that began in the first half of the last file goes on, nats-server 2.9
-# (Debian's; no longer 2.10) counts with each message what is pending: 2 ms each, were all of it in one file.
+# With a size limit, a stream is stored in files of 4 MB. nats-server 2.9 (Debian's; 2.10 no longer) counts the pending messages
+# again for each message of a reader that began in the first half of the last file: 2 ms each, if all were in one file.
 MAX_BYTES = 8 * 2**20
 
 
 class NatsMissingError(AdapterError):
-    """There is no nats-server on this machine."""
+    """No nats-server is installed. The message says how to get one."""
 
 
 def nats_binary() -> str:
-    """The nats-server of this machine, else the unpacked one. Raises NatsMissingError, which says what to run."""
+    """The path of the machine's nats-server, otherwise of the unpacked one. Raises NatsMissingError."""
     found = shutil.which("nats-server", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if found is None and UNPACKED.exists():
         found = str(UNPACKED)
@@ -46,7 +46,7 @@ def nats_binary() -> str:
 
 
 class Broker:
-    """The server's process, and a connection to it. It ends with this process, however that ends."""
+    """The server's process and a connection to it. The server ends when this process ends, even if it is killed."""
 
     def __init__(self, directory: Path) -> None:
         port = free_port()
@@ -58,13 +58,13 @@ class Broker:
         self._client = Client()
 
     async def __aenter__(self) -> Self:
-        """Connected."""
+        """Start the server and connect to it."""
         self._server.wait_listening(self._port)
         self._client = await nats.connect(self.address)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnected, and the server is gone."""
+        """Disconnect and stop the server."""
         await self._client.close()
         self._server.stop()
 
@@ -74,18 +74,18 @@ class Broker:
         return self._client.jetstream()
 
     async def publish(self, messages: Sequence[tuple[MessageQueue, bytes]]) -> None:
-        """Make the stream and fill it. Message number 1 is the first one. Raises RuntimeError when one did not arrive."""
+        """Create the stream and publish messages, numbered from 1. Raises RuntimeError if one did not arrive."""
         stream = self.stream
         await stream.add_stream(name=TOPIC, subjects=[f"{TOPIC}.*"], max_bytes=MAX_BYTES)
         *others, (queue, data) = messages
         for other, content in others:
-            await self._client.publish(subject_of(other), content)  # not answered; but they arrive in this order
+            await self._client.publish(subject_of(other), content)  # without an acknowledgement, but in order
         last = await stream.publish(subject_of(queue), data, timeout=PUBLISHED_S)
         if last.seq != len(messages):
             raise RuntimeError(f"{len(messages)} messages were published, {last.seq} are in the stream")
 
     async def acknowledged(self, group: str, queues: Sequence[MessageQueue]) -> bool:
-        """True when the server knows of no message of these queues that is not acknowledged."""
+        """True if all messages of these queues are acknowledged, as the server counts."""
         try:
             found = [await self.stream.consumer_info(TOPIC, durable_of(group, queue)) for queue in queues]
         except NotFoundError:

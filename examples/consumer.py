@@ -1,6 +1,6 @@
-"""A consumer of NATS JetStream that keeps its position in the adapter, after every message. The part to copy: see README.md.
+"""A consumer of NATS JetStream that commits its position to the adapter after every message. The part to copy: see README.md.
 
-Owns no state but the window: what it is not sure to have finished when it ends, however it ends, it reads again.
+Its only state is the window. After a crash it reads again every message that is not below the committed position.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from adapter.model.queues import MessageQueue, shard_of
 
 FIRST = 1  # JetStream numbers the messages of a stream from 1
 WORKERS = 8  # for each shard
-MAX_SPAN = 400  # sequences of the stream, with gaps: of four shards in it, about 100 messages each
-FETCH_S = 0.2  # how long a fetch waits for a full batch
-FORGET_S = 300.0  # the server forgets a reader that has not fetched for so long: longer than a handler may take
+MAX_SPAN = 400  # in sequence numbers of the stream, which has four shards: about 100 messages of each
+FETCH_S = 0.2  # the longest wait for a full batch
+FORGET_S = 300.0  # the server drops a reader that does not fetch for this long; a handler must be faster
 
-Handle = Callable[[bytes, int], Awaitable[None]]  # what to do with a message; its number in the stream comes along
+Handle = Callable[[bytes, int], Awaitable[None]]  # processes a message; gets its content and its sequence number
 
 
 class MovedError(Exception):
-    """Somebody reset the group, or another consumer has the shard. Begin again from the position that stands now."""
+    """The group was reset, or another consumer has the shard. Begin again from the position that is stored now."""
 
 
 class MissedError(Exception):
-    """The server sent messages that did not arrive, as when a connection breaks. Begin again from the position."""
+    """Messages from the server were lost on the way, as when a connection breaks. Begin again from the stored position."""
 
 
 class Position:
-    """A shard's position, kept in the adapter: the number of the next message to read, below which everything is finished."""
+    """A shard's position in the adapter: the sequence number of the next message to read. All messages below it are finished."""
 
     def __init__(self, offsets: OffsetClient, group: str, shard: str, window: AckWindow) -> None:
         self.window = window
@@ -42,7 +42,7 @@ class Position:
 
     @classmethod
     async def load(cls, offsets: OffsetClient, group: str, shard: str) -> Self:
-        """Where the group stands. A new group is committed at once: its epoch is then known, and a reset will be noticed."""
+        """Read the group's position. A new group is committed at once, so that its epoch is known and a reset will be noticed."""
         rows = await offsets.read(group, [shard], mode=ReadMode.STORE)
         if shard not in rows:
             await offsets.commit(group, {shard: FIRST})
@@ -50,22 +50,22 @@ class Position:
         return cls(offsets, group, shard, AckWindow(rows[shard].offset, MAX_SPAN, epoch=rows[shard].epoch))
 
     async def finish(self, sequence: int) -> None:
-        """A message is finished. Commits when that moves the position on. Raises MovedError, and what `commit` raises."""
+        """Mark a message as finished, and commit if that advances the position. Raises MovedError and the errors of `commit`."""
         window = self.window
         before = window.committable
         window.ack(sequence)
         committable = window.committable
         if committable == before:
-            return  # an older message is still in work: its end moves the position past this one, too
+            return  # an older message is unfinished; when it is finished, the position passes this one too
         replies = await self._offsets.commit(self._group, {self._shard: committable}, epochs={self._shard: window.epoch})
         for standing in replies:
-            # A colleague may have committed more meanwhile, but not more than the window has now.
+            # A larger offset of another worker may have been committed meanwhile, but none above the window's.
             if (standing.epoch, standing.offset) > (window.epoch, window.committable):
                 raise MovedError(f"{self._shard} stands at {standing.offset}, epoch {standing.epoch}")
 
 
 async def consume(stream: JetStreamContext, offsets: OffsetClient, group: str, queue: MessageQueue, handle: Handle) -> None:
-    """Read one shard for ever, with several workers. Raises what `handle`, JetStream and `Position` raise, in a group."""
+    """Read one shard forever, with several workers. Raises the errors of `handle`, JetStream and `Position` in a group."""
     position = await Position.load(offsets, group, shard_of(queue))
     waiting: asyncio.Queue[Msg] = asyncio.Queue(WORKERS)
 
@@ -87,9 +87,9 @@ async def consume(stream: JetStreamContext, offsets: OffsetClient, group: str, q
 
 
 async def messages(stream: JetStreamContext, queue: MessageQueue, start: int) -> AsyncIterator[Msg]:
-    """The messages of a queue, from this number in the stream on, for ever. The server keeps no position for this.
+    """Yield the messages of a queue from a sequence number on, forever. The server keeps no position for this reader.
 
-    It numbers what it sends, too: a number left out is a message lost on the way. To the window that would be one more gap.
+    The server also numbers its deliveries. A missing number is a lost message, which the window would take for a gap in the log.
     """
     config = ConsumerConfig(
         deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
@@ -106,12 +106,12 @@ async def messages(stream: JetStreamContext, queue: MessageQueue, start: int) ->
 
 
 async def fetched(subscription: JetStreamContext.PullSubscription) -> AsyncIterator[Msg]:
-    """What a subscription delivers, for ever. Raises NotFoundError when the server has forgotten its reader."""
+    """Yield the messages of a subscription, forever. Raises NotFoundError if the server has dropped its reader."""
     while True:
         try:
             batch = await subscription.fetch(WORKERS, FETCH_S)
         except TimeoutError:
-            await subscription.consumer_info()  # nothing new, or nobody there: a fetch does not tell these apart
+            await subscription.consumer_info()  # fails without a reader; a fetch only times out
             continue
         for message in batch:
             yield message

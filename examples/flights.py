@@ -1,4 +1,4 @@
-"""The messages: real flights, and what is to be found out about them. Their file, its source and licence: see data/README.md."""
+"""The messages: real flights, and the totals that the consumers compute. Source and licence of the data: see data/README.md."""
 
 import csv
 import gzip
@@ -22,16 +22,16 @@ Totals = Mapping[tuple[str, str], tuple[int, int]]  # (carrier, origin) -> depar
 
 
 class Flight(NamedTuple):
-    """What is wanted of a message."""
+    """The fields of a message that the example uses."""
 
     carrier: str
     origin: str
     miles: int
-    delay_min: int | None  # at departure, below 0 when it was early; None: it was cancelled
+    delay_min: int | None  # at departure, negative if early; None: cancelled
 
 
 def read_messages(limit: int) -> list[tuple[MessageQueue, bytes]]:
-    """The first flights of the month as messages, in the order of the file. A flight's number says which shard it is in."""
+    """The first flights of the month as messages, in the order of the file. The flight number determines the shard."""
     with gzip.open(FILE) as file:
         rows = csv.DictReader(io.TextIOWrapper(file, "utf-8"))
         return [
@@ -41,13 +41,13 @@ def read_messages(limit: int) -> list[tuple[MessageQueue, bytes]]:
 
 
 def flight_of(data: bytes) -> Flight:
-    """What a message tells."""
+    """Parse a message."""
     row = json.loads(data)
     return Flight(row["carrier"], row["origin"], int(row["distance"]), int(row["dep_delay"]) if row["dep_delay"] else None)
 
 
 def totals(flights: Iterable[Flight]) -> Totals:
-    """How many flights of a carrier left an airport, and how late they were in all."""
+    """For each carrier and airport: the number of departures, and their total delay in minutes."""
     found: dict[tuple[str, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
     for carrier, origin, _, delay_min in flights:
         if delay_min is not None:

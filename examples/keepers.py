@@ -1,4 +1,4 @@
-"""The two that keep positions, as a run sees them: what a consumer is told, whether all is finished, and how to crash it."""
+"""The two position stores that a run compares: the adapter, and NATS itself. How to use, query and crash each of them."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -16,39 +16,39 @@ from examples.worker import GROUP
 
 
 class Keeper(Protocol):
-    """Who keeps the position of the consumers."""
+    """The interface of a position store."""
 
     @property
     def name(self) -> str:
-        """For a person."""
+        """The name for the display."""
         ...
 
     @property
     def arguments(self) -> Sequence[str]:
-        """What tells a worker."""
+        """The argument for a worker."""
         ...
 
     async def finished(self) -> bool:
-        """True when, by what it keeps, no message is left."""
+        """True if all messages are finished, by the stored positions."""
         ...
 
     async def crash(self) -> str:
-        """Kill it and bring it back; returns what was done, in words. Empty: it is not a process of its own."""
+        """Kill it and start it again; returns a description. Empty: it cannot be crashed alone."""
         ...
 
 
 class AdapterKeeper:
-    """The adapter: one position for each shard, below which everything is finished."""
+    """The adapter: one position for each shard; all messages below it are finished."""
 
     name = "the adapter"
 
     def __init__(self, adapter: ServiceProcess, ends: Mapping[str, int]) -> None:
         self._adapter = adapter
-        self._ends = ends  # shard -> after its last message
+        self._ends = ends  # shard -> the position after its last message
         self.arguments = ("adapter", "--adapter", adapter.address)
 
     async def finished(self) -> bool:
-        """See `Keeper`. The Meta Service has it then, too."""
+        """True if the position of every shard is at its end, in the Meta Service too."""
         with contextlib.suppress(grpc.aio.AioRpcError):
             async with OffsetClient.connect(self._adapter.address) as offsets:
                 rows = await offsets.read(GROUP, mode=ReadMode.MEMORY)
@@ -58,15 +58,15 @@ class AdapterKeeper:
         return False
 
     async def crash(self) -> str:
-        """See `Keeper`."""
+        """Kill the adapter and start it again."""
         self._adapter.kill()
-        self._adapter.launch()  # in this thread: the process is bound to it
+        self._adapter.launch()  # in this thread: the process is ended with the thread that started it
         await anyio.to_thread.run_sync(self._adapter.wait_ready)
         return "kill -9 of the adapter, which is back: the consumers sent their commits again"
 
 
 class AcksKeeper:
-    """The broker itself: which messages are acknowledged."""
+    """NATS itself: it stores which messages are acknowledged."""
 
     name = "NATS's acks"
 
@@ -75,14 +75,14 @@ class AcksKeeper:
         self.arguments = ("acks", "--ack-wait", str(ack_wait_s))
 
     async def finished(self) -> bool:
-        """See `Keeper`."""
+        """True if all messages are acknowledged."""
         return await self._broker.acknowledged(GROUP, QUEUES)
 
     async def crash(self) -> str:
-        """See `Keeper`. Without the broker there are no messages either."""
+        """Do nothing: without the broker there would be no messages either."""
         return ""
 
 
 def ends_of(shards: Sequence[int]) -> dict[str, int]:
-    """Shard -> the position after its last message, for the shard of each message in turn. Message 1 is the first."""
+    """Shard -> the position after its last message. `shards` has the shard of each message, which are numbered from 1."""
     return {shard_of(QUEUES[number]): sequence + 1 for sequence, number in enumerate(shards, 1)}

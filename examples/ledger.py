@@ -1,6 +1,6 @@
-"""What the consumers did: a line for every message that one of them finished, also for the second time.
+"""The ledger of a run: a file with a line for every message that a consumer has finished, repeated ones included.
 
-The kernel has a line as soon as it is written: kill -9 takes nothing of it.
+A line is in the kernel's page cache as soon as it is written, so a kill -9 of the consumer does not lose it.
 """
 
 import os
@@ -12,7 +12,7 @@ from examples.flights import Flight
 
 
 class Ledger:
-    """The consumers' side. Each line and each mark is one write, which a kill does not tear."""
+    """The writer, used by consumers. Each line and each mark is a single write, which a kill cannot split."""
 
     def __init__(self, lines: int, marks: int) -> None:
         self._lines = lines
@@ -20,32 +20,32 @@ class Ledger:
 
     @classmethod
     def open(cls, directory: Path) -> Self:
-        """Of all consumers of a run, to append to."""
+        """Open the ledger of a run for appending."""
         how = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         return cls(os.open(directory / "ledger", how), os.open(directory / "kept", how))
 
     def write(self, sequence: int, flight: Flight) -> None:
-        """A message is finished."""
+        """Note a finished message."""
         delay = "-" if flight.delay_min is None else flight.delay_min
         os.write(self._lines, f"{sequence} {flight.carrier} {flight.origin} {flight.miles} {delay}\n".encode())
 
     def count_kept(self) -> None:
-        """A commit or an acknowledgement was answered."""
+        """Note an answered commit or acknowledgement."""
         os.write(self._marks, b".")
 
 
 class Tally:
-    """The other side: reads what was appended, again and again."""
+    """The reader: counts what the consumers append."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read_to = 0
         self.times: Counter[int] = Counter()  # how often each message was finished
-        self.flights: dict[int, Flight] = {}  # what it was found to say
-        self.kept = 0  # how many commits or acknowledgements were answered
+        self.flights: dict[int, Flight] = {}  # message number -> its content
+        self.kept = 0  # answered commits or acknowledgements
 
     def read(self) -> int:
-        """Take in what is new; returns how many lines that was."""
+        """Read the new lines; returns how many there were."""
         with (self._directory / "ledger").open("ab+") as file:
             file.seek(self._read_to)
             new = file.read()
@@ -62,10 +62,10 @@ class Tally:
 
     @property
     def handled(self) -> int:
-        """How many messages were finished, each counted once."""
+        """The number of different messages that were finished."""
         return len(self.times)
 
     @property
     def repeats(self) -> int:
-        """How often a message was finished that had been before."""
+        """How many times a message was finished again."""
         return self.times.total() - len(self.times)

@@ -1,4 +1,4 @@
-"""What came out of the runs: a row for each, and a sentence. Computes and shows, changes nothing."""
+"""The results of the runs: a table with a column for each run, and a verdict."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ from examples.ledger import Tally
 
 @dataclass
 class Outcome:
-    """One run, as it stands."""
+    """The result of one run, updated while it runs."""
 
-    keeper: str  # who keeps the position, in words
-    truth: Sequence[Flight]  # what was published; message 1 is the first
-    shards: Sequence[int]  # and where
+    keeper: str  # the name of the position store
+    truth: Sequence[Flight]  # the published messages, in order; the first has number 1
+    shards: Sequence[int]  # the shard of each message
     tally: Tally
-    kills: int = 0  # of consumers
-    crashes: int = 0  # of who keeps the position
-    hole_s: float = 0.0  # the longest time from a kill until the messages were processed that it left out among others
+    kills: int = 0  # kills of consumers
+    crashes: int = 0  # kills of the position store
+    hole_s: float = 0.0  # the longest time from a kill until the messages that it left unprocessed were processed
     seconds: float = 0.0
-    finished: bool = False  # who keeps the position says that everything is finished
+    finished: bool = False  # all messages are finished, by the position store
 
     @property
     def missing(self) -> int:
-        """Messages that no consumer finished."""
+        """The number of messages that no consumer finished."""
         return sum(sequence not in self.tally.times for sequence in range(1, len(self.truth) + 1))
 
     @property
     def right(self) -> bool:
-        """The totals of what was processed, each message taken once, are those of the file."""
+        """True if the totals of the processed messages, each counted once, equal those of the file."""
         return totals(self.tally.flights.values()) == totals(self.truth)
 
     @property
     def complete(self) -> bool:
-        """Nothing is missing, and it was found out right."""
+        """True if no message is missing and the totals are right."""
         return self.finished and not self.missing and self.right
 
 
@@ -54,7 +54,7 @@ ROWS: Sequence[tuple[str, Callable[[Outcome], str]]] = (
 
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    """A column for each run."""
+    """The results as a table with a column for each run."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("position kept by")
     for outcome in outcomes:
@@ -66,7 +66,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """One sentence."""
+    """The verdict in one sentence."""
     for outcome in outcomes:
         if outcome.missing:
             return f"MISSING: {outcome.missing:,} messages were never processed while {outcome.keeper} kept the position."

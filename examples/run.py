@@ -1,4 +1,4 @@
-"""One run: consumers read everything, while they are killed again and again. The same kills whoever keeps the position."""
+"""One run: consumers read all messages while they are killed repeatedly. The kills are the same for each position store."""
 
 import subprocess
 import sys
@@ -13,13 +13,13 @@ from examples.keepers import Keeper
 from examples.outcome import Outcome
 
 ROOT = Path(__file__).parents[1]
-SHARDS_OF = ((0, 1), (2, 3))  # which shards each of the consumer processes reads
+SHARDS_OF = ((0, 1), (2, 3))  # the shards of each consumer process
 LOOK_S = 0.05
-STALLED_S = 60.0  # without progress, longer than any ack_wait: something is missing, and will not come
+STALLED_S = 60.0  # without progress; longer than any ack_wait, so a missing message will not come
 
 
 class Consumer:
-    """A process that reads some shards. It ends with this one, however that ends."""
+    """A consumer process for some shards. It ends when this process ends, even if it is killed."""
 
     def __init__(self, shards: Sequence[int], directory: Path, options: Sequence[str]) -> None:
         names = [str(shard) for shard in shards]
@@ -36,7 +36,7 @@ class Consumer:
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the process that started it
+                start_new_session=True,  # so that Ctrl-C signals only the parent
             )
 
     def kill(self) -> None:
@@ -50,14 +50,14 @@ class Consumer:
         self._process = self._launch()
 
     def last_words(self) -> str | None:
-        """Why it ended by itself; None when it has not."""
+        """Why it ended by itself; None if it still runs."""
         if self._process.poll() is None:
             return None
         return "".join(self._log.read_text(errors="replace").splitlines()[-1:])
 
 
 class Hole:
-    """What a kill left behind: messages that were not processed, below others that were."""
+    """The gap that a kill left: unprocessed messages below processed ones."""
 
     def __init__(self, outcome: Outcome, shards: Collection[int]) -> None:
         done = outcome.tally.times
@@ -68,7 +68,7 @@ class Hole:
         self._outcome = outcome
 
     def filled(self) -> bool:
-        """True when all of them are processed. Until then the outcome knows how long it takes."""
+        """True if all of them are processed. Updates the outcome's `hole_s` until then."""
         self._open -= self._outcome.tally.times.keys()
         if self._open:
             self._outcome.hole_s = max(self._outcome.hole_s, time.monotonic() - self._started)
@@ -76,13 +76,13 @@ class Hole:
 
 
 class Run:
-    """Starts the consumers, kills them, and ends when the keeper says that everything is finished, or nothing moves any more."""
+    """Starts and kills consumers, until the position store reports that all is finished, or there is no more progress."""
 
     def __init__(self, keeper: Keeper, outcome: Outcome, kills: int, timeline: Timeline) -> None:
         self._keeper = keeper
         self._outcome = outcome
         self._timeline = timeline
-        # After how many processed messages a consumer is killed; and the adapter, in the middle between two of these.
+        # The numbers of processed messages after which a consumer is killed; the adapter is killed midway between two of them.
         messages = len(outcome.truth)
         self._kill_after = [messages * number // (kills + 1) for number in range(1, kills + 1)]
         self._crash_after = messages * (kills // 2 * 2 + 1) // (kills * 2 + 2)
@@ -90,7 +90,7 @@ class Run:
         self._holes: list[Hole] = []
 
     async def play(self, directory: Path, broker: str) -> None:
-        """Run to the end. What came out stands in the outcome."""
+        """Run to the end. The result is in the outcome."""
         started = moved = time.monotonic()
         outcome, tally = self._outcome, self._outcome.tally
         options = [*self._keeper.arguments, "--broker", broker]
@@ -124,7 +124,7 @@ class Run:
             self._timeline.tell(f"kill -9 of {victim.name}, after {outcome.tally.handled:,} messages; it starts again")
 
     async def _crash(self) -> None:
-        due = self._outcome.tally.handled >= self._crash_after and not self._holes  # one thing at a time
+        due = self._outcome.tally.handled >= self._crash_after and not self._holes  # one kill at a time
         if due and not self._crashed:
             self._crashed = True
             if done := await self._keeper.crash():

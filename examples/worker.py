@@ -1,6 +1,6 @@
-"""One process of the example, which may be killed at any time: `python -m examples.worker adapter|acks ...` reads some shards.
+"""A consumer process of the example, which may be killed at any time: `python -m examples.worker adapter|acks ...`.
 
-It has no code for its end. Nothing that it holds is needed by the next one.
+It has no shutdown code: its successor needs nothing from it.
 """
 
 import asyncio
@@ -21,45 +21,45 @@ from examples.flights import QUEUES, flight_of
 from examples.ledger import Ledger
 
 GROUP = "delays"
-# What may happen to a consumer: whoever watches it starts it again.
+# Errors that end a consumer, which is then started again.
 EXPECTED = (grpc.aio.AioRpcError, nats.errors.Error, consumer.MovedError, consumer.MissedError, OSError)
-TIMEOUT_S = 30.0  # of a commit: longer than a restart of the adapter takes on a busy machine
+TIMEOUT_S = 30.0  # of a commit; longer than a restart of the adapter on a busy machine
 
 
 class Handler:
-    """What the example does with a flight: it takes a while, then stands in the ledger."""
+    """Processes a flight: waits for a while, then writes it to the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     async def __call__(self, data: bytes, sequence: int) -> None:
-        """One millisecond for every 100 miles of the flight: from 1 to 50, so that messages finish out of order."""
+        """Wait 1 ms for every 100 miles of the flight, that is 1 to 50 ms, so that messages finish out of order."""
         flight = flight_of(data)
         await asyncio.sleep(flight.miles / 100_000)
         self._ledger.write(sequence, flight)
 
 
 class CountedOffsets(OffsetClient):
-    """Counts the commits that were answered."""
+    """An OffsetClient that counts answered commits."""
 
     ledger: Ledger
 
     async def commit(self, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - passed through
-        """See `OffsetClient`."""
+        """Commit and count the answer."""
         superseded = await super().commit(*arguments, **options)
         self.ledger.count_kept()
         return superseded
 
 
 class CountedNats(Client):
-    """Counts the acknowledgements that were answered."""
+    """A NATS client that counts answered acknowledgements."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self._ledger = ledger
 
     async def request(self, subject: str, *arguments: Any, **options: Any) -> Msg:  # noqa: ANN401 - passed through
-        """See `Client`."""
+        """Send a request and count the answer."""
         answer = await super().request(subject, *arguments, **options)
         if subject.startswith("$JS.ACK."):
             self._ledger.count_kept()
@@ -67,12 +67,12 @@ class CountedNats(Client):
 
 
 async def run(keeper: str, shards: Sequence[int], directory: Path, broker: str, adapter: str, ack_wait_s: float) -> None:
-    """Consume these shards until killed. Raises what `consume` raises."""
+    """Consume these shards until killed. Raises the errors of `consume`."""
     ledger = Ledger.open(directory)
     handle = Handler(ledger)
     queues = [QUEUES[shard] for shard in shards]
     server = CountedNats(ledger)
-    await server.connect(broker, allow_reconnect=False)  # what was on the way is lost with a connection: better begin again
+    await server.connect(broker, allow_reconnect=False)  # messages in flight are lost with a connection: start again instead
     stream = server.jetstream()
     if keeper == "acks":
         await asyncio.gather(*(acks.consume(stream, GROUP, queue, handle, ack_wait_s) for queue in queues))

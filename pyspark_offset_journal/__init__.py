@@ -1,4 +1,4 @@
-"""Spark looks for modules named pyspark_*: by this one it knows the data source `offset-journal`."""
+"""Registers the data source `offset-journal`: Spark imports installed modules named pyspark_* and uses their `DefaultSource`."""
 
 from adapter.pipeline.journal_source import JournalDataSource as DefaultSource
 

@@ -1,4 +1,4 @@
-"""Spark looks for modules named pyspark_*: by this one it knows the data source `offsets`."""
+"""Registers the data source `offsets`: Spark imports installed modules named pyspark_* and uses their `DefaultSource`."""
 
 from adapter.pipeline.source import OffsetsDataSource as DefaultSource
 

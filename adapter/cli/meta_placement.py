@@ -45,7 +45,10 @@ COLUMNS: dict[str, Side] = {
 }
 
 _config = click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The TOML file of a front with [etcd]."
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The TOML file of a Meta Service on etcd.",
 )
 
 

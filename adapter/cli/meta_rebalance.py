@@ -25,7 +25,10 @@ from adapter.runtime.wording import counted
 
 @click.command()
 @click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The TOML file of a front with [etcd]."
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The TOML file of a Meta Service on etcd.",
 )
 @click.option("--without", multiple=True, metavar="NAME", help="Empty this Raft group, so that it can be removed. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only print what would be moved.")
@@ -50,12 +53,16 @@ def rebalance(config: Path, without: tuple[str, ...], *, dry_run: bool, yes: boo
             finished = anyio.run(_run, section, groups)
     except TransientError as error:
         warn(str(error))
-        warn("it is not finished; fronts go on meanwhile, and the same command goes on where it was")
+        warn("not finished: the Meta Services keep serving; run the same command again to continue")
         sys.exit(1)
     if as_json:
         print_json(_as_dict(plan, finished=finished))
     elif plan.needed and not dry_run:
-        tell(f"the offsets are in {_names(groups)}" if finished else "stopped; fronts go on, and so does the same command")
+        tell(
+            f"the offsets are in {_names(groups)}"
+            if finished
+            else "stopped: the Meta Services keep serving; run the same command again to continue"
+        )
     sys.exit(0 if finished or dry_run else 1)
 
 

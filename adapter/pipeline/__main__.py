@@ -4,9 +4,9 @@ import os
 import sys
 from pathlib import Path
 
-# gRPC's core would print lines of its own for what we report ourselves; it reads this when it is imported.
+# gRPC's core reads this at import. Without it, it logs errors to standard error that the jobs report themselves.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-# Run as a file, Python would find our modules by their last names, before those of others.
+# If this runs as a file, Python puts this directory first on the path, where our modules would shadow others of the same name.
 if sys.path[:1] == [str(Path(__file__).parent)]:
     del sys.path[0]
 

@@ -1,4 +1,4 @@
-"""The command `offset-adapter-spark`: one subcommand for each job. What is typed is checked before Spark starts."""
+"""The command `offset-adapter-spark`: one subcommand for each job. Options and settings are checked before Spark starts."""
 
 import os
 import shlex
@@ -26,14 +26,16 @@ _config = click.option(
 _master = click.option(
     "--master",
     metavar="URL",
-    help="Where Spark runs: local[4], spark://HOST:7077, yarn... [default: local[*], or what spark-submit was told]",
+    help="Where Spark runs: local[4], spark://HOST:7077, yarn... [default: local[*], or the master of spark-submit]",
 )
-_dry_run = click.option("--dry-run", is_flag=True, help="Read, count and show: no table, file or offset is written.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Read, count and show; write no table, file or offset.")
 _apply = click.option(
-    "--apply", is_flag=True, help="Merge into the Meta Service, then read back. Without it only tables are made."
+    "--apply", is_flag=True, help="Merge into the Meta Service, then read back. Without it only tables are written."
 )
 _available_now = click.option(
-    "--available-now", is_flag=True, help="Take what the journals hold now, then end. Without it the job runs on."
+    "--available-now",
+    is_flag=True,
+    help="Read what the journals hold now, then end. Without it the job runs on.",
 )
 
 
@@ -47,7 +49,7 @@ def _show(text: Callable[[], object]) -> Callable[[click.Context, click.Paramete
 
 
 def _java_home() -> Path:
-    logs.setup(LogSection())  # to standard error: the path alone is the output
+    logs.setup(LogSection())  # logs go to standard error; standard output is the path only
     return Path(jobs.spark_part("adapter.pipeline.java").java_home(os.environ))
 
 
@@ -72,8 +74,8 @@ def _java_home() -> Path:
 def cli() -> None:
     """Jobs over the offsets of a whole fleet, on Spark.
 
-    Exit codes: 0 done; 1 done, but something is not as it was asked for; 2 an error, and what was not said to be done
-    is not done; 3 done, but there are rows that cannot be read, see the table `rejects`.
+    Exit codes: 0 done; 1 done, but not everything is as requested; 2 an error: nothing counts as done that was not
+    reported as done; 3 done, but some rows are unreadable, see the table `rejects`.
 
     On a cluster: spark-submit [OPTIONS] $(offset-adapter-spark --where) JOB [OPTIONS]
     """
@@ -85,7 +87,7 @@ def cli() -> None:
 @_dry_run
 @_available_now
 def lag(config: Path | None, master: str | None, *, dry_run: bool, available_now: bool) -> None:
-    """Lag, rates, evaluation and rewinds of every group, as tables: from the journals of all adapters, as they grow."""
+    """Compute lag, rates, status and rewinds of every group, continuously, from the journals of all adapters."""
     _run("lag", config, master, jobs.Switches(dry_run=dry_run, available_now=available_now))
 
 
@@ -105,7 +107,7 @@ def reconcile(config: Path | None, master: str | None, *, dry_run: bool, apply: 
 @_dry_run
 @_apply
 def import_command(config: Path | None, master: str | None, *, dry_run: bool, apply: bool) -> None:
-    """Take offsets over from files of RocketMQ or Kafka. They are merged: no offset is lowered."""
+    """Import offsets from files of RocketMQ or Kafka. They are merged: no offset is lowered."""
     _run("import", config, master, jobs.Switches(dry_run=dry_run, apply=apply))
 
 
@@ -123,7 +125,7 @@ def export(config: Path | None, master: str | None, *, dry_run: bool) -> None:
 @_master
 @_dry_run
 def report(config: Path | None, master: str | None, *, dry_run: bool) -> None:
-    """Make an HTML page and plots of the tables of `lag`."""
+    """Write an HTML page and plots from the tables of `lag`."""
     _run("report", config, master, jobs.Switches(dry_run=dry_run))
 
 
@@ -132,13 +134,13 @@ def _run(name: str, path: Path | None, master: str | None, switches: jobs.Switch
         raise InvalidInputError("--apply writes and --dry-run does not: give one of them")
     config = load(path, JobConfig) if path else JobConfig()
     logs.setup(config.log)
-    # Read by Spark's launcher. A JVM that spark-submit started has its own.
+    # Read by Spark's launcher. Without effect if spark-submit has started the JVM.
     os.environ.setdefault("SPARK_SUBMIT_OPTS", shlex.quote(f"-Dlog4j2.configurationFile={_SPARK_LOGGING}"))
     sys.exit(jobs.run_job(name, config, switches, master))
 
 
 def main() -> None:
-    """The console script. Errors that were raised on purpose are one line each, and exit code 2."""
+    """The console script. An AdapterError is printed, one line each, and ends the process with exit code 2."""
     try:
         cli()
     except AdapterError as error:

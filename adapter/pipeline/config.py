@@ -1,4 +1,4 @@
-"""What the jobs are told: job.toml, see config/job.toml. A bad value is rejected by its name; nothing is corrected or guessed."""
+"""The settings of the jobs: job.toml, see config/job.toml. An invalid value is refused by its name, never corrected."""
 
 from pathlib import Path
 from string import Formatter
@@ -18,7 +18,7 @@ GROUP_FIELDS = ("group", "client")
 
 
 def fields_of(pattern: str) -> list[str]:
-    """The fields of a pattern like `{topic}/{partition}`, in their order. Raises ValueError for what is not a pattern."""
+    """The field names of a pattern such as `{topic}/{partition}`, in order. Raises ValueError for an invalid pattern."""
     parts = list(Formatter().parse(pattern))
     if any(spec or conversion for _, _, spec, conversion in parts):
         raise ValueError("a field is only its name in braces")
@@ -73,10 +73,10 @@ def _no_url(value: object) -> object:
     return value
 
 
-# A file or directory of this machine; on a cluster, one that every machine sees.
+# A local file or directory; on a cluster, one that every machine can access.
 Place = Annotated[Path, Strict(strict=False), BeforeValidator(_no_url)]
 Places = Annotated[tuple[Place, ...], Strict(strict=False), AfterValidator(_some)]
-# The same as text, for what hands it on to Spark.
+# The same as text, for paths that are passed to Spark.
 Location = Annotated[str, Field(min_length=1), BeforeValidator(_no_url)]
 Locations = Annotated[tuple[Location, ...], Strict(strict=False), AfterValidator(_some)]
 
@@ -87,7 +87,7 @@ GroupPattern = Annotated[str, AfterValidator(_group_pattern)]
 
 
 class MetaSection(Section):
-    """The Meta Service as jobs see it: calls are large, and worth waiting for."""
+    """The Meta Service that the jobs call. Timeouts are long, because their calls are large."""
 
     cluster: Name = "default"
     endpoints: Annotated[tuple[Address, ...], Strict(strict=False), AfterValidator(_some)] = ("127.0.0.1:9530",)
@@ -96,14 +96,14 @@ class MetaSection(Section):
     tls: ClientTls | None = None
 
     def options(self) -> dict[str, str]:
-        """As the data source `offsets` takes them, for reading and writing."""
+        """These settings as options of the data source `offsets`, for reading and writing."""
         tls = {f"tls{name.title()}": str(path) for name, path in (self.tls or ()) if path}
         numbers = {"timeoutMs": str(self.timeout_ms), "retryMs": str(self.retry_ms)}
         return {"endpoints": ",".join(self.endpoints), "cluster": self.cluster, **numbers, **tls}
 
 
 class LagSection(Section):
-    """Lag, rates and evaluation, from the journals of the fleet."""
+    """Settings of the job `lag`: lag, rates and status from the journals of the fleet."""
 
     journals: Locations = ("data/journal",)
     output: Place = Path("data/lag")
@@ -118,21 +118,21 @@ class LagSection(Section):
     head_distance_ms: int = Field(default=30_000, ge=1, le=3_600_000)
 
     @model_validator(mode="after")
-    def _window_has_the_minimum(self) -> Self:
+    def _check_window(self) -> Self:
         if self.minimum_points > self.window_points:
             raise ValueError(f"minimum_points = {self.minimum_points} is more than window_points = {self.window_points}")
         return self
 
 
 class ReconcileSection(Section):
-    """All local snapshots against the Meta Service."""
+    """Settings of the job `reconcile`: snapshots of adapters against the Meta Service."""
 
     snapshots: Locations = ("data/snapshots",)
     output: Place = Path("data/reconcile")
 
 
 class ImportSection(Section):
-    """Offsets of RocketMQ or Kafka into the Meta Service."""
+    """Settings of the job `import`: files of RocketMQ or Kafka into the Meta Service."""
 
     files: Places = (Path("store/config/consumerOffset.json"),)
     format: OffsetFormat = "rocketmq"
@@ -143,7 +143,7 @@ class ImportSection(Section):
     broker: Broker = ""
 
     @model_validator(mode="after")
-    def _names_can_be_known(self) -> Self:
+    def _check_name_sources(self) -> Self:
         if "broker" in fields_of(self.shard) and not self.broker and self.format != "rocketmq-client":
             raise ValueError(f"shard = {self.shard!r}: a {self.format} file does not tell the broker; name it in broker")
         if "client" in fields_of(self.group) and self.format != "rocketmq-client":
@@ -152,7 +152,7 @@ class ImportSection(Section):
 
 
 class ExportSection(Section):
-    """Offsets of the Meta Service as files of RocketMQ or Kafka."""
+    """Settings of the job `export`: the Meta Service's offsets as files of RocketMQ or Kafka."""
 
     format: OffsetFormat = "rocketmq"
     output: Place = Path("data/export")
@@ -162,7 +162,7 @@ class ExportSection(Section):
     broker: Broker = ""
 
     @model_validator(mode="after")
-    def _names_can_be_told(self) -> Self:
+    def _check_name_patterns(self) -> Self:
         if self.format == "rocketmq-client" and not self.broker and "broker" not in fields_of(self.shard):
             raise ValueError("rocketmq-client files name a broker: give broker, or a shard pattern with {broker}")
         if "client" in fields_of(self.group) and self.format != "rocketmq-client":
@@ -171,7 +171,7 @@ class ExportSection(Section):
 
 
 class ReportSection(Section):
-    """A page and plots of the lag tables."""
+    """Settings of the job `report`: a page and plots of the lag tables."""
 
     tables: Place = Path("data/lag")
     output: Place = Path("data/report")
@@ -179,12 +179,12 @@ class ReportSection(Section):
 
 
 class JobConfig(Section):
-    """job.toml: the Meta Service, and a section for each job."""
+    """The file job.toml: the Meta Service, and a section for each job."""
 
     meta: MetaSection = MetaSection()
     lag: LagSection = LagSection()
     reconcile: ReconcileSection = ReconcileSection()
-    # `import` is a word of Python.
+    # `import` is a keyword of Python.
     import_: ImportSection = Field(default=ImportSection(), alias="import")
     export: ExportSection = ExportSection()
     report: ReportSection = ReportSection()

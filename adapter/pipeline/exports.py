@@ -1,6 +1,6 @@
-"""What an export does with the Meta Service's records: names taken apart, checks, lines of the files. DataFrame -> DataFrame.
+"""The transformations of an export: records -> parsed and checked names -> lines of files. Pure: DataFrame in, DataFrame out.
 
-A row that the format cannot hold has a `reason`. The files are such as `import` reads, and RocketMQ's and Kafka's own tools.
+A row that the format cannot hold gets a `reason`. The files can be read by the job `import`, and by RocketMQ's and Kafka's tools.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -12,18 +12,18 @@ from adapter.formats.rows import QUEUE_MAX
 from adapter.pipeline.config import ExportSection, fields_of
 from adapter.pipeline.patterns import taken_apart
 
-# Where a line belongs: the file's path below `output`, and the table in it. `line` has no line break at its end.
+# A line of a file: the file's path below `output`, the table in the file, and the text without a line break.
 LINE = ("file", "table", "line")
 BROKER_FILE, CLIENT_FILE, CSV_FILE = "consumerOffset.json", "offsets.json", "offsets.csv"
 
-# What Kafka's tool writes without quotes, see adapter.formats.kafka_csv.
+# Values that Kafka's tool writes without quotes, see adapter.formats.kafka_csv.
 _UNQUOTED = r"^[^\x00-,]{1,24}$"
 _PLAIN_GROUP = f"^[^{SEPARATOR}]+({SEPARATOR}{BROADCAST})?$"
 _NO_DIRECTORY = r"/|^\.{0,2}$"
 
 
 def named(records: DataFrame, section: ExportSection) -> DataFrame:
-    """Live records with topic, queue, broker, group and client as the format has them, and a `reason` where it cannot."""
+    """Live records with topic, queue, broker, group and client as in the format; `reason` says why the format cannot hold one."""
     shard = taken_apart(F.col("shard"), section.shard)
     rows = records.where("live")
     if fields_of(section.group):
@@ -73,18 +73,18 @@ def _problems_of_format(section: ExportSection) -> list[Column]:
 
 
 def rejects(rows: DataFrame) -> DataFrame:
-    """What is in no file, and why."""
+    """The rows with a `reason`, which are written to no file."""
     return rows.where("reason IS NOT NULL").select("namespace", F.col("whole_group").alias("group"), "shard", "offset", "reason")
 
 
 def counts(rows: DataFrame) -> DataFrame:
-    """For each group: offsets that are written, and rejects."""
+    """For each group: the number of written offsets and of rejects."""
     each = [F.count_if(F.col("reason").isNull()).alias("written"), F.count_if(F.col("reason").isNotNull()).alias("rejects")]
     return rows.groupBy(F.col("whole_group").alias("group")).agg(*each)
 
 
 def lines(rows: DataFrame, section: ExportSection) -> DataFrame:
-    """LINE of every file, in order."""
+    """The rows LINE of all files, in order."""
     good = rows.where("reason IS NULL")
     if section.format == "rocketmq":
         return _broker_lines(good, F.col("broker") if "broker" in fields_of(section.shard) else None)
@@ -94,10 +94,10 @@ def lines(rows: DataFrame, section: ExportSection) -> DataFrame:
 
 
 def _broker_lines(rows: DataFrame, broker: Column | None) -> DataFrame:
-    """One file for each broker; where light message queues are among its offsets a second one, with all of them, too.
+    """One file for each broker; a second one with all its offsets if some of them are of light message queues (LMQ).
 
-    A broker with enableLmq loads lmqConsumerOffset.json and looks for those in a table of their own; one without loads
-    consumerOffset.json, and drops that table (LmqConsumerOffsetManager, ConsumerOffsetManager.decode).
+    A broker with enableLmq loads lmqConsumerOffset.json, with the LMQ offsets in a table of their own; a broker without it loads
+    consumerOffset.json and drops that table (LmqConsumerOffsetManager, ConsumerOffsetManager.decode).
     """
     directory = F.lit("") if broker is None else F.concat(broker, F.lit("/"))
     lmq = F.col("group").startswith(LMQ) & (F.col("queue") == 0)
@@ -122,7 +122,7 @@ def _in_file(rows: DataFrame, name: str, table: Column) -> DataFrame:
 
 def _client_lines(rows: DataFrame) -> DataFrame:
     file = F.concat_ws("/", F.when(F.col("client") != "", F.col("client")), "group", F.lit(CLIENT_FILE))
-    # fastjson takes the fields of a key in any order, and writes them so.
+    # The order in which fastjson writes the fields of a key; it reads them in any order.
     key = F.concat(
         F.lit('{"brokerName":'), _json("broker"), F.lit(',"queueId":'), "queue", F.lit(',"topic":'), _json("topic"), F.lit("}")
     )
@@ -139,7 +139,7 @@ def _csv_lines(rows: DataFrame, *, with_group: bool) -> DataFrame:
 
 
 def _json(column: str) -> Column:
-    """A string in quotes."""
+    """A JSON string."""
     text = F.to_json(F.array(column))
     return F.substring(text, F.lit(2), F.length(text) - 2)
 

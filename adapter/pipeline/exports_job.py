@@ -1,6 +1,6 @@
-"""The job `export`: the Meta Service's offsets -> files of RocketMQ or Kafka, and the table rejects.
+"""The job `export`: writes the Meta Service's offsets as files of RocketMQ or Kafka, and the table `rejects`.
 
-A file is written as a whole or not at all, and then replaces the one before.
+A file is written completely or not at all; it replaces the previous one by a rename.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,10 @@ FILES = "files"  # below `output`, beside the table `rejects`
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
-    """Do it; returns the exit code, NOT_AS_ASKED when there is nothing to write. Raises ConfigError, MetaUnavailableError."""
+    """Run the export; returns the exit code, NOT_AS_ASKED if there is nothing to write.
+
+    Raises ConfigError, MetaUnavailableError.
+    """
     section = config.export
     reader = spark.read.format(FORMAT).options(**config.meta.options()).option("namespace", section.namespace)
     if not fields_of(section.group):
@@ -59,7 +62,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def contents(lines: pa.Table) -> Iterator[tuple[str, bytes]]:
-    """The files by their names, of exports.LINE in order."""
+    """Sorted rows exports.LINE -> (path, content) of each file."""
     rows = zip(*(lines.column(column).to_pylist() for column in exports.LINE), strict=True)
     for name, found in groupby(rows, itemgetter(0)):
         yield name, (_csv if name == exports.CSV_FILE else _json)(found)
@@ -70,7 +73,7 @@ def _csv(rows: Iterator[Sequence[str]]) -> bytes:
 
 
 def _json(rows: Iterator[Sequence[str]]) -> bytes:
-    """As fastjson lays it out, with all keys but objects in quotes."""
+    """JSON in the layout of fastjson: all keys are quoted, except those that are objects."""
     tables = {OFFSETS: ""}
     tables |= {name: ",\n".join(f"\t\t{line}" for _, _, line in found) for name, found in groupby(rows, itemgetter(1))}
     return ("{\n" + ",\n".join(f'\t"{name}":{{\n{text}\n\t}}' for name, text in tables.items()) + "\n}\n").encode()

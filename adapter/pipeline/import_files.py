@@ -1,6 +1,6 @@
-"""Files of offsets -> rows of ENTRIES, in Spark's workers: what stands in them, with its place. Bad lines and files are rows too.
+"""Parses files of offsets in Spark's workers, into rows of ENTRIES: each entry with its place. Bad lines and files are rows too.
 
-Which files there are is found on the driver; each file is opened where it is parsed. A large CSV is parsed in pieces.
+The driver lists the files; each is opened by the worker that parses it. A large CSV is split and parsed in pieces.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from adapter.formats.rocketmq_json import Entries
 from adapter.formats.rows import NotReadableError, Reject
 from adapter.pipeline.config import OffsetFormat
 
-# `place` is a line or a JSON path, empty for a file as a whole. A row with a `reason` is a reject, `text` what stands there.
+# `place` is a line or a JSON path, empty for a whole file. A row with a `reason` is a reject, `text` its content.
 ENTRIES = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("file", "place", "client", "group", "topic", "broker")),
@@ -41,7 +41,7 @@ LINES = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
-# LINES with what stands between the commas, as text; all four are null in a line that has not three or four fields.
+# LINES with their fields as text; all four are null if a line does not have three or four fields.
 FIELDS = ("group", "topic", "queue", "offset")
 PARTED = pa.schema([*LINES, *(pa.field(name, pa.string()) for name in FIELDS)])
 _PIECES = pa.schema([("file", pa.string()), ("line", pa.int64()), ("start", pa.int64()), ("end", pa.int64())])
@@ -54,7 +54,7 @@ NAMES: dict[OffsetFormat, tuple[str, ...]] = {
 _WILD = frozenset("*?[")
 _BATCH_ROWS = 50_000
 PIECE_BYTES = 16 * 2**20
-# One field of a line; a quote in a quoted one is doubled.
+# One field of a CSV line; a quote within a quoted field is doubled.
 _FIELD = '(?P<f{}>"(?:[^"]|"")*"|[^",][^,]*|)'
 _FOUR, _THREE = (f"(?s)^{','.join(map(_FIELD.format, range(count)))}$" for count in (4, 3))
 _BOM = b"\xef\xbb\xbf"
@@ -62,7 +62,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def find_files(places: Iterable[Path], kind: OffsetFormat) -> list[Path]:
-    """The files that the settings name, each once. Raises ConfigError for a place without any."""
+    """The files that the settings name, without duplicates. Raises ConfigError for a path without a file."""
     found: dict[Path, None] = {}
     for place in (place.absolute() for place in places):
         some = _files_at(place, kind)
@@ -85,7 +85,7 @@ def _files_at(place: Path, kind: OffsetFormat) -> list[Path]:
 
 
 def _below(place: Path, path: Path) -> Path:
-    """A file that was found. Who may write below a directory must not choose what else is read. Raises ConfigError."""
+    """Check that a found file lies below its directory: a symlink must not lead to other files. Raises ConfigError."""
     if not path.resolve().is_relative_to(place.resolve()):
         raise ConfigError(
             f"[import] files: {path}: links to {path.resolve()}, out of {place}, and is not followed; name the file itself"
@@ -108,14 +108,14 @@ def _not_backup(path: Path) -> Path:
 
 
 def json_entries(spark: SparkSession, files: list[Path], kind: OffsetFormat) -> DataFrame:
-    """ENTRIES of RocketMQ's files, one task for each file."""
+    """ENTRIES of RocketMQ's JSON files, with one Spark task for each file."""
     paths = pa.table({"file": pa.array([str(path) for path in files], pa.string())})
     read = partial(_read_files, kind)
     return spark.createDataFrame(paths).repartition(len(files)).mapInArrow(read, from_arrow_schema(ENTRIES))
 
 
 def csv_lines(spark: SparkSession, files: list[Path]) -> DataFrame:
-    """LINES of CSV files, one task for each piece. Raises ConfigError when a file cannot be read."""
+    """LINES of CSV files, with one Spark task for each piece. Raises ConfigError if a file cannot be read."""
     pieces = [piece for path in files for piece in cut(path)]
     table = pa.Table.from_pylist([piece.__dict__ for piece in pieces], _PIECES)
     return spark.createDataFrame(table).repartition(max(len(pieces), 1)).mapInArrow(_read_pieces, from_arrow_schema(LINES))
@@ -123,7 +123,7 @@ def csv_lines(spark: SparkSession, files: list[Path]) -> DataFrame:
 
 @dataclass(frozen=True)
 class Piece:
-    """Whole lines of a file: its bytes from `start` to `end`, of which the first is in line `line` (from 1)."""
+    """Complete lines of a file: the bytes from `start` to `end`; the first line has the number `line`, counted from 1."""
 
     file: str
     line: int
@@ -132,7 +132,7 @@ class Piece:
 
 
 def cut(path: Path, size: int = PIECE_BYTES) -> list[Piece]:
-    """A file in pieces of about `size` bytes. Raises ConfigError when it cannot be read."""
+    """Split a file at line breaks into pieces of about `size` bytes. Raises ConfigError if it cannot be read."""
     pieces: list[Piece] = []
     line, start, at = 1, 0, 0
     try:
@@ -158,7 +158,7 @@ def _read_files(kind: OffsetFormat, batches: Iterable[pa.RecordBatch]) -> Iterat
 
 
 class Row(NamedTuple):
-    """A row of ENTRIES, without what the file's path tells."""
+    """A row of ENTRIES without the columns that come from the file's path."""
 
     place: str
     group: str = ""
@@ -171,9 +171,9 @@ class Row(NamedTuple):
 
 
 def rows_of(path: Path, kind: OffsetFormat) -> Iterator[Row]:
-    """A file's rows. When it cannot be read, a reject that says so, and the rows of its backup: RocketMQ does the same.
+    """The rows of a file. If it is unreadable: a reject, and the rows of its backup, which RocketMQ reads in that case too.
 
-    Reads the file twice, so that of one that is torn nothing is taken.
+    The file is read twice, so that no entry of a truncated file is used.
     """
     try:
         _read_to_the_end(path, kind)
@@ -227,7 +227,7 @@ def _read_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def lines(piece: Piece, data: bytes) -> pa.RecordBatch:
-    """LINES of a piece, without those that are blank. A line that is not UTF-8 is a reject, so is a file in UTF-16."""
+    """LINES of a piece without blank lines. A line that is not UTF-8 is a reject, and so is a file in UTF-16."""
     if piece.start == 0:
         if data.startswith(_UTF16):
             return _lines(piece, [0], [""], ["is UTF-16; save it as UTF-8"])
@@ -243,7 +243,7 @@ def lines(piece: Piece, data: bytes) -> pa.RecordBatch:
 
 
 def parted(rows: DataFrame) -> DataFrame:
-    """LINES as PARTED. By Arrow: each of Spark's regular expressions gives one field, and matches the whole line for it."""
+    """Split LINES into fields: PARTED. By Arrow, since Spark matches a regular expression against the line for every field."""
     return rows.mapInArrow(_parted, from_arrow_schema(PARTED))
 
 

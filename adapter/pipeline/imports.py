@@ -1,6 +1,8 @@
-"""What an import does with rows of ENTRIES: checks, names, duplicates, the comparison with what stands. DataFrame -> DataFrame.
+"""The transformations of an import: ENTRIES -> names, checks, duplicates, comparison with the Meta Service.
 
-A row that is not taken has a `reason`. Nothing is lowered: the largest offset of a key wins, in the files and over there.
+DataFrame -> DataFrame.
+
+A row that is not imported has a `reason`. No offset is lowered: the largest offset of a key wins, in the files and when merged.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -59,7 +61,7 @@ def _shortened(text: Column, size: int) -> Column:
 
 
 def named(entries: DataFrame, section: ImportSection) -> DataFrame:
-    """ENTRIES with namespace, group and shard as they will be stored, and a `reason` where these cannot be."""
+    """ENTRIES with namespace, group and shard as they will be stored; `reason` says why a name is invalid."""
     broker = F.when(F.col("broker") != "", F.col("broker")).otherwise(section.broker)
     group = filled(section.group, {"group": F.col("group"), "client": F.col("client")})
     shard = filled(section.shard, {"topic": F.col("topic"), "partition": F.col("queue"), "broker": broker})
@@ -80,7 +82,7 @@ def _bad_group(section: ImportSection) -> Column:
 
 
 def _bad_name(column: str) -> Column:
-    """The rules of model.check_name."""
+    """Why a name is invalid, by the rules of `model.names.check_name`; null if it is valid."""
     size = F.octet_length(column)
     return (
         F.when(size == 0, F.lit(f"{column} is empty"))
@@ -93,12 +95,12 @@ def _bad_name(column: str) -> Column:
 
 
 def rejects(rows: DataFrame) -> DataFrame:
-    """What is not taken, and why."""
+    """The rows with a `reason`, which are not imported."""
     return rows.where("reason IS NOT NULL").select("file", "place", "text", "reason")
 
 
 def candidates(rows: DataFrame) -> DataFrame:
-    """One row for each key: its largest offset, and how many rows it had in the files."""
+    """One row for each key: its largest offset, and how many rows the files have for it."""
     best = F.max(F.struct("offset", "topic", "queue", "file", "place")).alias("best")
     found = rows.where("reason IS NULL").groupBy(*KEY).agg(best, F.count("*").alias("rows"))
     return found.select(
@@ -107,7 +109,7 @@ def candidates(rows: DataFrame) -> DataFrame:
 
 
 def preview(wanted: DataFrame, standing: DataFrame) -> DataFrame:
-    """Candidates beside what the Meta Service has for them. One that Spark cannot hold is larger than any of ours."""
+    """Candidates with the Meta Service's offsets. A stored offset that Spark cannot hold is larger than any candidate."""
     there = standing.select(
         *KEY, F.col("epoch").alias("standing_epoch"), F.col("offset").alias("standing_offset"), F.expr("true").alias("there")
     )
@@ -121,18 +123,21 @@ def preview(wanted: DataFrame, standing: DataFrame) -> DataFrame:
 
 
 def counts(previewed: DataFrame) -> DataFrame:
-    """For each group: shards by change, and rows of the files that had a key twice."""
+    """For each group: the shards by kind of change, and how many rows had a repeated key."""
     each = [F.count_if(F.col("change") == change).alias(change) for change in CHANGES]
     return previewed.groupBy("group").agg(*each, F.sum(F.col("rows") - 1).alias("duplicates"))
 
 
 def planned(previewed: DataFrame) -> DataFrame:
-    """What is merged: the rows that raise something, as the data source `offsets` takes them."""
+    """The rows that raise an offset, with the columns of the data source `offsets`."""
     return previewed.where(F.col("change").isin(*WRITTEN)).select(*KEY, "topic", "partition", "offset")
 
 
 def applied(previewed: DataFrame, standing: DataFrame) -> DataFrame:
-    """What was merged beside what stands now. `below`: it is less, and not because somebody reset or rewound it since."""
+    """The merged rows with the offsets stored now.
+
+    `below`: the stored one is smaller, and not because of a later reset or rewind.
+    """
     there = standing.select(
         *KEY, F.col("epoch").alias("now_epoch"), F.col("offset").alias("now_offset"), F.expr("true").alias("there")
     )

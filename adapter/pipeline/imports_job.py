@@ -1,6 +1,7 @@
-"""The job `import`: files of offsets -> the tables preview and rejects -> with --apply merged, read back, and the table applied.
+"""The job `import`: reads files of offsets, and writes the tables `preview` and `rejects`.
 
-Nothing is merged that the table preview does not show. A row that cannot be read is in rejects, and never stops the others.
+With --apply it merges the rows of `preview`, reads them back, and writes the table `applied`. Only rows of the table `preview`
+are merged. An unreadable row goes to `rejects`, and does not stop the others.
 """
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,7 @@ from adapter.runtime.wording import counted
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
-    """Do it; returns the exit code. Raises ConfigError when a file is not there, MetaUnavailableError."""
+    """Run the import; returns the exit code. Raises ConfigError if a file is missing, MetaUnavailableError."""
     job = _Import(spark, config, switches)
     rows = job.read().persist()
     try:
@@ -32,7 +33,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
 
 
 class _Import:
-    """The steps, with what all of them need."""
+    """The steps of an import and the values that they share."""
 
     def __init__(self, spark: SparkSession, config: JobConfig, switches: Switches) -> None:
         self._spark = spark
@@ -41,7 +42,7 @@ class _Import:
         self._switches = switches
 
     def read(self) -> DataFrame:
-        """What stands in the files."""
+        """Read and check the rows of the files."""
         section = self._section
         files = find_files(section.files, section.format)
         if section.format == "kafka-csv":
@@ -51,13 +52,13 @@ class _Import:
         return imports.named(entries, section)
 
     def look(self, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
-        """The tables preview and rejects; in a dry run they are not written."""
+        """The tables `preview` and `rejects`; a dry run computes but does not write them."""
         with self._switches.step("reading the files and the Meta Service"):
             previewed = self._table("preview", imports.preview(imports.candidates(rows), self._standing()))
             return previewed, self._table("rejects", imports.rejects(rows))
 
     def apply(self, previewed: DataFrame) -> int:
-        """Merge, read back; returns how many offsets are below plan."""
+        """Merge and read back; returns how many offsets are smaller than planned."""
         with self._switches.step("merging into the Meta Service"):
             writer = imports.planned(previewed).write.format(FORMAT).mode("append")
             writer.options(**self._options).save()

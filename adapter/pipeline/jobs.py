@@ -1,6 +1,6 @@
-"""The jobs by name, what all of them are given beside their settings, and how they end.
+"""Runs a job by its name: starts Spark, runs the job, translates errors of workers, returns the exit code.
 
-A job is a module with `run(spark, config, switches) -> int`. It is imported only when it is run.
+A job is a module with `run(spark, config, switches) -> int`. It is imported when it is run.
 """
 
 import re
@@ -19,7 +19,7 @@ from adapter.pipeline.config import JobConfig
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # may not be installed
 
-# Exit codes. 2 is an error that was raised.
+# Exit codes. 2 is that of an AdapterError.
 DONE = 0
 NOT_AS_ASKED = 1
 WITH_REJECTS = 3
@@ -34,53 +34,53 @@ MODULES: Mapping[str, str] = {
 
 _LOG_LEVEL = "spark.log.level"
 
-# The last line of a trace that a Python worker of Spark sent: our own errors are told by their text.
+# Our errors in the last line of a traceback that a Python worker of Spark sent.
 _OURS = re.compile(r"^\s*(?:\S+: )?adapter\.(?:\w+\.)+\w*Error: (.+)$", re.MULTILINE)
 
 
 class JobError(AdapterError):
-    """A job failed; the text is that of the error that a worker raised."""
+    """A job failed. The message is that of the error in the worker."""
 
 
 @dataclass(frozen=True)
 class Switches:
-    """What the command line says. `dry_run`: read and count, write nothing. `apply`: change the Meta Service."""
+    """The switches of the command line. `dry_run`: read and count, but write nothing. `apply`: change the Meta Service."""
 
     dry_run: bool = False
     apply: bool = False
     available_now: bool = False
-    # Standard error; tables for a script go to files.
+    # Messages go to standard error; tables for scripts are files.
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Say what is being done, and at its end how long it took. Between the two Spark shows its progress on a terminal."""
+        """Print the name of a step, and its duration at the end. In between, Spark shows its progress on a terminal."""
         self.tell(f"{text} ...")
         began = time.monotonic()
         yield
         self.tell(f"{text}: {time.monotonic() - began:.1f} s")
 
     def tell(self, text: str) -> None:
-        """Print a sentence."""
+        """Print a line."""
         self.console.print(text, markup=False, soft_wrap=True)
 
 
 class Job(Protocol):
-    """A module of a job."""
+    """The interface of a job's module."""
 
     def run(self, spark: "SparkSession", config: JobConfig, switches: Switches) -> int:
-        """Do it; returns the exit code. Raises AdapterError."""
+        """Run the job; returns the exit code. Raises AdapterError."""
         ...
 
 
 def run_job(name: str, config: JobConfig, switches: Switches, master: str | None) -> int:
-    """Start Spark, run a job, stop Spark; returns the exit code. Raises AdapterError, also for one that a worker raised."""
+    """Start Spark, run a job, stop Spark; returns the exit code. Raises AdapterError, also for errors in workers."""
     module = cast("Job", spark_part(f"adapter.pipeline.{MODULES[name]}"))
     session = spark_part("adapter.pipeline.session")
     settings = {"spark.ui.showConsoleProgress": str(switches.console.is_terminal).lower()}
     with switches.step("starting Spark"):
         spark = session.spark_session(f"offset-adapter {name}", master, settings)
-    if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # what spark-submit began logs every step, if nobody said more
+    if not spark.sparkContext.getConf().contains(_LOG_LEVEL):  # spark-submit's default would log every step
         spark.sparkContext.setLogLevel("ERROR")
     try:
         with own_errors():
@@ -91,7 +91,7 @@ def run_job(name: str, config: JobConfig, switches: Switches, master: str | None
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise an error that Spark sent from a worker, in a long trace, as what it was there: a JobError with its text."""
+    """Turn an error that Spark sent from a worker, as a long traceback, into a JobError with the error's own message."""
     try:
         yield
     except spark_part("pyspark.errors").PySparkException as error:
@@ -102,7 +102,7 @@ def own_errors() -> Iterator[None]:
 
 
 def spark_part(name: str) -> Any:  # noqa: ANN401 - a module
-    """A module that needs the extra `spark`. Raises ConfigError when that is not installed."""
+    """Import a module that needs the extra `spark`. Raises ConfigError if that is not installed."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

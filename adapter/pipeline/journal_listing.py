@@ -1,6 +1,6 @@
-"""Finds the segments of journals, in directories of this machine or behind a URL that pyarrow knows. It never opens one.
+"""Lists the segments of journals, in local directories or behind URLs that pyarrow supports. Segments are not opened.
 
-Open segments, temporary files and whatever else lies there do not match. What cannot be listed is told; the rest is found.
+Open segments, temporary files and other files are ignored. A directory that cannot be listed is reported; the others are listed.
 """
 
 import re
@@ -25,20 +25,20 @@ _DATE = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 _BROKER = re.compile(r"broker=(.+)")
 _NAME = re.compile(r"(\d{13})-(\d{8})\.parquet")
 
-# A directory that was listed so long after its last change cannot change again without another time of change: file systems count
-# in milliseconds, and the clock of a server may be off by seconds.
+# A directory that is listed this long after its last change gets a new modification time by the next change: the resolution of
+# file systems is milliseconds, and a server's clock may be off by seconds.
 _SETTLED_NS = 60 * 10**9
 
 _ABSENT = "does not exist (yet): is the path right?"
 _NO_DIRECTORY = "is no directory: name the one that has the date=... directories"
 _EMPTY = "has no segments (yet): is it the [journal] path of an adapter, or where its segments are copied to?"
 
-# Hadoop's names for S3, which pyarrow calls s3.
+# Hadoop's URL schemes for S3; pyarrow knows s3 only.
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 class Segment(NamedTuple):
-    """One file of a journal. `size` in bytes."""
+    """A segment: one file of a journal. `size` in bytes."""
 
     root: str
     date: str
@@ -49,7 +49,7 @@ class Segment(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Names the run in a stream's offset."""
+        """The key of the segment's run in a stream's offset."""
         return run_key(self.broker, self.run)
 
     @property
@@ -59,47 +59,47 @@ class Segment(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Its path, or URL, as the column `segment` has it."""
+        """Its path or URL, as in the column `segment`."""
         return f"{self.root}/{self.relative}"
 
 
-@lru_cache(maxsize=4096)  # asked for each segment
+@lru_cache(maxsize=4096)  # called for each segment
 def run_key(broker: str, run: int) -> str:
     """`broker/run`, the broker's name quoted as in a path."""
     return f"{quote(broker, safe='')}/{run}"
 
 
 def parse_run_key(key: str) -> tuple[str, int]:
-    """The broker's name and the run of such a key."""
+    """The broker's name and the run of a `run_key`."""
     broker, _, run = key.rpartition("/")
     return unquote(broker), int(run)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """All segments that are there, by run and number, and what went wrong, by path or URL."""
+    """All segments by run and number, and the problems by path or URL."""
 
     runs: Mapping[str, Mapping[int, Segment]]
     troubles: Mapping[str, str]
 
     @property
     def failures(self) -> Mapping[str, str]:
-        """The troubles that may hide segments: all but that nothing is there yet."""
+        """The problems that may hide segments: all except that a directory is still empty."""
         return {path: trouble for path, trouble in self.troubles.items() if trouble not in {_ABSENT, _EMPTY}}
 
     @property
     def newest_date(self) -> str:
-        """The largest date that a segment has; empty without any."""
+        """The newest date of a segment; empty if there is none."""
         return max((segment.date for run in self.runs.values() for segment in run.values()), default="")
 
 
 def roots_of(paths: Sequence[str]) -> list[str]:
-    """The directories, absolute, each one once."""
+    """The directories as absolute paths, without duplicates."""
     return list(dict.fromkeys(path.rstrip("/") if "://" in path else str(Path(path).absolute()) for path in paths))
 
 
 def open_root(root: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a root, and its path there. Raises ConfigError for a URL that pyarrow cannot open."""
+    """The file system of a root, and its path in it. Raises ConfigError for a URL that pyarrow cannot open."""
     scheme, separator, rest = root.partition("://")
     if not separator:
         return fs.LocalFileSystem(), root
@@ -111,9 +111,9 @@ def open_root(root: str) -> tuple[fs.FileSystem, str]:
 
 
 class Lister:
-    """Lists the roots again and again. Local directories that did not change are not read again.
+    """Lists the roots repeatedly. A local directory that has not changed is not read again.
 
-    Raises ConfigError for no root at all, and for a URL that cannot be opened.
+    Raises ConfigError if no root is given, and for a URL that cannot be opened.
     """
 
     def __init__(self, roots: Sequence[str]) -> None:
@@ -123,13 +123,13 @@ class Lister:
             )
         self._roots = [(root, *open_root(root)) for root in roots]
         self._settled: dict[tuple[str, str], tuple[int, list[Segment]]] = {}
-        self._told: Mapping[str, str] = {}
+        self._logged: Mapping[str, str] = {}
         self._first = True
 
     def list(self) -> Listing:
-        """What is there now. Troubles are logged when they begin.
+        """The segments now. A problem is logged when it begins.
 
-        Raises ConfigError when none of the roots is there at the first time.
+        Raises ConfigError if none of the roots exists at the first call.
         """
         troubles: dict[str, str] = {}
         runs: dict[str, dict[int, Segment]] = {}
@@ -137,7 +137,7 @@ class Lister:
             found = 0
             for segment in self._segments(root, files, base, troubles):
                 found += 1
-                # Found again, in another root or under another date, it is the same one: identity is broker, run, number.
+                # A copy in another root or under another date is the same segment: broker, run and number identify it.
                 runs.setdefault(segment.key, {}).setdefault(segment.number, segment)
             if not found:
                 troubles.setdefault(root, _EMPTY)
@@ -146,31 +146,31 @@ class Lister:
 
     def _check(self, troubles: Mapping[str, str]) -> None:
         if self._first and all(troubles.get(root, _EMPTY) != _EMPTY for root, _, _ in self._roots):
-            told = "; ".join(f"{path}: {trouble}" for path, trouble in troubles.items())
-            raise ConfigError(f"offset-journal: none of the paths is a directory of journals: {told}")
+            text = "; ".join(f"{path}: {trouble}" for path, trouble in troubles.items())
+            raise ConfigError(f"offset-journal: none of the paths is a directory of journals: {text}")
         self._first = False
         for path, trouble in troubles.items():
-            if self._told.get(path) != trouble:
+            if self._logged.get(path) != trouble:
                 log.warning("journal.not_listed", path=path, trouble=trouble)
-        self._told = troubles
+        self._logged = troubles
 
     def _segments(self, root: str, files: fs.FileSystem, base: str, troubles: dict[str, str]) -> Iterator[Segment]:
         try:
             kind = files.get_file_info(base).type
         except OSError as error:
-            troubles[root] = _cannot(error)
+            troubles[root] = _problem_of(error)
             return
         if kind != fs.FileType.Directory:
             troubles[root] = _ABSENT if kind == fs.FileType.NotFound else _NO_DIRECTORY
             return
-        for day, told in _folders(files, base, _DATE, troubles):
+        for day, date_text in _folders(files, base, _DATE, troubles):
             for folder, quoted in _folders(files, day.path, _BROKER, troubles):
                 broker = unquote(quoted)
-                if _is_date(told) and quote(broker, safe="") == quoted:
-                    yield from self._of_broker(files, folder, Segment(root, told, broker, 0, 0, 0), troubles)
+                if _is_date(date_text) and quote(broker, safe="") == quoted:
+                    yield from self._of_broker(files, folder, Segment(root, date_text, broker, 0, 0, 0), troubles)
 
     def _of_broker(self, files: fs.FileSystem, folder: fs.FileInfo, like: Segment, troubles: dict[str, str]) -> Sequence[Segment]:
-        changed: int | None = folder.mtime_ns  # None where there is no such thing, as in S3
+        changed: int | None = folder.mtime_ns  # None on storage without modification times, such as S3
         place = (like.root, folder.path)
         known = self._settled.get(place)
         if known and known[0] == changed:
@@ -191,7 +191,7 @@ class Lister:
 def _folders(
     files: fs.FileSystem, path: str, name: re.Pattern[str], troubles: dict[str, str]
 ) -> Iterator[tuple[fs.FileInfo, str]]:
-    """The directories of such a name, in order, with what the name tells."""
+    """The directories with names of the form `NAME=value`, in order, with their values."""
     for info in sorted(_entries(files, path, troubles), key=lambda info: str(info.path)):
         found = name.fullmatch(info.base_name)
         if found and info.type == fs.FileType.Directory:
@@ -200,21 +200,21 @@ def _folders(
 
 def _entries(files: fs.FileSystem, path: str, troubles: dict[str, str]) -> Sequence[fs.FileInfo]:
     try:
-        # What is gone since its parent was listed has nothing: the adapter removes empty directories.
+        # Gone since its parent was listed: empty, because the adapter removes empty directories only.
         found: Sequence[fs.FileInfo] = files.get_file_info(fs.FileSelector(path, allow_not_found=True))
     except OSError as error:
-        troubles[path] = _cannot(error)
+        troubles[path] = _problem_of(error)
         return []
     return found
 
 
-def _is_date(told: str) -> bool:
+def _is_date(text: str) -> bool:
     try:
-        date.fromisoformat(told)
+        date.fromisoformat(text)
     except ValueError:
         return False
     return True
 
 
-def _cannot(error: OSError) -> str:
+def _problem_of(error: OSError) -> str:
     return f"cannot be listed: {error}"

@@ -1,7 +1,7 @@
-"""How far a stream has read the journals: for each run of a broker the next number, and what was missing before it.
+"""The offset of a stream over journals: for each run of a broker the next segment number, and the missing numbers before it.
 
-Pure: from a listing and an offset it makes the next offset, and from two offsets the numbers between them. Every segment is
-between exactly one pair of them, in whatever order segments arrive.
+Pure functions: a listing and an offset give the next offset; two offsets give the numbers between them. Every segment lies
+between exactly one pair of consecutive offsets, in whatever order segments arrive.
 """
 
 import heapq
@@ -14,30 +14,30 @@ from typing import Any
 
 from adapter.pipeline.journal_listing import Listing, Segment
 
-# First and last number, both in; ascending and apart.
+# (first, last), both inclusive; ascending and not adjacent.
 Ranges = tuple[tuple[int, int], ...]
 
-# The bound of an offset. So many separate ranges of missing numbers are kept for a run: at most one of every two segments can
-# begin one, so 20,000 segments of a run may arrive in any order. Beyond, the lowest are given up, and told.
+# The size limit of an offset: this many separate ranges of missing numbers are kept for a run. At most every second segment
+# begins a range, so 20,000 segments of a run may arrive in any order. Beyond that, the lowest ranges are abandoned and reported.
 MAX_HOLES = 10_000
-# A run of which no segment is there any more is forgotten when segments are there that are so many days newer. Until then its
-# segments may come back (a copy that was cleaned and is copied again) and are known.
+# A run without segments is forgotten when there are segments that are this many days newer. Until then its segments may come back
+# (a copy that was cleaned and is copied again) and are recognized as read.
 KEEP_DAYS = 7
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far one run has been read: all numbers below `next`, but for the `holes`, which are waited for."""
+    """How far one run has been read: all numbers below `next`, except the `holes`, which may still arrive."""
 
     next: int = 0
-    # Of the newest segment that was read.
+    # The date of the newest segment that was read.
     date: str = ""
     holes: Ranges = ()
-    # What was given up by the step to this offset.
+    # Numbers that were abandoned in the step to this offset.
     lost: Ranges = ()
 
     def has(self, number: int) -> bool:
-        """True when this number was read, or was given up."""
+        """True if this number was read or abandoned."""
         if number >= self.next:
             return False
         at = bisect_right(self.holes, (number, number))
@@ -49,29 +49,29 @@ Offset = dict[str, Progress]
 
 @dataclass(frozen=True)
 class Limit:
-    """What one batch may have. None: without bound. At least one segment is always taken."""
+    """The size limit of a batch; None: unlimited. A batch has at least one segment."""
 
     files: int | None = None
-    # Of files, as they lie there.
+    # The size of the files, compressed.
     bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is between two offsets, by run."""
+    """The segment numbers between two offsets, by run."""
 
     taken: dict[str, Ranges] = field(default_factory=dict)
-    # Never arrived, and not waited for any more.
+    # Abandoned: they never arrived.
     lost: dict[str, Ranges] = field(default_factory=dict)
 
 
 def to_json(offset: Offset) -> dict[str, Any]:
-    """As Spark stores it."""
+    """The offset as JSON values, which Spark stores."""
     return {key: _progress_json(progress) for key, progress in offset.items()}
 
 
 def from_json(value: Mapping[str, Any]) -> Offset:
-    """Back from `to_json`."""
+    """The inverse of `to_json`."""
     return {
         key: Progress(stored["next"], stored["date"], _ranges(stored.get("holes", ())), _ranges(stored.get("lost", ())))
         for key, stored in value.items()
@@ -79,18 +79,18 @@ def from_json(value: Mapping[str, Any]) -> Offset:
 
 
 def advance(start: Offset, listing: Listing, limit: Limit) -> Offset:
-    """The offset after the segments that are next; `start` itself when there are none."""
+    """The offset after the next batch of segments; `start` itself if there is none."""
     taken: dict[str, list[Segment]] = {}
-    for segment in _within(_in_turn(start, listing), limit):
+    for segment in _within(_in_order(start, listing), limit):
         taken.setdefault(segment.key, []).append(segment)
     if not taken:
         return start
     end = start | {key: _after(start.get(key, Progress()), segments) for key, segments in taken.items()}
-    return _without_past(end, listing)
+    return _without_old_runs(end, listing)
 
 
 def step(start: Offset, end: Offset) -> Step:
-    """The numbers that were read, and that were given up, from `start` to `end`."""
+    """The numbers that were read and those that were abandoned from `start` to `end`."""
     result = Step()
     for key, after in end.items():
         before = start.get(key, Progress())
@@ -101,13 +101,13 @@ def step(start: Offset, end: Offset) -> Step:
         result.taken[key] = subtract(passed, after.lost)
         _put(result.lost, key, subtract(passed, result.taken[key]))
     for key in start.keys() - end.keys():
-        # What was missing from the run's begin on was gone before anybody looked.
+        # Numbers that are missing from the start of the run were deleted before the stream began.
         _put(result.lost, key, tuple(hole for hole in start[key].holes if hole[0] > 0))
     return result
 
 
 def subtract(ranges: Iterable[tuple[int, int]], less: Sequence[tuple[int, int]]) -> Ranges:
-    """The numbers of `ranges` that are not in `less`."""
+    """The numbers in `ranges` that are not in `less`, as ranges."""
     found = []
     at = 0
     for begin, last in ranges:
@@ -124,7 +124,7 @@ def subtract(ranges: Iterable[tuple[int, int]], less: Sequence[tuple[int, int]])
 
 
 def compact(numbers: Iterable[int]) -> Ranges:
-    """Ranges of these numbers."""
+    """These numbers as ranges."""
     found: list[tuple[int, int]] = []
     for number in sorted(numbers):
         if found and number == found[-1][1] + 1:
@@ -135,14 +135,14 @@ def compact(numbers: Iterable[int]) -> Ranges:
 
 
 def numbers_of(ranges: Ranges) -> Iterator[int]:
-    """Each number."""
+    """Each number of the ranges."""
     return chain.from_iterable(range(first, last + 1) for first, last in ranges)
 
 
-def _in_turn(start: Offset, listing: Listing) -> Iterator[Segment]:
-    """What was not read yet. Each broker's own in order of time; of several brokers, each backlog shrinks by the same share.
+def _in_order(start: Offset, listing: Listing) -> Iterator[Segment]:
+    """The segments that are not read yet, in the order in which to read them: each broker's by time, backlogs in proportion.
 
-    So a broker that comes back with thousands keeps no other waiting, and brokers that begin together advance together.
+    So a broker that returns with thousands of segments does not delay others, and brokers that start together advance together.
     """
     pending: dict[str, list[Segment]] = {}
     for key, run in listing.runs.items():
@@ -177,8 +177,8 @@ def _after(before: Progress, segments: Sequence[Segment]) -> Progress:
     return Progress(after, max(before.date, *(segment.date for segment in segments)), kept, lost)
 
 
-def _without_past(offset: Offset, listing: Listing) -> Offset:
-    """Runs whose segments are all gone, and long past, leave. Not while a directory is away: they may only seem to be gone."""
+def _without_old_runs(offset: Offset, listing: Listing) -> Offset:
+    """Drop runs whose segments are all gone and old. Not if a directory could not be listed: they may be in it."""
     if listing.troubles:
         return offset
     past = (date.fromisoformat(listing.newest_date) - timedelta(days=KEEP_DAYS)).isoformat()

@@ -1,7 +1,7 @@
-"""What a row of a journal counts for: a commit, a head, a move, or a problem; and the first reduction of a batch of them.
+"""Classifies the rows of a journal (commit, head, move, problem), and reduces a batch of them by key.
 
-No row is dropped: one that cannot be used, or whose clocks contradict each other, is kept with its `problem`. Nothing here
-depends on the order of rows, nor on what else is in the batch. Times are microseconds, as longs, from here on to the tables.
+No row is dropped: one that cannot be used, or whose times contradict each other, is kept with its `problem`. The result does not
+depend on the order of rows, or on how they are cut into batches. Times are microseconds, as longs, from here on to the tables.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from adapter.model.schemas import KINDS
 
 KEY = ("namespace", "group", "shard")
-# The column that rows of a stream need beside those of the journal: when the batch was planned. Spark keeps it with the batch.
+# An additional column of a stream's rows: the time at which the batch was planned. Spark stores it with the batch.
 PLANNED_AT = "planned_at"
 
 COMMITS = ("flush", "rewind", "reset", "clone", "import", "delete", "expire")
@@ -18,25 +18,24 @@ MOVES = ("rewind", "reset", "clone", "import")
 
 US_OF_MS = 1_000
 US_OF_SECOND = 1_000_000
-# Clocks of one machine that differ by more than this are told. They are set in steps, and a commit takes a moment to be flushed.
+# Times from one machine that differ by more than this are a problem. The limit allows for clock steps and the time until a flush.
 SKEW_US = 60 * US_OF_SECOND
-# A row from further ahead than this counts for nothing: one broker whose clock is years ahead would make every group look silent.
+# A row further ahead than this is not counted: one broker whose clock is years ahead would make every group look silent.
 FUTURE_US = 3_600 * US_OF_SECOND
 _MOVED = ("from_epoch", "from_offset", "epoch", "offset")
 
 
 def slot(time: Column, distance_ms: int) -> Column:
-    """The slot of a time in microseconds: the multiple of the distance at or before it."""
+    """The slot of a time in microseconds: the largest multiple of the distance that is not after it."""
     return time - sf.pmod(time, sf.lit(distance_ms * US_OF_MS).cast("long"))
 
 
 def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
-    """Each row as what it counts for.
+    """Classify each row by these columns.
 
-    `line`: of every row: the head that it tells (t, high), its own time, its broker; null what is not to be counted.
-    `point`: of commits and tombstones; of two with the same offset and time the one with the older head is the larger: it tells
-    the lag when it was committed. `top`: the same, in the order in which a larger one stands above a smaller one.
-    `odd`: of moves and of rows with a problem.
+    `line`, of every row: its head (t, high), its own time, its broker; parts that do not count are null. `point`, of commits and
+    tombstones. Of two with the same offset and time, the one with the older head is the larger: it has the lag at the time of the
+    commit. `top`: the same, ordered so that a larger record supersedes a smaller one. `odd`, of moves and of rows with a problem.
     """
     at, run_us = sf.unix_micros("at"), sf.col("run") * US_OF_MS
     t = sf.least(sf.coalesce(sf.unix_micros("committed_at"), at), at)
@@ -60,8 +59,8 @@ def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
         *("epoch", "offset", "live", "t", "nearness"),
         sf.when(nearness.isNotNull(), sf.greatest(high - offset, sf.lit(0).cast("long"))).alias("lag"),
     )
-    told = sf.when(nearness.isNotNull(), high).alias("high")
-    line = sf.struct((-nearness).alias("t"), told, sf.col("row_at").alias("at"), "broker", is_odd.alias("is_odd"))
+    counted_head = sf.when(nearness.isNotNull(), high).alias("high")
+    line = sf.struct((-nearness).alias("t"), counted_head, sf.col("row_at").alias("at"), "broker", is_odd.alias("is_odd"))
     odd = sf.struct("at", "broker", "run", "seq", "segment", "kind", *_MOVED, sf.col("trouble").alias("problem"), "is_point")
     return facts.select(
         *KEY,
@@ -73,7 +72,7 @@ def checked(rows: DataFrame, point_distance_ms: int) -> DataFrame:
 
 
 def reduced(rows: DataFrame) -> DataFrame:
-    """Checked rows by key: all `lines`, `points` and `odds`, and the largest `top`. The one shuffle of a batch."""
+    """Checked rows by key: all `lines`, `points` and `odds`, and the largest `top`. This is the only shuffle of a batch."""
     lists = {"lines": "line", "points": "point", "odds": "odd"}
     return rows.groupBy(*KEY).agg(
         sf.max("top").alias("top"), *(sf.collect_list(one).alias(several) for several, one in lists.items())
@@ -81,7 +80,7 @@ def reduced(rows: DataFrame) -> DataFrame:
 
 
 def brokers(batch: DataFrame) -> DataFrame:
-    """For each broker of a reduced batch: the newest time (`at`, microseconds, null when there is none), rows, and odd rows."""
+    """For each broker of a reduced batch: the newest time (`at`, microseconds, null if there is none), rows, and odd rows."""
     lines = batch.select(sf.explode("lines").alias("line"))
     return lines.groupBy("line.broker").agg(
         sf.max("line.at").alias("at"), sf.count(sf.lit(1)).alias("rows"), sf.count_if("line.is_odd").alias("odd")
@@ -89,7 +88,7 @@ def brokers(batch: DataFrame) -> DataFrame:
 
 
 def _problem(at: Column, run_us: Column, whole: Column, named: Column) -> Column:
-    """Why a row is, in part or altogether, not taken as it stands; null for nearly all."""
+    """Why a row, or part of it, does not count; null for nearly all rows."""
     kind, committed = sf.col("kind"), sf.unix_micros("committed_at")
     ahead = at - sf.unix_micros(PLANNED_AT)
     late = committed - at

@@ -1,6 +1,6 @@
-"""One segment of a journal as Arrow batches. What of it cannot be read becomes one row that tells so.
+"""Reads one segment of a journal as Arrow batches. An unreadable segment, or the rest of one, becomes a row with the reason.
 
-Nothing of a readable segment is left out, and nothing is guessed: a file of another kind or version is not read at all.
+A readable segment is read completely. A file of another kind or version is not read at all.
 """
 
 import errno
@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from adapter.model.schemas import BROKER, JOURNAL, JOURNAL_VERSION, VERSION_OF_JOURNAL
 from adapter.pipeline.journal_listing import Segment, open_root
 
-# Kind of the row that stands for what cannot be read.
+# The kind of a row that stands for unreadable data.
 UNREADABLE = "unreadable"
 
-# The journal's columns, and where a row is from. Broker, run and seq tell one row from every other.
+# The journal's columns and the origin of a row. Broker, run and seq identify a row.
 COLUMNS: pa.Schema = pa.unify_schemas(
     [
         JOURNAL,
@@ -35,7 +35,7 @@ _AGAIN = "its rows are missing from here on. Once it is whole, a batch read or a
 _COPY = f"copy it again from its broker (rsync without --inplace); {_AGAIN}"
 _MODE = f"may not be read by the user of this job: change its mode; {_AGAIN}"
 
-# Errors of the one file, by number. Others, such as a network that is away, are not the file's: the task fails and is repeated.
+# Error numbers that concern this file only. Others, such as a lost network, fail the task, which Spark repeats.
 _OF_FILE = {
     errno.ENOENT: (
         "is gone since it was found: deleted by the disk bound before it was read? Raise disk_max_bytes, or read more often; "
@@ -49,11 +49,11 @@ GONE = _OF_FILE[errno.ENOENT]
 
 
 class UnreadableError(Exception):
-    """Why a segment, or the rest of it, cannot be read; the text says what to do."""
+    """A segment, or the rest of it, is unreadable. The message says why and what to do."""
 
 
 def read_segment(segment: Segment, columns: pa.Schema = COLUMNS) -> Iterator[pa.RecordBatch]:
-    """Its rows; at the end one unreadable row if something is wrong. Raises OSError when the storage is away.
+    """Yield the rows of a segment; at the end a row of kind `unreadable` if needed. Raises OSError if the storage is unavailable.
 
     `columns`: some of COLUMNS, nullable or not.
     """
@@ -68,7 +68,7 @@ def read_segment(segment: Segment, columns: pa.Schema = COLUMNS) -> Iterator[pa.
 
 
 def unreadable(broker: str, run: int, path: str, problem: str, columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
-    """The row that stands for what cannot be read."""
+    """A batch with the row that stands for unreadable data."""
     empty = {"at": 0, "seq": 0, "kind": UNREADABLE, "partition": 0, "live": False, "problem": problem}
     row = {name: empty.get(name, "") for name in COLUMNS.names if not COLUMNS.field(name).nullable} | empty
     row |= {"broker": broker, "run": run, "segment": path}
@@ -89,7 +89,7 @@ def _batches(segment: Segment, names: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _content(segment: Segment) -> pa.Buffer:
-    """The whole file: read first, so that errors of the storage are not taken for errors of the file."""
+    """The content of the file. It is read before it is parsed, so that storage errors are not taken for damage."""
     files, base = open_root(segment.root)
     try:
         with files.open_input_file(f"{base}/{segment.relative}") as file:
@@ -101,8 +101,8 @@ def _content(segment: Segment) -> pa.Buffer:
 
 
 def _check(file: pq.ParquetFile, segment: Segment) -> None:
-    told = file.metadata.metadata or {}
-    version = told.get(VERSION_OF_JOURNAL)
+    metadata = file.metadata.metadata or {}
+    version = metadata.get(VERSION_OF_JOURNAL)
     if version is None:
         raise UnreadableError("is no segment of a journal, but another Parquet file: move it elsewhere")
     if version != JOURNAL_VERSION.encode():
@@ -110,7 +110,7 @@ def _check(file: pq.ParquetFile, segment: Segment) -> None:
             f"has version {version.decode(errors='replace')!r} of the journal, this reads {JOURNAL_VERSION!r}: "
             f"use the offset-adapter of its broker's version; {_AGAIN}"
         )
-    if (broker := told.get(BROKER, b"").decode(errors="replace")) != segment.broker:
+    if (broker := metadata.get(BROKER, b"").decode(errors="replace")) != segment.broker:
         raise UnreadableError(f"is of broker {broker!r}, and lies in the directory of {segment.broker!r}: move it to its own")
     has = file.schema_arrow
     wrong = [f.name for f in JOURNAL if has.get_field_index(f.name) < 0 or has.field(f.name).type != f.type]
@@ -119,7 +119,7 @@ def _check(file: pq.ParquetFile, segment: Segment) -> None:
 
 
 def _complete(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Columns that never are null by the schema: Spark trusts in it."""
+    """Check that columns which the schema declares as not null have no nulls, because Spark relies on it."""
     lacking = [name for name in batch.schema.names if not JOURNAL.field(name).nullable and batch.column(name).null_count]
     if lacking:
         raise UnreadableError(f"has nulls where a journal has none: {', '.join(lacking)}; {_AGAIN}")

@@ -1,6 +1,7 @@
-"""Spark's data source `offset-journal`: the rows of journal segments, as a stream with admission control or as a batch.
+"""The Spark data source `offset-journal`: the rows of journal segments, as a stream with admission control or as a batch.
 
-Every segment is in exactly one batch of a stream. A batch that is read again has the same rows. A bad segment stops nothing.
+Every segment is in exactly one batch of a stream. A batch that is read again has the same rows. A bad segment does not stop
+others.
 """
 
 import json
@@ -21,7 +22,7 @@ from adapter.pipeline.journal_segment import COLUMNS, GONE, read_segment, unread
 
 _MAX_FILES = 1_000
 _PARTITION_BYTES = 4 * 2**20
-# What opening a file costs, as bytes that are read: a partition has not thousands of tiny segments.
+# The cost of opening a file, in bytes of reading: it keeps a partition from having thousands of tiny segments.
 _OPEN_BYTES = 2**14
 
 _NEVER_CAME = (
@@ -33,7 +34,7 @@ _OPTIONS = ("path", "paths", "maxFilesPerTrigger", "maxBytesPerTrigger", "partit
 
 @dataclass(frozen=True)
 class JournalOptions:
-    """What `load` was told. Sizes are of files as they lie there, in bytes."""
+    """The options of `load`. Sizes are those of the compressed files, in bytes."""
 
     roots: tuple[str, ...]
     max_files: int | None
@@ -42,7 +43,7 @@ class JournalOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
-        """Raises ConfigError for a bad value, by its name."""
+        """Parse the options. Raises ConfigError that names an invalid one."""
         known = {name.lower() for name in _OPTIONS}
         if unknown := [name for name in options if name.lower() not in known]:
             raise ConfigError(f"offset-journal: no such option: {', '.join(unknown)}; there are {', '.join(_OPTIONS)}")
@@ -55,7 +56,7 @@ class JournalOptions:
 
 @dataclass(frozen=True)
 class JournalPartition(InputPartition):
-    """Segments that one task reads, and rows for those that are gone: broker, run, path, problem."""
+    """The segments that one task reads, and (broker, run, path, problem) of segments that are gone."""
 
     segments: tuple[Segment, ...] = ()
     missing: tuple[tuple[str, int, str, str], ...] = ()
@@ -65,88 +66,91 @@ class JournalDataSource(DataSource):
     """`spark.readStream.format("offset-journal").load(path)`, and the same rows by `spark.read`.
 
     Options: `paths` (JSON list of several directories or URLs), `maxFilesPerTrigger` (default 1000 unless there is
-    `maxBytesPerTrigger`), `maxBytesPerTrigger`, `partitionBytes` (4 MiB). Who needs few columns names them by `schema(...)`.
+    `maxBytesPerTrigger`), `maxBytesPerTrigger`, `partitionBytes` (4 MiB). `schema(...)` selects columns, which is faster.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name for `format`."""
         return "offset-journal"
 
     def schema(self) -> StructType:
-        """The columns of the journal, and broker, run and segment."""
+        """The columns of the journal, plus broker, run and segment."""
         return from_arrow_schema(COLUMNS)
 
     def reader(self, schema: StructType) -> "JournalReader":
-        """For `spark.read`. Raises ConfigError for a bad option, and for a schema of other columns."""
+        """The reader of `spark.read`. Raises ConfigError for an invalid option, and for a schema with other columns."""
         return JournalReader(JournalOptions.of(self.options), _chosen(schema))
 
     def streamReader(self, schema: StructType) -> "JournalStreamReader":
-        """For `spark.readStream`. Raises ConfigError for a bad option, and for a schema of other columns."""
+        """The reader of `spark.readStream`. Raises ConfigError for an invalid option, and for a schema with other columns."""
         return JournalStreamReader(JournalOptions.of(self.options), _chosen(schema))
 
 
 class JournalReader(DataSourceReader):
-    """All segments that are there."""
+    """Reads all existing segments as a batch."""
 
     def __init__(self, options: JournalOptions, columns: pa.Schema = COLUMNS) -> None:
         self._options = options
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises ConfigError when no path is there, AdapterError when something cannot be listed: nothing is left out."""
+        """Plan the read.
+
+        Raises ConfigError if no path exists, AdapterError if a directory cannot be listed: no segment is skipped.
+        """
         listing = Lister(self._options.roots).list()
         if listing.failures:
-            told = "; ".join(f"{path} {trouble}" for path, trouble in listing.failures.items())
-            raise AdapterError(f"offset-journal: not all segments can be found: {told}")
+            text = "; ".join(f"{path} {trouble}" for path, trouble in listing.failures.items())
+            raise AdapterError(f"offset-journal: not all segments can be found: {text}")
         return _planned(step({}, advance({}, listing, Limit())), listing, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition, with the columns that were asked for."""
+        """Yield the rows of a partition, with the selected columns."""
         return _rows(partition, self._columns)
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The stream. Spark keeps one for a query, in a process of its own, and copies for the tasks, which only read."""
+    """The streaming reader. Spark keeps one for a query in a separate process, and sends copies to the tasks for reading."""
 
     def __init__(self, options: JournalOptions, columns: pa.Schema = COLUMNS) -> None:
         self._options = options
         self._columns = columns
         self._lister: Lister | None = None
         self._seen = Listing({}, {})
-        # With availableNow: all that the query will take.
+        # With availableNow: all segments that the query will read.
         self._target: Listing | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Nothing was read."""
+        """The offset before the first segment."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """By the options. A batch has at least one segment."""
+        """The limit of a batch by the options. A batch has at least one segment."""
         if self._options.max_files is not None:
             return ReadMaxFiles(self._options.max_files)
         return ReadMaxBytes(self._options.max_bytes or 1)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Notes what is there: nothing that comes later is taken. Raises ConfigError when no path is there."""
+        """Fix the set of segments: later ones are not read. Raises ConfigError if no path exists."""
         self._target = self._list()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of the next batch; `start` when nothing is new. Raises ConfigError when at first no path is there."""
+        """The end of the next batch; `start` if there is nothing new. Raises ConfigError if no path exists at the first call."""
         self._seen = self._target or self._list()
         before = from_json(start)
         after = advance(before, self._seen, self._limit(limit))
         return start if after is before else to_json(after)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The same for the same offsets, as long as the segments are there."""
+        """Plan the batch between two offsets. The result is the same in each call while the segments exist."""
         between = step(from_json(start), from_json(end))
         if any(_find(self._seen, key, number) is None for key, number in _numbers(between)):
             self._seen = self._list()
         return _planned(between, self._seen, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition, with the columns that were asked for."""
+        """Yield the rows of a partition, with the selected columns."""
         return _rows(partition, self._columns)
 
     def _list(self) -> Listing:
@@ -161,7 +165,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _rows(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    if not isinstance(partition, JournalPartition):  # Spark's own, when there are no partitions
+    if not isinstance(partition, JournalPartition):  # Spark's own placeholder for an empty batch
         return
     for missing in partition.missing:
         yield unreadable(*missing, columns)
@@ -170,7 +174,7 @@ def _rows(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBa
 
 
 def _chosen(schema: StructType) -> pa.Schema:
-    """The columns of `load`, or those of them that `schema(...)` names: fewer are read faster."""
+    """The columns to read: all, or those that `schema(...)` names. Raises ConfigError for others."""
     columns: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     if wrong := [
         field.name for field in columns if field.name not in COLUMNS.names or COLUMNS.field(field.name).type != field.type
@@ -188,7 +192,7 @@ def _find(listing: Listing, key: str, number: int) -> Segment | None:
 
 
 def _planned(between: Step, listing: Listing, options: JournalOptions) -> list[JournalPartition]:
-    """Partitions of about the same size, each with segments that follow one another."""
+    """Partitions of about the same size, each with consecutive segments."""
     segments: list[Segment] = []
     missing: list[tuple[str, int, str, str]] = []
     for key, number in sorted(_numbers(between)):
@@ -211,7 +215,7 @@ def _planned(between: Step, listing: Listing, options: JournalOptions) -> list[J
 
 def _missing(root: str, key: str, number: int, problem: str) -> tuple[str, int, str, str]:
     broker, run = parse_run_key(key)
-    # Nobody knows its date any more.
+    # Its date is no longer known.
     return broker, run, Segment(root, "*", broker, run, number, 0).path, problem
 
 
@@ -229,9 +233,9 @@ def _paths(options: Mapping[str, str]) -> list[str]:
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:
-    told = options.get(name)
-    if told is None:
+    value = options.get(name)
+    if value is None:
         return None
-    if not told.isdecimal() or int(told) < 1:
-        raise ConfigError(f"offset-journal: {name} = {told!r}: is no number from 1 on")
-    return int(told)
+    if not value.isdecimal() or int(value) < 1:
+        raise ConfigError(f"offset-journal: {name} = {value!r}: is no number from 1 on")
+    return int(value)

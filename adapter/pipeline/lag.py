@@ -1,11 +1,12 @@
-"""The tables of the lag job: the state of keys and heads, and what is told from it. Pure: DataFrame in, DataFrame out.
+"""The tables of the lag job: the state of keys and heads, and the tables derived from it. Pure: DataFrame in, DataFrame out.
 
-The state is a semilattice, so that late, repeated and reordered rows, cut into any batches, end in the same tables. A key keeps
-the newest `window_points` slots of time, in each the largest (epoch, offset, live, time), and the largest of all; a shard keeps
-the newest `head_points` slots, in each the newest head. Merging is: all of both, the largest in each slot, the newest slots.
+The state is a semilattice: late, repeated and reordered rows, cut into any batches, give the same tables. A key keeps the newest
+`window_points` time slots, each with its largest (epoch, offset, live, time), and the largest of all. A shard keeps the newest
+`head_points` slots, each with its newest head (log end offset). A merge takes the union, the largest of each slot, the newest
+slots.
 
-A key whose largest record is a tombstone is in no table; its state stays for a week, as long as Meta Services keep tombstones,
-so that rows that come late do not bring it back. A shard whose head nobody told for a week is forgotten too.
+A key whose largest record is a tombstone is in no table. Its state is kept for a week, as long as Meta Services keep tombstones,
+so that late rows do not bring it back. A shard without a new head for a week is dropped too.
 """
 
 from decimal import Decimal
@@ -28,7 +29,7 @@ _ERA_BITS = 32
 
 
 def merged_keys(state: DataFrame | None, batch: DataFrame, window_points: int) -> DataFrame:
-    """The state of keys after a reduced batch: the key, `points` and `top`."""
+    """Merge a reduced batch into the state of keys: the key, `points` and `top`."""
     added = batch.where(sf.col("top").isNotNull()).select(*KEY, sf.col("points").alias("added"), sf.col("top").alias("added_top"))
     if state is None:
         alone = added.withColumn("all", sf.sort_array("added"))
@@ -39,14 +40,14 @@ def merged_keys(state: DataFrame | None, batch: DataFrame, window_points: int) -
 
 
 def merged_heads(state: DataFrame | None, batch: DataFrame, head_points: int, head_distance_ms: int) -> DataFrame:
-    """The state of shards after a reduced batch: namespace, shard and `heads`."""
+    """Merge a reduced batch into the state of shards: namespace, shard and `heads`."""
     line = sf.col("line")
-    told = batch.select(*_SHARD, sf.explode("lines").alias("line")).where(line["high"].isNotNull())
-    found = told.select(
+    known = batch.select(*_SHARD, sf.explode("lines").alias("line")).where(line["high"].isNotNull())
+    found = known.select(
         *_SHARD, slot(line["t"], head_distance_ms).alias("slot"), line["t"].alias("t"), line["high"].alias("high")
     )
     shift = sf.lit(Decimal(2**63)).cast("decimal(19,0)")
-    # The largest (t, high) as one number: Spark keeps the largest number by hash, but for the largest struct it sorts all rows.
+    # The largest (t, high), encoded as one number: Spark finds the largest number by hashing, but sorts all rows for a struct.
     after = (sf.col("t") - sf.col("slot")).cast("decimal(12,0)")
     largest = found.groupBy(*_SHARD, "slot").agg(sf.max(after * shift + sf.col("high").cast("decimal(19,0)")).alias("both"))
     high = sf.col("both") % shift
@@ -59,22 +60,22 @@ def merged_heads(state: DataFrame | None, batch: DataFrame, head_points: int, he
 
 
 def kept_since(now: int) -> int:
-    """What is older is forgotten. By whole days: Spark compiles its code anew for each other number."""
+    """The time before which state is dropped, in whole days: a new number makes Spark compile its code again."""
     return now - now % DAY_US - KEPT_DAYS * DAY_US
 
 
 def kept_keys(keys: DataFrame, now: int) -> DataFrame:
-    """Without tombstones that are a week old."""
+    """Keys without the tombstones that are older than KEPT_DAYS."""
     return keys.where(sf.col("top.live") | (sf.col("top.t") >= kept_since(now)))
 
 
 def kept_heads(heads: DataFrame, now: int) -> DataFrame:
-    """Without shards whose newest head is a week old."""
+    """Heads without the shards whose newest head is older than KEPT_DAYS."""
     return heads.where(rules.last(sf.col("heads"))["t"] >= kept_since(now))
 
 
 def moves(batch: DataFrame, seen: DataFrame | None) -> DataFrame:
-    """What moved on purpose in a reduced batch, each once; nothing that a former batch had."""
+    """The moves (resets, rewinds and the like) of a reduced batch, without duplicates and without those of earlier batches."""
     once = odd_rows(batch).where(sf.col("is_point") & sf.col("kind").isin(*MOVES)).dropDuplicates([*_IDENTITY])
     return once if seen is None else once.join(seen, [*_IDENTITY], "left_anti")
 
@@ -85,14 +86,14 @@ def odd_rows(batch: DataFrame) -> DataFrame:
 
 
 def seen_moves(seen: DataFrame | None, new: DataFrame, now: int) -> DataFrame:
-    """The identities of all moves of the last week."""
+    """The identities of all moves within KEPT_DAYS."""
     identities = new.select(*_IDENTITY, sf.unix_micros("at").alias("t"))
     both = identities if seen is None else seen.unionByName(identities)
     return both.where(sf.col("t") >= kept_since(now))
 
 
 def rewinds(new: DataFrame) -> DataFrame:
-    """The table of moves. `duplicates`: messages that will be read again; `skipped`: never; null when nothing stood before."""
+    """The table of moves. `duplicates`: messages read again; `skipped`: messages never read; null without an offset before."""
     back = sf.col("from_offset") - sf.col("offset")
     zero = sf.lit(0).cast("long")
     return new.select(
@@ -103,23 +104,23 @@ def rewinds(new: DataFrame) -> DataFrame:
 
 
 def rejects(batch: DataFrame) -> DataFrame:
-    """The rows of a reduced batch that were not taken as they stand, and why; each of a segment once."""
+    """The rows of a reduced batch with a problem, and the problem; each row of a segment once."""
     names = ("at", "broker", "run", "seq", "segment", "kind", *KEY, "epoch", "offset", "problem")
     return odd_rows(batch).where(sf.col("problem").isNotNull()).select(*names).distinct()
 
 
 def shards(keys: DataFrame, heads: DataFrame, clock: DataFrame, section: LagSection) -> DataFrame:
-    """One row for each live key. `lag`: newest head - offset, not below 0; null when no head is known.
+    """One row for each live key. `lag`: newest head minus offset, at least 0; null if no head is known.
 
-    `clock`: one row of `now`, the largest time in the journals, and `settled`, up to which those of all live brokers are read
-    (microseconds). A table, since with literals Spark would compile its code anew in each batch.
+    `clock`: one row with `now`, the largest time in the journals, and `settled`, up to which those of all live brokers are read
+    (microseconds). It is a table because literals would make Spark compile its code again in each batch.
     """
     now, settled = sf.col("now"), sf.col("settled")
     allowed, minimum = section.allowed_lag, section.minimum_points
     least_us = section.window_points * section.point_distance_ms * US_OF_MS
     facts = _head_facts(heads, section.window_points)
     known = keys.where("top.live").join(facts, [*_SHARD], "left").crossJoin(sf.broadcast(clock)).withColumns(_of_era())
-    # A column of its own: within a lambda, Spark would make the array anew for each element.
+    # A separate column: within a lambda, Spark would build the array again for each element.
     known = known.withColumn("lags", sf.array_compact("lags"))
     offsets, times, lags = sf.col("offsets"), sf.col("times"), sf.col("lags")
     top, newest, lookup = sf.col("top"), sf.col("newest"), sf.col("lookup")
@@ -134,7 +135,7 @@ def shards(keys: DataFrame, heads: DataFrame, clock: DataFrame, section: LagSect
         rules.burrow(offsets, times, lags, window_lag, sf.col("lowest_recent_head"), now, minimum, allowed).alias("burrow"),
         sf.size(offsets).alias("points"),
     )
-    # One that stopped drains nothing, whatever it did before.
+    # A stopped group does not drain, whatever its rate was.
     consume = sf.when((sf.col("status") == "STOP") & sf.col("consumed").isNotNull(), sf.lit(0.0)).otherwise(sf.col("consumed"))
     return judged.select(
         sf.timestamp_micros(now).alias("evaluated_at"),
@@ -150,10 +151,10 @@ def shards(keys: DataFrame, heads: DataFrame, clock: DataFrame, section: LagSect
 
 
 def groups(shards: DataFrame) -> DataFrame:
-    """One row for each group: the worst of its shards, and sums over those whose lag is known.
+    """One row for each group: the worst status of its shards, and sums over the shards whose lag is known.
 
-    Worst is OK < WARN < REWIND < STALL < STOP; `burrow` is OK, WARN or ERR, as Burrow has it. A group is drained when the last
-    of its shards is; null when one never will be, or is unknown.
+    The order of status is OK < WARN < REWIND < STALL < STOP; `burrow` is Burrow's OK, WARN or ERR. The time to drain is that of
+    the slowest shard; null if one does not drain, or is unknown.
     """
     level = rules.severity(sf.col("status"))
     lag = sf.col("lag")
@@ -177,14 +178,14 @@ def _union(old: str, new: str) -> Column:
 
 
 def _newest(values: Column, count: int) -> Column:
-    """Of sorted structs that begin with a slot: the largest in each slot, of these the newest ones."""
+    """Of sorted structs that begin with a slot: the largest of each slot, and of these the newest `count`."""
     slots = values["slot"]
     largest = sf.filter(values, lambda value, i: ~sf.get(slots, i + 1).eqNullSafe(value["slot"]))
     return sf.reverse(sf.slice(sf.reverse(largest), 1, count))
 
 
 def _head_facts(heads: DataFrame, recent: int) -> DataFrame:
-    """For each shard what its keys are compared with: the newest head, Burrow's recent ones, the lookup table, the rate."""
+    """For each shard: the newest head, the recent heads for Burrow's rules, the lookup table, the produce rate."""
     every = sf.col("heads")
     count = sf.size(every)
     tables = heads.withColumn("rising", rates.rising(every)).withColumn("table", rates.without_flat_runs(sf.col("rising")))
@@ -198,7 +199,7 @@ def _head_facts(heads: DataFrame, recent: int) -> DataFrame:
 
 
 def _of_era() -> dict[str, Column]:
-    """The commits of the era that stands, as arrays; nearly always all points are."""
+    """The commits of the current era, as arrays; usually these are all points."""
     points, top = sf.col("points"), sf.col("top")
     begin = sf.shiftleft(sf.shiftright(top["epoch"], _ERA_BITS), _ERA_BITS)
     all_of_it = (sf.array_min(points["epoch"]) >= begin) & ~sf.array_contains(points["live"], value=False)

@@ -1,4 +1,4 @@
-"""One batch of the lag job: from its rows and the state before it to staged tables, then shown all at once. See `lag_files`."""
+"""One batch of the lag job: computes the tables from its rows and the previous state, stages them, and publishes them at once."""
 
 import shutil
 import time
@@ -15,10 +15,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from adapter.pipeline import lag
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.journal_rows import US_OF_SECOND, brokers, checked, reduced
-from adapter.pipeline.lag_files import LagFiles, Told
+from adapter.pipeline.lag_files import BatchInfo, LagFiles
 
-# A broker whose journal is behind the newest one by more than this is not waited for: it may be gone. Until then nobody's silence
-# is counted beyond what is read of it.
+# A broker whose journal is behind the newest one by more than this counts as gone. Before that, no group counts as stopped for a
+# time that this broker's journal does not cover yet.
 LIVE_US = 300 * US_OF_SECOND
 STATE = ("keys", "heads", "moves")
 
@@ -33,50 +33,50 @@ class Steps:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Count what is done within it to a step."""
+        """Add the duration of the block to a step."""
         began = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-def process(rows: DataFrame, batch: int, section: LagSection, files: LagFiles, steps: Steps) -> Told:
-    """Make and show a batch of journal rows. Raises AdapterError when the state before it is gone."""
+def process(rows: DataFrame, batch: int, section: LagSection, files: LagFiles, steps: Steps) -> BatchInfo:
+    """Process and publish a batch of journal rows. Raises AdapterError if the previous state is missing."""
     before = files.before(batch)
     files.begin(batch)
     state = _read_state(rows.sparkSession, files, before)
     gathered = reduced(checked(rows, section.point_distance_ms)).persist()
     try:
         with steps("read and gather"):
-            told = _told(gathered, batch, before)
+            info = _info_of(gathered, batch, before)
         with steps("state"):
-            _stage_state(gathered, state, told.now, section, files)
+            _stage_state(gathered, state, info.now, section, files)
         with steps("moves and rejects"):
-            told = _stage_odd(gathered, state["moves"], told, before, files)
+            info = _stage_odd(gathered, state["moves"], info, before, files)
     finally:
         gathered.unpersist()
-    _stage_tables(rows.sparkSession, told, section, files, steps)
+    _stage_tables(rows.sparkSession, info, section, files, steps)
     with steps("show"):
-        files.publish(told)
-    return told
+        files.publish(info)
+    return info
 
 
 def settled(now: int, newest: Mapping[str, int]) -> int:
-    """The time up to which the journals of all live brokers are read. Microseconds."""
+    """The time up to which the journals of all live brokers are read, in microseconds."""
     return min((at for at in newest.values() if at >= now - LIVE_US), default=now)
 
 
-def _read_state(spark: SparkSession, files: LagFiles, before: Told | None) -> State:
+def _read_state(spark: SparkSession, files: LagFiles, before: BatchInfo | None) -> State:
     return {name: None if before is None else spark.read.parquet(str(files.state(before.batch, name))) for name in STATE}
 
 
-def _told(gathered: DataFrame, batch: int, before: Told | None) -> Told:
+def _info_of(gathered: DataFrame, batch: int, before: BatchInfo | None) -> BatchInfo:
     newest = dict(before.brokers) if before else {}
     found = brokers(gathered).collect()
     for row in found:
         if row["at"] is not None:
             newest[row["broker"]] = max(row["at"], newest.get(row["broker"], 0))
     rows, odd = sum(row["rows"] for row in found), sum(row["odd"] for row in found)
-    return Told(batch, rows, max(newest.values(), default=0), odd, brokers=dict(sorted(newest.items())))
+    return BatchInfo(batch, rows, max(newest.values(), default=0), odd, brokers=dict(sorted(newest.items())))
 
 
 def _stage_state(gathered: DataFrame, state: State, now: int, section: LagSection, files: LagFiles) -> None:
@@ -86,30 +86,32 @@ def _stage_state(gathered: DataFrame, state: State, now: int, section: LagSectio
     _write(lag.kept_heads(heads, now), files.staged("state") / "heads")
 
 
-def _stage_odd(gathered: DataFrame, seen: DataFrame | None, told: Told, before: Told | None, files: LagFiles) -> Told:
-    """Moves and rejects. Most batches have none: then no Spark job is run for them."""
+def _stage_odd(
+    gathered: DataFrame, seen: DataFrame | None, info: BatchInfo, before: BatchInfo | None, files: LagFiles
+) -> BatchInfo:
+    """Stage moves and rejects. Most batches have none; then no Spark job is run for them."""
     moved = lag.moves(gathered, seen)
     tables = {"rewinds": lag.rewinds(moved), "rejects": lag.rejects(gathered)}
     moves = files.staged("state") / "moves"
     for name, table in tables.items():
-        if told.odd:
+        if info.odd:
             _write(table.coalesce(1), files.staged(name))
         else:
             _write_empty(table, files.staged(name))
-    if told.odd:
-        _write(lag.seen_moves(seen, moved, told.now).coalesce(1), moves)
+    if info.odd:
+        _write(lag.seen_moves(seen, moved, info.now).coalesce(1), moves)
     elif before:
         shutil.copytree(files.state(before.batch, "moves"), moves)
     else:
-        _write_empty(lag.seen_moves(None, moved, told.now), moves)
-    rejects = pq.ParquetDataset(files.staged("rejects")).read(columns=["kind"]).num_rows if told.odd else 0
-    return replace(told, rejects=rejects)
+        _write_empty(lag.seen_moves(None, moved, info.now), moves)
+    rejects = pq.ParquetDataset(files.staged("rejects")).read(columns=["kind"]).num_rows if info.odd else 0
+    return replace(info, rejects=rejects)
 
 
-def _stage_tables(spark: SparkSession, told: Told, section: LagSection, files: LagFiles, steps: Steps) -> None:
+def _stage_tables(spark: SparkSession, info: BatchInfo, section: LagSection, files: LagFiles, steps: Steps) -> None:
     clock = files.staged("state") / "clock"
     clock.mkdir()
-    pq.write_table(pa.table({"now": [told.now], "settled": [settled(told.now, told.brokers)]}), clock / "clock.parquet")
+    pq.write_table(pa.table({"now": [info.now], "settled": [settled(info.now, info.brokers)]}), clock / "clock.parquet")
     keys, heads, times = (spark.read.parquet(str(files.staged("state") / name)) for name in ("keys", "heads", "clock"))
     with steps("shards"):
         _write(lag.shards(keys, heads, times, section), files.staged("shards"))

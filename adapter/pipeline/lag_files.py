@@ -1,23 +1,23 @@
-"""The directory of the lag job: tables and state by batch, of which only whole batches are ever read.
+"""The output directory of the lag job: tables and state by batch. Only complete batches are ever read.
 
     <output>/shards/batch=N, groups/, rewinds/, rejects/    the tables
-    <output>/state/batch=N/keys, heads, moves, clock        what batch N + 1 begins with
-    <output>/complete/N.json                                batch N is whole; `now`, rows, and the newest time of each broker
-    <output>/.staged/                                       a batch that is being made
-    <output>/checkpoint/                                    Spark's: which segments are in which batch
+    <output>/state/batch=N/keys, heads, moves, clock        the state with which batch N + 1 begins
+    <output>/complete/N.json                                batch N is complete; `now`, rows, newest time of each broker
+    <output>/.staged/                                       a batch in progress
+    <output>/checkpoint/                                    Spark's checkpoint: which segments are in which batch
 
-A batch is made in `.staged`, from the state of the last whole batch before it. Then each table and the state are renamed to their
-places, and `complete/N.json` is written last. Killed
+A batch is written to `.staged`, based on the state of the last complete batch. Then each table and the state are renamed into
+place, and `complete/N.json` is written last. What a crash leaves behind:
 
-- while it is staged: nothing outside changed; the next start removes `.staged` and makes the batch again;
-- between two renames: `complete/N.json` is not there, so the state is not read; the batch is made again from the same state,
-  with the same rows, and replaces what was renamed. Each directory that can be seen is whole at any time;
-- after `complete/N.json`, before Spark noted the batch: Spark gives it again. Its mark is removed, and it is made again
-  from the state before it, which is there: a state is deleted only when two newer batches are whole;
-- while old batches are deleted: what is left of them is deleted after the next batch.
+- While staging: nothing else has changed. The next start removes `.staged` and repeats the batch.
+- Between two renames: without `complete/N.json` the state is not read. The batch is repeated from the same state with the same
+  rows, and replaces what was renamed. Each visible directory is complete at any time.
+- After `complete/N.json`, before Spark has noted the batch: Spark repeats it. Its mark is removed, and it is computed again from
+  the previous state, which still exists: a state is deleted only after two newer batches are complete.
+- While old batches are deleted: the rest is deleted after the next batch.
 
-What has a higher number than the batch in work is from a stream whose checkpoint is gone: it is removed. Nothing is synced to
-disk here: after a power cut, remove the directory and read the journals again.
+Batches with a higher number than the current one come from a stream whose checkpoint is gone; they are removed. Nothing is synced
+to disk: after a power cut, remove the directory and read the journals again.
 """
 
 import json
@@ -36,8 +36,8 @@ _HOUR_US = 3_600_000_000
 
 
 @dataclass(frozen=True)
-class Told:
-    """What is told of a whole batch. `now`, and the newest times of brokers, in microseconds; `odd`: moves and problems."""
+class BatchInfo:
+    """The facts about a complete batch. `now` and the newest time of each broker are microseconds; `odd`: moves and problems."""
 
     batch: int
     rows: int
@@ -49,30 +49,30 @@ class Told:
 
 @dataclass(frozen=True)
 class LagFiles:
-    """The paths, and the order in which they change. `keep_hours`: how long a batch is kept, by the journals' clock."""
+    """The paths in the directory, and the order of changes to them. `keep_hours`: how long batches are kept, in journal time."""
 
     output: Path
     keep_hours: int = 48
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark notes what is in which batch."""
+        """The directory of Spark's checkpoint."""
         return self.output / "checkpoint"
 
     def staged(self, name: str) -> Path:
-        """Where a part of the batch in work is written."""
+        """The path at which a part of the current batch is staged."""
         return self.output / ".staged" / name
 
     def state(self, batch: int, name: str) -> Path:
-        """A part of the state after a batch."""
+        """The path of a part of the state after a batch."""
         return self.output / "state" / f"batch={batch}" / name
 
     def complete(self) -> list[int]:
-        """The whole batches, ascending."""
+        """The numbers of the complete batches, ascending."""
         return sorted(int(path.stem) for path in (self.output / "complete").glob("*.json") if path.stem.isdigit())
 
-    def before(self, batch: int) -> Told | None:
-        """The last whole batch before this one; None at the first. Raises AdapterError when its state is gone."""
+    def before(self, batch: int) -> BatchInfo | None:
+        """The last complete batch before this one; None if there is none. Raises AdapterError if its state is missing."""
         earlier = [number for number in self.complete() if number < batch]
         if not earlier and batch == 0:
             return None
@@ -80,10 +80,10 @@ class LagFiles:
             raise AdapterError(
                 f"{self.output}: has no state of a batch before {batch}; remove the directory to read all journals again"
             )
-        return self._told(earlier[-1])
+        return self._info(earlier[-1])
 
     def begin(self, batch: int) -> None:
-        """Take back what was said of this batch and of all after it, and make room to stage it."""
+        """Remove the marks of this batch and all later ones, and create an empty staging directory."""
         for number in self.complete():
             if number >= batch:
                 self._mark(number).unlink()
@@ -94,21 +94,24 @@ class LagFiles:
         shutil.rmtree(self.staged(""), ignore_errors=True)
         self.staged("").mkdir(parents=True)
 
-    def publish(self, told: Told) -> None:
-        """Show a staged batch: tables, state, the mark. Then delete what is not needed any more, or old."""
+    def publish(self, info: BatchInfo) -> None:
+        """Publish a staged batch: tables, state, then the mark. Then delete old batches."""
         for name in TABLES:
-            _replace(self.staged(name), self.output / name / f"batch={told.batch}")
-        _replace(self.staged("state"), self.state(told.batch, ""))
-        mark = self._mark(told.batch)
+            _replace(self.staged(name), self.output / name / f"batch={info.batch}")
+        _replace(self.staged("state"), self.state(info.batch, ""))
+        mark = self._mark(info.batch)
         mark.parent.mkdir(exist_ok=True)
-        files.write(str(mark), json.dumps(asdict(told)).encode())
-        self._clean(told.now - self.keep_hours * _HOUR_US)
+        files.write(str(mark), json.dumps(asdict(info)).encode())
+        self._clean(info.now - self.keep_hours * _HOUR_US)
 
     def _clean(self, since: int) -> None:
-        """Delete marks, and then what has none. The state and the shards are as large as the fleet: only two of each stay."""
+        """Delete old marks, then data without a mark.
+
+        Of the state and the table `shards`, which are large, two batches are kept.
+        """
         whole = self.complete()
         newest = set(whole[-_NEWEST:])
-        old = set(takewhile(lambda number: self._told(number).now < since, whole[:-_NEWEST]))
+        old = set(takewhile(lambda number: self._info(number).now < since, whole[:-_NEWEST]))
         for number in old:
             self._mark(number).unlink()
         young = set(whole) - old
@@ -117,8 +120,8 @@ class LagFiles:
                 if int(path.name.removeprefix("batch=")) not in kept:
                     shutil.rmtree(path)
 
-    def _told(self, batch: int) -> Told:
-        return Told(**json.loads(self._mark(batch).read_text(encoding="utf-8")))
+    def _info(self, batch: int) -> BatchInfo:
+        return BatchInfo(**json.loads(self._mark(batch).read_text(encoding="utf-8")))
 
     def _mark(self, batch: int) -> Path:
         return self.output / "complete" / f"{batch}.json"

@@ -1,7 +1,7 @@
-"""The job `lag`: Structured Streaming over the journals; each batch makes all tables anew from the state and the new rows.
+"""The job `lag`: Structured Streaming over the journals. Each batch computes all tables from the state and the new rows.
 
-Each segment has its effect exactly once, whatever is killed when: `lag_files` tells how. The tables depend on the journals alone,
-never on the time at which they are read. Nothing of a journal is changed.
+Each segment takes effect exactly once, also after a crash: `lag_files` describes how. The tables depend only on the journals, not
+on the time at which they are read. Journals are not changed.
 """
 
 import json
@@ -24,27 +24,27 @@ from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
 from adapter.pipeline.journal_rows import PLANNED_AT
 from adapter.pipeline.lag_batch import Steps, process
+from adapter.pipeline.lag_display import LagDisplay, dry_run
 from adapter.pipeline.lag_files import LagFiles
-from adapter.pipeline.lag_shown import Shown, dry_run
 
-# A backlog is taken in parts, so that the rows of one fit in memory: compressed, these are some millions.
+# The size of a batch, so that its rows (some millions, compressed to this size) fit in memory.
 BATCH_BYTES = 64 * 2**20
 SETTINGS = {
-    # Rows are gathered by key in memory, not sorted, up to so many keys in a task.
+    # Up to this many keys in a task, rows are aggregated by hash in memory instead of sorted.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "200000",
-    # With their zone, for readers other than Spark.
+    # Timestamps with a zone, for readers other than Spark.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 _POLL_S = 1
 _PATIENCE_S = 60.0
-# The last line of a trace.
+# An error in the last line of a traceback.
 _RAISED = re.compile(r"^(?:[\w.]*\.)?\w*(?:Error|Exception): (.+)$", re.MULTILINE)
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
-    """Follow the journals until SIGTERM or Ctrl-C, or with `available_now` until all is read; the exit code.
+    """Follow the journals until SIGTERM or Ctrl-C, or with `available_now` until all is read; returns the exit code.
 
-    0; 1 when the stream failed, which is told in a line; 3 when all is read and there are rejects. Raises ConfigError when the
+    0: done; 1: the stream failed, with an error message; 3: all is read, and there are rejects. Raises ConfigError if the
     directory cannot be written.
     """
     section = config.lag
@@ -56,34 +56,36 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
         section.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"[lag] output = '{section.output}': cannot be made: {error.strerror}") from error
-    with _stop_asked() as stop, Shown(switches, files) as shown:
-        query = _writer(spark, section, files, switches, shown).start()
+    with _stop_asked() as stop, LagDisplay(switches, files) as display:
+        query = _writer(spark, section, files, switches, display).start()
         try:
             _follow(query, stop)
         except StreamingQueryException as error:
-            if not stop.is_set():  # a Ctrl-C may have ended the workers, too
-                switches.tell(f"lag: stopped by an error: {cause(shown.failure or error)}")
+            if not stop.is_set():  # a Ctrl-C may have ended the workers, which is no failure
+                switches.tell(f"lag: stopped by an error: {cause(display.failure or error)}")
                 return NOT_AS_ASKED
-    switches.tell(shown.summary())
-    return WITH_REJECTS if switches.available_now and shown.rejects else DONE
+    switches.tell(display.summary())
+    return WITH_REJECTS if switches.available_now and display.rejects else DONE
 
 
 def stream(spark: SparkSession, section: LagSection) -> DataFrame:
-    """The journals as a stream."""
+    """The journals as a streaming DataFrame."""
     source = spark.readStream.format("offset-journal").option("paths", json.dumps(list(section.journals)))
     limited = source.option("maxFilesPerTrigger", str(section.max_files)).option("maxBytesPerTrigger", str(BATCH_BYTES))
-    # The time of the batch, which Spark keeps with its offsets: the same when it is run again.
+    # The time of the batch. Spark stores it with the offsets, so it is the same if the batch is repeated.
     return limited.load().withColumn(PLANNED_AT, sf.current_timestamp())
 
 
 def cause(error: BaseException) -> str:
-    """What went wrong, in one line: that of the last error in a trace which a worker of Spark sent, else the first line."""
+    """An error in one line: the last error of a traceback from a Spark worker, otherwise the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     found = _RAISED.findall(str(error))
     return found[-1].strip() if found else next(iter(lines), type(error).__name__)
 
 
-def _writer(spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches, shown: Shown) -> DataStreamWriter:
+def _writer(
+    spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches, display: LagDisplay
+) -> DataStreamWriter:
     for key, value in SETTINGS.items():
         spark.conf.set(key, value)
 
@@ -91,11 +93,11 @@ def _writer(spark: SparkSession, section: LagSection, files: LagFiles, switches:
         steps = Steps()
         began = time.perf_counter()
         try:
-            told = process(rows, number, section, files, steps)
+            info = process(rows, number, section, files, steps)
         except Exception as error:
-            shown.failure = error  # Spark tells its trace without the last line
+            display.failure = error  # Spark reports its traceback without the last line
             raise
-        shown.batch(rows.sparkSession, told, time.perf_counter() - began)
+        display.batch(rows.sparkSession, info, time.perf_counter() - began)
 
     writer = stream(spark, section).writeStream.queryName("lag").foreachBatch(batch)
     placed = writer.option("checkpointLocation", str(files.checkpoint))
@@ -105,7 +107,7 @@ def _writer(spark: SparkSession, section: LagSection, files: LagFiles, switches:
 
 
 def _follow(query: StreamingQuery, stop: Event) -> None:
-    """Wait for the end of the stream, or for the stop, which lets the batch in work end. Raises StreamingQueryException."""
+    """Wait for the end of the stream, or for `stop`, and then for the current batch. Raises StreamingQueryException."""
     while not query.awaitTermination(_POLL_S):
         if stop.is_set():
             waited_until = time.monotonic() + _PATIENCE_S
@@ -117,7 +119,7 @@ def _follow(query: StreamingQuery, stop: Event) -> None:
 
 @contextmanager
 def _stop_asked() -> Iterator[Event]:
-    """Set by SIGTERM and Ctrl-C; a second one ends the process at once."""
+    """An event that SIGTERM and Ctrl-C set; a second signal ends the process at once."""
     stop = Event()
 
     def ask(number: int, _: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Names that are made of fields, `{topic}/{partition}`, and taken apart again. SQL expressions."""
+"""Formats names by patterns such as `{topic}/{partition}`, and parses them again. As Spark columns."""
 
 import re
 from collections.abc import Mapping
@@ -7,13 +7,13 @@ from string import Formatter
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-# A partition as we write it: no sign, no zero in front. The text before the last separator is the topic's.
+# A partition in the form that we write: no sign, no leading zero. The text before the last separator belongs to the topic.
 _PARTS = {"partition": "(0|[1-9][0-9]{0,9})", "broker": "(.+?)"}
 _PART = "(.+)"
 
 
 def filled(pattern: str, fields: Mapping[str, Column]) -> Column:
-    """The name; null when a field of the pattern is null."""
+    """The name that a pattern gives for these fields; null if a field of the pattern is null."""
     parts = []
     for text, name, _, _ in Formatter().parse(pattern):
         parts += [F.lit(text)] if text else []
@@ -22,7 +22,7 @@ def filled(pattern: str, fields: Mapping[str, Column]) -> Column:
 
 
 def taken_apart(name: Column, pattern: str) -> dict[str, Column]:
-    """The fields that made a name, as strings; null where the name was not made so."""
+    """The fields of a name as strings; null if the name does not match the pattern."""
     expression, names = "", []
     for text, field, _, _ in Formatter().parse(pattern):
         expression += re.escape(text)

@@ -1,6 +1,6 @@
-"""The pictures of the report, as PNG: a panel for each of the worst groups, and bars of what is read again.
+"""The plots of the report, as PNG: a panel for each of the worst groups, and bars of the messages that are read again.
 
-Drawn without a display. What is not known is a gap, never zero. Names are never taken for anything but text.
+Drawn without a display. An unknown value is a gap in a line, never zero. Names are drawn as plain text, not as markup.
 """
 
 import io
@@ -22,14 +22,14 @@ from adapter.pipeline.report import Group, Point, Report
 
 PANELS = 12
 _COLUMNS = 4
-GAP_STEPS = 3  # a line ends where it had so many times its usual distance between points nothing
+GAP_STEPS = 3  # a line is interrupted after this many times its usual distance without a point
 
 _COLOURS = {"OK": "#2f7d57", "WARN": "#c07a00", "ERR": "#b42318"}  # as on the page
 _INK, _QUIET, _GRID, _BAR = "#3d4451", "#8a92a0", "#e3e6eb", "#35608f"
 _WIDTH_INCHES, _PANEL_INCHES, _BARS_INCHES = 11.0, 1.75, 2.7
-_DPI = 160  # the page shows 1,140 of these 1,760 pixels: sharp on a dense screen, too
+_DPI = 160  # 1,760 pixels wide, shown at 1,140: sharp on high-density screens too
 _NAME_LENGTH = 20
-_FEW = 2  # so many points are shown as such
+_FEW = 2  # up to this many points are drawn with markers
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _SHORT_MS = 10 * 60_000
 # Distances between ticks on an axis of seconds.
@@ -37,34 +37,34 @@ _TICKS_S = (1, 2, 5, 10, 20, 30, *(_MINUTE * n for n in (1, 2, 5, 10, 20, 30)), 
 
 
 class Unit(NamedTuple):
-    """What an axis counts: how a value is shown, and where the ticks are below a largest value."""
+    """The unit of an axis: how a value is formatted, and where the ticks are up to a largest value."""
 
     shown: Callable[[float], str]
     ticks: Callable[[float, int], Locator]
 
 
 class Line(NamedTuple):
-    """A group's lag: its place in the table of worst groups, its name, how bad it is, and its points in the order of time."""
+    """A group's lag: its rank in the table of worst groups, its name, its status, and its points in order of time."""
 
     rank: int
     group: str
     level: str
     at_ms: Sequence[int]
-    values: Sequence[float]  # not a number: unknown
+    values: Sequence[float]  # NaN: unknown
 
 
 def lag_plot(report: Report) -> bytes | None:
-    """Lag in messages over time; None when no lag is known."""
+    """The plot of lag in messages over time; None if no lag is known."""
     return _panels(report, lines(report, lambda point: point.total_lag), MESSAGES)
 
 
 def lag_seconds_plot(report: Report) -> bytes | None:
-    """Lag in time over time; None when none is known."""
+    """The plot of lag in seconds over time; None if none is known."""
     return _panels(report, lines(report, lambda point: point.lag_seconds), SECONDS)
 
 
 def rewinds_plot(report: Report) -> bytes | None:
-    """Messages that are read again, over time; None when there are none."""
+    """The plot of messages that are read again over time; None if there are none."""
     if not report.bars:
         return None
     figure = _figure(_BARS_INCHES)
@@ -77,7 +77,7 @@ def rewinds_plot(report: Report) -> bytes | None:
 
 
 def lines(report: Report, value: Callable[[Point], float | None]) -> list[Line]:
-    """Those of the first groups. Empty when there is not one value in them."""
+    """The lines of the worst groups. Empty if they have no known value."""
     found: dict[tuple[str, str], list[Point]] = {}
     for point in report.lag:
         found.setdefault((point.namespace, point.group), []).append(point)
@@ -89,7 +89,7 @@ def lines(report: Report, value: Callable[[Point], float | None]) -> list[Line]:
 
 
 def drawable(name: str) -> str:
-    """A name with what the font has: a long one is cut in its middle, a letter that is missing becomes a box."""
+    """A name as the font can draw it: a long one is shortened in the middle, a missing character becomes a box."""
     glyphs: Mapping[int, int] = get_font(findfont(FontProperties())).get_charmap()
     known = "".join(letter if ord(letter) in glyphs else "\N{WHITE SQUARE}" for letter in name)
     half = _NAME_LENGTH // 2
@@ -97,7 +97,7 @@ def drawable(name: str) -> str:
 
 
 def short_seconds(seconds: float) -> str:
-    """90 -> `1.5 min`."""
+    """Seconds in a suitable unit: 90 -> `1.5 min`."""
     for unit, length in (("d", _DAY), ("h", _HOUR), ("min", _MINUTE)):
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
@@ -105,7 +105,7 @@ def short_seconds(seconds: float) -> str:
 
 
 def short_number(number: float) -> str:
-    """1,500,000 -> `1.5 M`."""
+    """A number in short form: 1,500,000 -> `1.5 M`."""
     for unit, size in (("E", 10**18), ("P", 10**15), ("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -113,7 +113,7 @@ def short_number(number: float) -> str:
 
 
 def _second_ticks(largest: float, ticks: int) -> Locator:
-    """At whole units, which the ticks of decimal numbers are not."""
+    """Ticks at whole minutes, hours or days, instead of at round numbers of seconds."""
     least = largest / ticks
     days = _DAY * max(math.ceil(least / _DAY), 1)
     step = next((step for step in _TICKS_S if step >= least), days)
@@ -129,7 +129,7 @@ SECONDS = Unit(short_seconds, _second_ticks)
 
 
 def _line(rank: int, group: Group, points: Sequence[Point], step_ms: int, value: Callable[[Point], float | None]) -> Line:
-    """With a point of unknown lag wherever there was no evaluation for long."""
+    """A group's line, with an unknown point wherever there was no evaluation for a long time."""
     times: list[int] = []
     values: list[float] = []
     gap_ms = GAP_STEPS * _usual_distance(points, step_ms)
@@ -144,7 +144,7 @@ def _line(rank: int, group: Group, points: Sequence[Point], step_ms: int, value:
 
 
 def _usual_distance(points: Sequence[Point], step_ms: int) -> int:
-    """Milliseconds between two points: at least a step; more when the lag job evaluates less often."""
+    """The usual milliseconds between two points: at least a step, more if the lag job evaluates less often."""
     between = sorted(later.at_ms - point.at_ms for point, later in pairwise(points))
     return max(step_ms, between[len(between) // 2]) if between else step_ms
 
@@ -166,14 +166,14 @@ def _panels(report: Report, drawn: Sequence[Line], unit: Unit) -> bytes | None:
 
 
 def _draw(axes: Axes, line: Line, unit: Unit) -> None:
-    """The line, its name, and its last value."""
+    """Draw a line with its name and its last value."""
     colour = _COLOURS[line.level]
     times = [_date(at_ms) for at_ms in line.at_ms]
     axes.plot(times, line.values, color=colour, linewidth=1.6, marker="o" if len(times) <= _FEW else "", markersize=4)
     axes.fill_between(times, line.values, color=colour, alpha=0.12, linewidth=0)
     last = line.values[-1] if line.values else math.nan
     title = axes.set_title(f"{line.rank}  {drawable(line.group)}", loc="left", fontsize=8.5, color=_INK, pad=5)
-    title.set_parse_math(False)  # a `$` in a name is a `$`
+    title.set_parse_math(False)  # otherwise a `$` in a name starts a formula
     known = not math.isnan(last)
     words, style = (unit.shown(last), "normal") if known else ("unknown", "italic")
     axes.set_title(words, loc="right", fontsize=8.5, color=colour if known else _QUIET, style=style, pad=5)
@@ -196,7 +196,7 @@ def _style(axes: Axes, unit: Unit, ticks: int) -> None:
 def _time_axis(axes: Axes, from_ms: int, to_ms: int, ticks: int) -> None:
     locator = AutoDateLocator(tz=UTC, minticks=max(ticks // 2, 2), maxticks=ticks)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    # A short time as it is; concise, only its seconds would be told.
+    # Full times for a short span: the concise format would show only their seconds.
     short = to_ms - from_ms < _SHORT_MS
     concise = ConciseDateFormatter(locator, tz=UTC, show_offset=False)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(DateFormatter("%H:%M:%S", tz=UTC) if short else concise)  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
-"""Heads over time: lag in seconds by interpolation, rates, and time to drain. Pure columns; null where a number cannot be known.
+"""Lag in seconds by interpolation between heads (log end offsets), rates, and time to drain. Pure columns; null if unknown.
 
-The rules for lag in seconds are those of kafka-lag-exporter (LookupTable.scala, MemoryTable). Never NaN, never a guess of 0.
+The rules for lag in seconds are those of kafka-lag-exporter (LookupTable.scala, MemoryTable). An unknown value is null, not NaN
+or 0.
 """
 
 from pyspark.sql import Column
@@ -11,7 +12,7 @@ from adapter.pipeline.journal_rows import US_OF_SECOND
 
 
 def rising(heads: Column) -> Column:
-    """Heads (array of (slot, t, high), in order of time) without those below an earlier one."""
+    """Heads (an array of (slot, t, high) in order of time) without those that are below an earlier one."""
     highs = heads["high"]
     return sf.when(ascends(highs), heads).otherwise(
         sf.filter(heads, lambda head, i: head["high"] >= sf.array_max(sf.slice(highs, sf.lit(1), i + 1)))
@@ -19,7 +20,7 @@ def rising(heads: Column) -> Column:
 
 
 def without_flat_runs(heads: Column) -> Column:
-    """Rising heads; of several in a row that are equal only the first and the last one."""
+    """Rising heads; of consecutive equal ones only the first and the last."""
     highs = heads["high"]
 
     def is_end(head: Column, i: Column) -> Column:
@@ -31,10 +32,11 @@ def without_flat_runs(heads: Column) -> Column:
 
 
 def lag_seconds(heads: Column, offset: Column, lag: Column, now: Column) -> Column:
-    """How long ago the head was where the offset is, in seconds. `heads`: a struct of the arrays `high` and `t`.
+    """How many seconds ago the head was at the offset. `heads`: a struct of the arrays `high` and `t`.
 
-    0 when there is no lag; null when the lag is unknown, with fewer than two heads, and when all heads are equal. Between two
-    heads by the line through them, before the first by that through the first and the last. `now` in microseconds.
+    0 if there is no lag; null if the lag is unknown, there are fewer than two heads, or all heads are equal. Interpolated
+    linearly between two heads; before the first head extrapolated by the line through the first and the last. `now` in
+    microseconds.
     """
     highs, times = heads["high"], heads["t"]
     count = sf.size(highs)
@@ -50,14 +52,14 @@ def lag_seconds(heads: Column, offset: Column, lag: Column, now: Column) -> Colu
 
 
 def unread_since(heads: Column, offset: Column, committed: Column, allowed: int) -> Column:
-    """When there was more than the allowed lag to read after a commit at this time: see `burrow`. Microseconds."""
+    """When more than the allowed lag was unread after the commit (at `committed`), in microseconds: rule STOP of `burrow`."""
     highs, times = heads["high"], heads["t"]
     read = sf.size(sf.filter(highs, lambda high: high - allowed <= offset))
     return sf.greatest(committed, sf.when(read > 0, sf.get(times, read)))
 
 
 def consume_rate(offsets: Column, times: Column) -> Column:
-    """Messages a second that were consumed from the first to the last commit, those read again included; null with one commit."""
+    """Messages per second consumed from the first to the last commit, repeated ones included; null with a single commit."""
     places = sf.sequence(sf.lit(1), sf.size(offsets) - 1)
 
     def add(total: Column, i: Column) -> Column:
@@ -69,14 +71,14 @@ def consume_rate(offsets: Column, times: Column) -> Column:
 
 
 def produce_rate(heads: Column) -> Column:
-    """Messages a second that were written between the first and the last head; null with one head."""
+    """Messages per second written between the first and the last head; null with a single head."""
     highs = heads["high"]
     produced = (last(highs) - sf.get(highs, sf.lit(0))).cast("double")
     return sf.when(sf.size(highs) > 1, produced / _span(heads["t"]))
 
 
 def drain_seconds(lag: Column, consume: Column, produce: Column) -> Column:
-    """Seconds until nothing is left at these rates: 0 without lag, null when it never will be, or when a number is unknown."""
+    """Seconds until the lag is 0 at these rates: 0 without lag; null if it never will be, or a value is unknown."""
     return sf.when(lag == 0, sf.lit(0.0)).when(consume > produce, lag / (consume - produce))
 
 

@@ -1,7 +1,7 @@
-"""What the adapters hold against what the Meta Service holds, and what a repair would merge. DataFrame -> DataFrame.
+"""Compares the adapters' records to those of the Meta Service, and plans a repair. Pure: DataFrame in, DataFrame out.
 
-The rules are those of `model` (merge, resolve) in columns; tests/pipeline/test_reconcile.py compares both on random rows. What is
-planned cannot take anything back, whatever is committed meanwhile: it is merged with the epoch that it has in the plan.
+The rules are those of `model` (merge, resolve) as Spark columns; tests/pipeline/test_reconcile.py compares both on random rows. A
+plan cannot undo anything that is committed meanwhile, because its rows are merged with the epochs of the plan.
 """
 
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ KEY = ["namespace", "group", "shard"]
 KINDS = ("missing", "behind", "epoch_conflict", "ahead", "unreadable")
 WORST = 10  # keys that the summary names
 
-# A record in the order of the register (`model.OffsetRecord`).
+# The fields of a record in the order in which records are compared (`model.OffsetRecord`).
 _REGISTER = ("epoch", "offset", "live", "committed_at", "metadata", "topic", "partition")
 _MASK_BITS = 63
 
 
 def compare(local: DataFrame, remote: DataFrame, brokers: Sequence[str]) -> DataFrame:
-    """The keys of `local` that differ from `remote`, one row for each. Its columns are those of `differences` in the reference.
+    """The keys of `local` that differ from `remote`, one row each, with the columns of the table `differences`.
 
-    `local`: the columns of tables.SNAPSHOT, and `broker`: an index of `brokers`. A key may be there once for each broker; the
-    largest record counts. `remote`: the columns of tables.RECORDS, tombstones included, each key once.
+    `local`: the columns of schemas.SNAPSHOT and `broker`, an index into `brokers`. A key may occur once for each broker; the
+    largest record counts. `remote`: the columns of schemas.RECORDS, tombstones included, each key once.
 
-    L is the largest local record that is not equal to R, the Meta Service's; beside an equal one only a larger L is a difference.
-    It is resolved as `model.resolve` says: a record of unknown epoch (0) is in the epoch that it meets, unless that one was
-    raised and the record is no later. The kinds:
+    L is the largest local record that is not equal to R, the Meta Service's. If another local record is equal to R, only a larger
+    L is a difference. L is resolved by `model.resolve`: a record of unknown epoch (0) gets the epoch of R, unless that one was
+    raised and the record is not later. The kinds:
 
-    - missing: no R. A tombstone that the Meta Service has had is no difference: it forgets tombstones.
-    - behind: R < L in (epoch, offset); or R is the tombstone of an expiry where L stands, and L is dirty or later.
-    - ahead: L < R. Only information: flushed since, moved by another adapter, or expired.
+    - missing: no R. A tombstone that the Meta Service has had is no difference, because it deletes tombstones after a while.
+    - behind: R < L in (epoch, offset); or R is the tombstone of an expiry at the place of L, and L is dirty or later.
+    - ahead: L < R. For information only: flushed since the snapshot, moved by another adapter, or expired.
     - epoch_conflict: both live, and the one in the smaller epoch has the larger offset: a rewind or reset that one side does not
-      know. Also a local tombstone above a record that was committed later than it: merged, it would bury that.
+      know. Also a local tombstone above a record that was committed later: merging it would delete that record.
     - unreadable: a number that Spark cannot hold in a local record of the key, or in R.
 
     Planned are missing, behind, and epoch_conflict where L has the larger epoch and is live.
@@ -42,7 +42,7 @@ def compare(local: DataFrame, remote: DataFrame, brokers: Sequence[str]) -> Data
     met = _resolved(_by_key(local, remote, brokers))
     names = F.array(*map(F.lit, brokers))
     return (
-        met.withColumn("kind", F.explode(F.array_compact(F.array(_kind()))))  # drops rows without one; a filter would repeat all
+        met.withColumn("kind", F.explode(F.array_compact(F.array(_kind()))))  # drops rows without a kind
         .withColumn("planned", _planned())
         .select(
             *KEY,
@@ -68,19 +68,19 @@ def compare(local: DataFrame, remote: DataFrame, brokers: Sequence[str]) -> Data
 
 
 def planned(differences: DataFrame) -> DataFrame:
-    """What --apply merges, as the data source `offsets` takes it."""
+    """The rows that --apply merges, with the columns of the data source `offsets`."""
     values = [F.col(f"local_{name}").alias(name) for name in ("offset", "live", "committed_at")]
     labels = ["topic", "partition", "metadata"]
     return differences.where("planned").select(*KEY, F.col("plan_epoch").alias("epoch"), *values, *labels)
 
 
 def applied(plan: DataFrame, standing: DataFrame) -> DataFrame:
-    """The plan beside what stands now. `below`: less than planned. A tombstone that is gone again was swept: it is not below."""
+    """The plan with the records stored now. `below`: smaller than planned; not if a planned tombstone has been swept since."""
     there = standing.select(*KEY, *(F.col(name).alias(f"now_{name}") for name in ("epoch", "offset", "live", "problem")))
     larger = (F.col("epoch") > F.col("now_epoch")) | (
         (F.col("epoch") == F.col("now_epoch")) & (F.col("offset") > F.col("now_offset"))
     )
-    # What cannot be read is over 2^63, and so above everything that is planned.
+    # An unreadable offset is above 2^63, and therefore above every planned one.
     gone = F.col("now_live").isNull() & F.col("live")
     below = gone | (F.col("now_problem").isNull() & F.coalesce(larger, F.expr("false")))
     columns = ["epoch", "offset", "live", "now_epoch", "now_offset", "now_live"]
@@ -88,7 +88,7 @@ def applied(plan: DataFrame, standing: DataFrame) -> DataFrame:
 
 
 def counts(differences: DataFrame) -> DataFrame:
-    """For each kind: keys, how many are planned, tombstones among them, and the largest difference in messages."""
+    """For each kind: the number of keys, of planned keys, of tombstones, and the largest difference in messages."""
     return differences.groupBy("kind").agg(
         F.count("*").alias("keys"),
         F.count_if("planned").alias("planned"),
@@ -98,15 +98,15 @@ def counts(differences: DataFrame) -> DataFrame:
 
 
 def worst(differences: DataFrame) -> DataFrame:
-    """The keys that differ by most messages."""
+    """The WORST keys: those that differ by the most messages."""
     return differences.where("difference <> 0").orderBy(F.abs("difference").desc(), *KEY).limit(WORST)
 
 
 def _by_key(local: DataFrame, remote: DataFrame, brokers: Sequence[str]) -> DataFrame:
     """One row for each local key that may differ: the largest record of known epoch, that of unknown epoch, and R.
 
-    Joined before it is grouped: the grouping finds the rows of a key beside each other, and needs no exchange. Sorted by a hash
-    of the key, since names that begin alike are slow to compare. A record that equals R is only counted: `settled`.
+    The join comes before the grouping, which then needs no exchange, because the rows of a key are adjacent. Rows are sorted by a
+    hash of the key, since names with a common prefix are slow to compare. Records equal to R are only counted, in `settled`.
     """
     hashed = ["hash", *KEY]
     r_fields = F.struct("epoch", "offset", "live", "committed_at")
@@ -130,14 +130,14 @@ def _by_key(local: DataFrame, remote: DataFrame, brokers: Sequence[str]) -> Data
     below = (F.col("known.epoch") < F.col("r.epoch")) | (
         (F.col("known.epoch") == F.col("r.epoch")) & (F.col("known.offset") < F.col("r.offset"))
     )
-    # Over a tombstone a lower offset may begin anew.
+    # After a tombstone, a commit may start at a lower offset.
     nothing_above = F.col("known").isNull() | (below & F.col("r.live"))
     unneeded = F.col("settled") & nothing_above & F.col("unknown").isNull()
     return grouped.where(~unneeded | F.col("problem").isNotNull() | F.col("remote_problem").isNotNull())
 
 
 def _resolved(rows: DataFrame) -> DataFrame:
-    """`l`, the largest local record in the epoch that it has where it meets the others (`model.resolve`)."""
+    """`l`: the largest local record, with the epoch that `model.resolve` gives it."""
     first = F.col("unknown").withField("epoch", F.lit(FIRST_EPOCH).cast("bigint"))
     known_place = F.struct(*(F.col(f"known.{name}").alias(name) for name in ("epoch", "offset", "live", "committed_at")))
     over = F.col("s.epoch") + F.when(~F.col("s.live") & (F.col("unknown.offset") < F.col("s.offset")), 1).otherwise(0)
@@ -156,7 +156,7 @@ def _resolved(rows: DataFrame) -> DataFrame:
 
 
 def _begins_anew() -> Column:
-    """A commit after an expiry, of a lower offset, from an adapter that did not know of it (`model._begins_anew`)."""
+    """Whether it is a commit of a lower offset after an expiry that its adapter did not know of (`model._begins_anew`)."""
     later = _at("known") > _at("r")
     lower = (F.col("known.epoch") == F.col("r.epoch")) & (F.col("known.offset") < F.col("r.offset"))
     return F.coalesce(lower & F.col("known.live") & ~F.col("r.live") & later, F.expr("false"))
@@ -188,7 +188,7 @@ def _kind() -> Column:
 
 
 def _buries() -> Column:
-    """A local tombstone, and something live that was committed after it."""
+    """Whether it is a local tombstone above a live record that was committed later."""
     remote_at = F.when(F.col("r.live"), F.col("r.committed_at"))
     newest = F.greatest(F.col("live_at"), remote_at)
     return F.coalesce(~F.col("l.live") & (newest > _at("l")), F.expr("false"))
@@ -200,7 +200,7 @@ def _planned() -> Column:
 
 
 def _at(record: str) -> Column:
-    """When it was committed; who does not say it did so at the beginning of time."""
+    """The commit time of a record; the earliest possible time if it has none."""
     return F.coalesce(f"{record}.committed_at", _never())
 
 
@@ -209,7 +209,7 @@ def _never() -> Column:
 
 
 def _masks(brokers: int) -> list[Column]:
-    """Which brokers have a key, as bits: a list would make the grouping sort again."""
+    """The brokers that have a key, as bit masks: a list would make the grouping sort again."""
     bit = F.expr(f"shiftleft(1L, broker % {_MASK_BITS})")
     return [
         F.bit_or(F.when(F.expr(f"broker div {_MASK_BITS} = {mask}"), bit).otherwise(0)).alias(f"mask{mask}")
@@ -218,7 +218,7 @@ def _masks(brokers: int) -> list[Column]:
 
 
 def _brokers(names: Sequence[str]) -> Column:
-    """Their names, in the order given."""
+    """The names of the brokers in the masks, in the given order."""
     held = [
         F.when(F.expr(f"(mask{at // _MASK_BITS} & {1 << at % _MASK_BITS}L) <> 0"), F.lit(name)) for at, name in enumerate(names)
     ]

@@ -1,7 +1,7 @@
-"""The job `reconcile`: snapshots of adapters against the Meta Service -> differences, plan -> with --apply merged, read back.
+"""The job `reconcile`: compares snapshots of adapters to the Meta Service, and merges the plan with --apply.
 
-Nothing is merged that the table plan does not show. A snapshot that cannot be read is named, is a row of the differences, and
-does not stop the others: a merge of what they hold is right without it.
+Only rows of the table `plan` are merged. An unreadable snapshot is reported and is a row of `differences`. It does not stop the
+job, because merging the other snapshots is correct without it.
 """
 
 from shutil import rmtree
@@ -25,7 +25,10 @@ _SHOWN = 20
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
-    """Do it; returns the exit code. Raises ConfigError without any snapshot, MetaUnavailableError, JobError at a damaged file."""
+    """Run the job; returns the exit code.
+
+    Raises ConfigError without a snapshot, MetaUnavailableError, JobError for a damaged file.
+    """
     found = find_snapshots(config.reconcile.snapshots)
     _tell_files(found, switches)
     job = _Reconcile(spark, config, switches)
@@ -44,7 +47,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
 
 
 class _Reconcile:
-    """The steps, with what all of them need."""
+    """The steps of a reconciliation and the values that they share."""
 
     def __init__(self, spark: SparkSession, config: JobConfig, switches: Switches) -> None:
         self._spark = spark
@@ -53,7 +56,7 @@ class _Reconcile:
         self._switches = switches
 
     def compare(self, found: Snapshots) -> DataFrame:
-        """The table `differences`; in a dry run it is kept in memory."""
+        """Compute the table `differences`; a dry run keeps it in memory."""
         with self._switches.step(
             f"comparing {counted(sum(file.records for file in found.newest), 'record')} with the Meta Service"
         ):
@@ -64,11 +67,11 @@ class _Reconcile:
             return self._table("differences", differences)
 
     def show(self, differences: DataFrame) -> int:
-        """Write the plan, print the summary; returns how many rows or files cannot be read."""
+        """Write the plan and print the summary; returns how many rows or files are unreadable."""
         counts = {row["kind"]: row for row in reconcile.counts(differences).collect()}
         if not self._switches.dry_run:
             self._table("plan", reconcile.planned(differences))
-            rmtree(self._output / "applied", ignore_errors=True)  # of an earlier plan
+            rmtree(self._output / "applied", ignore_errors=True)  # the table of an earlier plan
         table = Table("kind", show_footer=True)
         table.columns[0].footer = "all"
         for name in ("keys", "planned", "tombstones"):
@@ -88,7 +91,7 @@ class _Reconcile:
         return int(unreadable["keys"]) if unreadable else 0
 
     def apply(self, differences: DataFrame) -> int:
-        """Merge the plan, read back; returns how many offsets are below it."""
+        """Merge the plan and read back; returns how many offsets are smaller than planned."""
         plan = self._spark.read.schema(reconcile.planned(differences).schema).parquet(str(self._output / "plan"))
         with self._switches.step("merging the plan into the Meta Service"):
             plan.write.format(FORMAT).mode("append").options(**self._options).save()
@@ -104,7 +107,7 @@ class _Reconcile:
         return self._spark.read.format(FORMAT).options(**self._options, tombstones="true").load()
 
     def _files(self, found: Snapshots) -> DataFrame:
-        """Files that cannot be read, as rows of the differences."""
+        """The unreadable files, as rows of `differences`."""
         rows = [("", "", "", "unreadable", False, f"{path}: {problem}") for path, problem in found.unreadable]
         columns = "namespace string, group string, shard string, kind string, planned boolean, problem string"
         return self._spark.createDataFrame(rows, columns)

@@ -1,7 +1,7 @@
-"""What the report shows, taken from the tables of the lag job. Reads the newest batch, and 24 hours back from it.
+"""Gathers the content of the report from the tables of the lag job: the newest batch, and the 24 hours before it.
 
-Everything is put together in Spark; only rows that are shown are collected, however large the fleet is. What is not known stays
-None. Never changes a table.
+The aggregation runs in Spark; only the rows that the page shows are collected, however large the fleet is. An unknown value stays
+None. The tables are not changed.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from adapter.pipeline.burrow import SEVERITY, severity
 
-HISTORY_MS = 24 * 3_600_000  # how far lag over time, rewinds and rejects go back from the newest data
+HISTORY_MS = 24 * 3_600_000  # the time range of lag, rewinds and rejects, back from the newest data
 LAG_STEPS = 240  # points of a line: about two pixels each
 REWIND_STEPS = 48  # bars
 
@@ -30,7 +30,7 @@ _SCHEMAS = {
 
 
 class Count(NamedTuple):
-    """How many groups and shards have a status."""
+    """The number of groups and shards with a status."""
 
     status: str
     groups: int
@@ -38,7 +38,7 @@ class Count(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A group at the newest batch. `total_lag` is over the shards whose lag is known; None when there is none."""
+    """A group in the newest batch. `total_lag` is the sum over the shards whose lag is known; None if there is none."""
 
     namespace: str
     group: str
@@ -53,7 +53,7 @@ class Group(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A group's lag at one time."""
+    """The lag of a group at a time."""
 
     namespace: str
     group: str
@@ -63,7 +63,7 @@ class Point(NamedTuple):
 
 
 class Rewind(NamedTuple):
-    """An offset that went where it was not expected. `duplicates`: messages that are read again; `skipped`: never read."""
+    """An offset that was moved back or ahead. `duplicates`: messages that are read again; `skipped`: messages never read."""
 
     at_ms: int
     namespace: str
@@ -78,14 +78,14 @@ class Rewind(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """The messages read again because of the rewinds within one step of time."""
+    """The messages that are read again because of the rewinds within one time step."""
 
     at_ms: int
     duplicates: int
 
 
 class Reject(NamedTuple):
-    """A row or segment of a journal that was not counted, and why. None: not known."""
+    """A row or segment of a journal that was not counted, and the reason. None: unknown."""
 
     at_ms: int | None
     broker: str | None
@@ -97,7 +97,7 @@ class Reject(NamedTuple):
 
 
 class RewindTotals(NamedTuple):
-    """All rewinds within the history. `unknown`: those whose messages cannot be counted."""
+    """The totals of all rewinds in the time range. `unknown`: rewinds whose messages cannot be counted."""
 
     rewinds: int = 0
     duplicates: int = 0
@@ -110,7 +110,7 @@ NO_REWINDS = RewindTotals()
 
 @dataclass(frozen=True)
 class Report:
-    """What one page shows. Times are Unix milliseconds; `at_ms` None: the lag job has evaluated nothing yet."""
+    """The content of a page. Times are Unix milliseconds; `at_ms` is None if the lag job has written nothing yet."""
 
     at_ms: int | None = None
     from_ms: int = 0
@@ -130,7 +130,7 @@ class Report:
 
 
 def gather(spark: SparkSession, tables: Path, worst: int) -> Report:
-    """The report of the tables in a directory, with so many rows in each list. A table that is not there is empty."""
+    """The report of the tables in a directory, with up to `worst` rows in each list. A missing table counts as empty."""
     groups, shards, rewinds, rejects = (_table(spark, tables, name) for name in _SCHEMAS)
     rejected, reject_count = _rejects(rejects, worst)
     newest = _newest(groups, shards)
@@ -171,7 +171,7 @@ def gather(spark: SparkSession, tables: Path, worst: int) -> Report:
 
 
 def worst_first(groups: DataFrame) -> DataFrame:
-    """By status; among equal ones the largest lag, unknown lag, no lag. Names make it a total order."""
+    """Sort groups by status, then by lag (largest first, then unknown, then none), then by name."""
     lag = sf.col("total_lag")
     known = sf.when(lag > 0, 2).when(lag.isNull(), 1).otherwise(0)
     order = (severity(sf.col("status")).desc(), known.desc(), lag.desc(), sf.col("max_lag_seconds").desc_nulls_last())
@@ -179,7 +179,7 @@ def worst_first(groups: DataFrame) -> DataFrame:
 
 
 def over_time(groups: DataFrame, step_ms: int) -> DataFrame:
-    """For each group and step of time the largest lag in it, in messages and in seconds; null where it was never known."""
+    """For each group and time step the largest lag, in messages and in seconds; null if it was never known."""
     at = _millis("evaluated_at")
     return (
         groups.groupBy("namespace", "group", _floor(at, step_ms).alias("step"))
@@ -189,14 +189,14 @@ def over_time(groups: DataFrame, step_ms: int) -> DataFrame:
 
 
 def most_duplicates(rewinds: DataFrame) -> DataFrame:
-    """The rewinds that cost most first, the newest of equal ones first."""
+    """Sort rewinds: most duplicates first, then the newest first."""
     return rewinds.withColumn("at_ms", _millis("at")).orderBy(
         sf.col("duplicates").desc_nulls_last(), sf.col("at_ms").desc(), "namespace", "group", "shard", "broker"
     )
 
 
 def duplicates_over_time(rewinds: DataFrame, step_ms: int) -> DataFrame:
-    """The messages that are read again, by steps of time; only steps that have some."""
+    """The messages that are read again by time step; only steps with some."""
     return (
         rewinds.where(sf.col("duplicates") > 0)
         .groupBy(_floor(_millis("at"), step_ms).alias("at_ms"))
@@ -209,19 +209,19 @@ def _table(spark: SparkSession, tables: Path, name: str) -> DataFrame:
     path = tables / name
     if not path.is_dir():
         return spark.createDataFrame([], _SCHEMAS[name])
-    # A batch that the lag job takes away meanwhile is no longer of interest.
+    # A batch that the lag job deletes meanwhile is too old to matter.
     return spark.read.schema(_SCHEMAS[name]).option("ignoreMissingFiles", value=True).parquet(path.as_uri())
 
 
 def _newest(groups: DataFrame, shards: DataFrame) -> tuple[int, int] | None:
-    """The newest batch that is in both tables, and its time. The lag job may be writing the next one."""
+    """The newest batch in both tables, and its time. The lag job may be writing the next one."""
     last_of_both = sf.least(groups.agg(sf.max("batch")).scalar(), shards.agg(sf.max("batch")).scalar())
     batch, at_ms = _only(groups.where(sf.col("batch") == last_of_both).agg(sf.max("batch"), sf.max(_millis("evaluated_at"))))
     return None if batch is None else (batch, at_ms)
 
 
 def _counts(groups: DataFrame, shards: DataFrame) -> tuple[Count, ...]:
-    """By status, the worst first; also those that nobody has."""
+    """The counts by status, the worst first, zeros included."""
     rows = (
         groups.select("status", sf.lit(1).alias("groups"), sf.lit(0).alias("shards"))
         .unionAll(shards.select("status", sf.lit(0).alias("groups"), sf.lit(1).alias("shards")))
@@ -239,7 +239,7 @@ def _totals(rewinds: DataFrame) -> DataFrame:
 
 
 def _rejects(rejects: DataFrame, worst: int) -> tuple[tuple[Reject, ...], int]:
-    """The newest, and how many there are. A segment that cannot be read has no time: 0."""
+    """The newest rejects, and how many there are. An unreadable segment has no time: 0."""
     at = _millis("at")
     rows = rejects.withColumn("at_ms", sf.when(at > 0, at))
     shown = rows.orderBy(sf.col("at_ms").desc_nulls_first(), "segment", "broker", "problem").select(*Reject._fields).limit(worst)
@@ -247,13 +247,13 @@ def _rejects(rejects: DataFrame, worst: int) -> tuple[tuple[Reject, ...], int]:
 
 
 def _only(aggregate: DataFrame) -> Row:
-    """The row that an aggregate of all rows has."""
+    """The single row of an aggregate over all rows."""
     (row,) = aggregate.collect()
     return row
 
 
 def _millis(column: str) -> Column:
-    """Unix milliseconds: a Python datetime would be in the driver's own time zone."""
+    """A timestamp as Unix milliseconds: a Python datetime would be in the driver's time zone."""
     return sf.unix_millis(sf.col(column))
 
 

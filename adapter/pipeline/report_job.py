@@ -1,6 +1,6 @@
-"""The job `report`: a page and pictures of the lag tables, in one directory.
+"""The job `report`: writes a page and plots of the lag tables into a directory.
 
-Each file is written under another name and renamed; the page last, when all that it shows is there.
+Each file is written under a temporary name and renamed, the page last, so that the plots which it shows exist.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ PICTURES = {"lag.png": lag_plot, "lag-seconds.png": lag_seconds_plot, "rewinds.p
 
 
 def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
-    """Make the report; returns 0. Raises ConfigError when the tables are not there, or the directory cannot be written."""
+    """Write the report; returns 0. Raises ConfigError if the tables are missing, or the directory cannot be written."""
     section = config.report
     if not section.tables.is_dir():
         raise ConfigError(
@@ -40,7 +40,7 @@ def run(spark: SparkSession, config: JobConfig, switches: Switches) -> int:
 
 
 def write(report: Report, tables: Path, output: Path, made_ms: int) -> Path:
-    """Write the page and its pictures, and remove those of an earlier page that it does not show; returns the page's path."""
+    """Write the page and its plots, and remove plots of an earlier page that it does not show; returns the page's path."""
     drawn = {name: png for name, draw in PICTURES.items() if (png := draw(report)) is not None}
     page = render(report, drawn, tables, made_ms)
     try:

@@ -1,4 +1,4 @@
-"""The report as an HTML page. Escapes whatever comes from the fleet; needs no network and no script to be read."""
+"""Renders the report as an HTML page. All names from the fleet are escaped; the page needs no network and no script."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,14 +11,17 @@ from adapter.pipeline.burrow import BURROW_GROUP
 from adapter.pipeline.report import HISTORY_MS, Report
 
 TEMPLATE = "report.html.j2"
-# How a status looks.
+# The style of each status.
 _LEVELS = {"OK": "fine", "WARN": "warn", "ERR": "error"}
-_DECIMAL_BELOW_S = 9.95  # a decimal tells something
+_DECIMAL_BELOW_S = 9.95  # seconds below this are shown with one decimal
 _PNG_SIZE = slice(16, 24)  # width and height in a PNG's first chunk, 4 bytes each, big-endian
 
 
 def render(report: Report, pictures: Mapping[str, bytes], tables: Path, made_ms: int) -> str:
-    """The page. `pictures`: file name -> PNG, as they will lie beside it; `made_ms`: Unix milliseconds of now."""
+    """The page as HTML.
+
+    `pictures`: file name -> PNG of the plots beside it; `made_ms`: the time of the page, Unix milliseconds.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -36,12 +39,12 @@ def render(report: Report, pictures: Mapping[str, bytes], tables: Path, made_ms:
 
 
 def number(value: int | None) -> str | None:
-    """1234567 -> `1,234,567`; what is not known stays None."""
+    """1234567 -> `1,234,567`; None (unknown) stays None."""
     return None if value is None else f"{value:,}"
 
 
 def duration(seconds: float | None) -> str | None:
-    """Seconds in two units at most; what is not known stays None."""
+    """Seconds in at most two units, such as `1 h 5 min`; None (unknown) stays None."""
     if seconds is None:
         return None
     if 0 < seconds < _DECIMAL_BELOW_S:

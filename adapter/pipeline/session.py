@@ -1,4 +1,4 @@
-"""Spark sessions: with a Java, this Python on both sides, times in UTC, and both data sources known."""
+"""Creates Spark sessions: with a Java, the same Python in the workers, times in UTC, and both data sources registered."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ LOCAL = "local[*]"
 SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # `offsets` takes filters; Spark refuses a reader that does, unless this is on.
+    # The data source `offsets` accepts filters; Spark refuses such a reader unless this is on.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.ui.showConsoleProgress": "true",
@@ -30,14 +30,14 @@ _LOCAL_SETTINGS: Mapping[str, str] = {
 
 
 def spark_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session, or the one that spark-submit has begun. `master` None: what spark-submit says, else `local[*]`.
+    """A session, or that of spark-submit. `master` None: the master of spark-submit, otherwise `local[*]`.
 
-    Raises ConfigError when no Java can be had.
+    Raises ConfigError if there is no Java.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started a JVM, with a master
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has started the JVM and set the master
     if master or not submitted:
         builder = builder.master(master or LOCAL)
     if not submitted:

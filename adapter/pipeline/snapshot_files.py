@@ -1,6 +1,7 @@
-"""Which files are snapshots of adapters, and which cannot be read: known from their footers, before Spark reads a row.
+"""Finds the snapshots of adapters among files, and the unreadable ones, by their Parquet footers, before Spark reads a row.
 
-Leaves out no file in silence: what is no snapshot is told with the reason and what to do. Of a broker, the newest one counts.
+No file is skipped silently: one that is no snapshot is reported with the reason and what to do. The newest snapshot of a broker
+counts.
 """
 
 import re
@@ -19,14 +20,14 @@ from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.schemas import BROKER, SNAPSHOT, SNAPSHOT_VERSION, TAKEN_AT_MS, VERSION_OF_SNAPSHOT
 from adapter.runtime.logs import harmless
 
-# Spark has no exception of its own for it; the path is a URL.
+# The message of Spark, which has no exception type for a damaged file. The path in it is a URL.
 _FAILED_READ = re.compile(r"\[FAILED_READ_FILE\.[A-Z_]+\] Encountered error while reading file (\S+)\.\s")
 
 AGAIN = "take it again with `offset-adapter snapshot`"
 
 
 class SnapshotFile(NamedTuple):
-    """A file that can be read. The time is Unix milliseconds, by the adapter's clock."""
+    """A readable snapshot. Its time is Unix milliseconds by the adapter's clock."""
 
     path: str
     broker: str
@@ -35,14 +36,14 @@ class SnapshotFile(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A file that cannot, and why."""
+    """An unreadable file and the reason."""
 
     path: str
     problem: str
 
 
 class Snapshots(NamedTuple):
-    """What was found: the newest snapshot of each broker, older ones, and files that are not read."""
+    """The files that were found: the newest snapshot of each broker, older ones, and unreadable files."""
 
     newest: list[SnapshotFile]
     older: list[SnapshotFile]
@@ -50,7 +51,7 @@ class Snapshots(NamedTuple):
 
 
 def find_snapshots(places: Sequence[str]) -> Snapshots:
-    """Look at files and directories (the *.parquet in them). Raises ConfigError when one is not there, or has no snapshot."""
+    """Examine files and directories (*.parquet). Raises ConfigError if one does not exist, or has no snapshot."""
     readable: list[SnapshotFile] = []
     unreadable: list[Unreadable] = []
     for path in dict.fromkeys(path for place in places for path in _files(Path(place))):
@@ -70,7 +71,7 @@ def find_snapshots(places: Sequence[str]) -> Snapshots:
 
 
 def read_snapshots(spark: SparkSession, files: Iterable[SnapshotFile]) -> DataFrame:
-    """Their rows; `broker` is the index of the file. What is damaged behind a good footer fails the action: `damaged_file`."""
+    """The rows of the files; `broker` is the index of the file. Damage before the footer fails the action, see `damaged_file`."""
     schema = from_arrow_schema(SNAPSHOT)
     frames = [
         spark.read.schema(schema).parquet(_literal(file.path)).withColumn("broker", F.lit(index))
@@ -83,7 +84,7 @@ def read_snapshots(spark: SparkSession, files: Iterable[SnapshotFile]) -> DataFr
 
 
 def damaged_file(error: Exception) -> str | None:
-    """The text for an action that failed at a damaged file; None when it was something else."""
+    """The message for an action that failed because of a damaged file; None for other errors."""
     found = _FAILED_READ.search(str(error))
     if found is None:
         return None
@@ -100,7 +101,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _look_at(path: Path) -> SnapshotFile:
-    """Raises InvalidInputError that says why it is no snapshot, and what to do."""
+    """Read the footer. Raises InvalidInputError that says why the file is no snapshot, and what to do."""
     try:
         footer = pq.read_metadata(path)
         schema = pq.read_schema(path)
@@ -128,6 +129,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _literal(path: str) -> str:
-    """A path for Spark, which takes these characters for patterns."""
+    """A path for Spark, with the characters escaped that it takes for patterns."""
     absolute = str(Path(path).resolve())
     return "".join(f"\\{char}" if char in "\\{}[]*?" else char for char in absolute)

@@ -1,4 +1,4 @@
-"""The data source `offsets`: the Meta Service's records as a table, read in parallel parts, written by merge."""
+"""The Spark data source `offsets`: the Meta Service's records as a table, read in parallel parts, written by merge."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ from adapter.pipeline.source_rows import check_columns
 from adapter.pipeline.source_writer import OffsetsWriter
 from adapter.rpc import meta_pb
 
-# Without the option `partitions`: a part for so many records, and at most so many parts.
+# Without the option `partitions`: the records of a part, and the largest number of parts.
 PART_RECORDS = 100_000
 AUTO_PARTS = 64
 
@@ -47,11 +47,11 @@ class OffsetsDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns of tables.RECORDS."""
+        """The columns of schemas.RECORDS."""
         return from_arrow_schema(RECORDS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Raises ConfigError for bad options."""
+        """Create a reader. Raises ConfigError for invalid options."""
         if schema.names != RECORDS.names:
             raise ConfigError(f"{FORMAT}: has its own columns; read without .schema(), then select what you need")
         options = parse_options(ReadOptions, self.options)
@@ -59,7 +59,10 @@ class OffsetsDataSource(DataSource):
         return kind(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
-        """Raises ConfigError for bad options and for mode("overwrite"), InvalidInputError for bad columns."""
+        """Create a writer.
+
+        Raises ConfigError for invalid options and mode("overwrite"), InvalidInputError for invalid columns.
+        """
         options = parse_options(WriteOptions, self.options)
         if overwrite:
             raise ConfigError(
@@ -72,21 +75,21 @@ class OffsetsDataSource(DataSource):
 
 @dataclass
 class Part(InputPartition):
-    """What is behind the token `after` up to the token `until`."""
+    """The records after the token `after`, up to the token `until`."""
 
     after: bytes
     until: bytes
 
 
 class OffsetsReader(DataSourceReader):
-    """Reads what the options select. Made on the driver; `read` runs in each task."""
+    """Reads the records that the options select. Created on the driver; `read` runs in the tasks."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> list[InputPartition]:
-        """Parts of about the same size. Raises MetaUnavailableError or RefusedError."""
+        """Split the records into parts of about the same size. Raises MetaUnavailableError, RefusedError."""
         options = self._options
         with closing(self._calls()) as calls:
             reply = calls.split(options.namespace or "", options.group or "", options.partitions or AUTO_PARTS)
@@ -97,7 +100,7 @@ class OffsetsReader(DataSourceReader):
         return [Part(after, until) for after, until in zip([b"", *tokens], [*tokens, b""], strict=True)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - Spark says InputPartition
-        """The records of a part, a page in a batch. The next page comes while one is used."""
+        """Yield the records of a part, one page in each batch. The next page is fetched while one is used."""
         with closing(self._calls()) as calls, ThreadPoolExecutor(1, "scan") as ahead:
             scan = partial(self._scan, calls, partition.until)
             coming: Future[meta_pb.ScanOffsetDataReply] | None = ahead.submit(scan, partition.after)
@@ -107,7 +110,7 @@ class OffsetsReader(DataSourceReader):
                 yield self._rows(page)
 
     def _rows(self, page: meta_pb.ScanOffsetDataReply) -> pa.RecordBatch:
-        # Lists: protobuf's own sequences are slow to walk, and each is walked twice.
+        # As lists: protobuf's sequences are slow to iterate, and each is iterated twice.
         batch = decode_records(list(page.keys), list(page.records))
         live = batch.column("live")
         if not self._options.tombstones and live.false_count:
@@ -123,10 +126,10 @@ class OffsetsReader(DataSourceReader):
 
 
 class FilteringReader(OffsetsReader):
-    """A reader that takes equality of namespace and group away from Spark: only what is asked for is read."""
+    """A reader that handles equality filters on namespace and group itself, so that only these records are read."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Returns what Spark has to do itself. A group alone is no place in the order of the keys."""
+        """Accept filters, and return those that Spark has to apply. A group without a namespace is no range of keys."""
         namespaces, groups = _equalities(filters, "namespace"), _equalities(filters, "group")
         taken: list[Filter] = []
         namespace, group = self._options.namespace, self._options.group
@@ -141,7 +144,7 @@ class FilteringReader(OffsetsReader):
 
 
 def _equalities(filters: list[Filter], column: str) -> list[EqualTo | EqualNullSafe]:
-    """Of a column with a value that can be a name; with any other one Spark finds nothing by itself."""
+    """The equality filters on a column whose value may be a name. For other values, Spark finds nothing anyway."""
     return [
         found
         for found in filters
@@ -153,9 +156,9 @@ def _equalities(filters: list[Filter], column: str) -> list[EqualTo | EqualNullS
 
 
 def _filters_are_offered() -> bool:
-    """Whether this process asks readers to take filters.
+    """Whether this process offers filters to readers.
 
-    Spark has a worker of its own for that, and refuses a reader that could take them in every other one while
+    Spark has a separate worker for it. In the other workers it refuses a reader with `pushFilters` while
     spark.sql.python.filterPushdown.enabled is off.
     """
     main = getattr(sys.modules["__main__"], "__spec__", None)
@@ -163,7 +166,7 @@ def _filters_are_offered() -> bool:
 
 
 def _thinned(tokens: list[bytes], parts: int) -> list[bytes]:
-    """At most `parts` - 1 of the tokens, evenly."""
+    """At most `parts` - 1 of the tokens, evenly distributed."""
     if len(tokens) < parts:
         return tokens
     return [tokens[(len(tokens) + 1) * part // parts - 1] for part in range(1, parts)]

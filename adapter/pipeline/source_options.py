@@ -1,4 +1,4 @@
-"""The options of the data source `offsets`. What is not known, or belongs to the other direction, is refused by its name."""
+"""The options of the data source `offsets`. Unknown options, and those of the other direction, are refused by their names."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from adapter.model.names import name_problem
 from adapter.runtime.config import Address, ClientTls
 
 FORMAT = "offsets"
-MAX_PAGE = 20_000  # of the Meta Service
+MAX_PAGE = 20_000  # the Meta Service's limit
 MAX_PARTS = 1_000
 
 
@@ -43,17 +43,17 @@ Name = Annotated[str, AfterValidator(_named)]
 
 
 class Connection(BaseModel):
-    """How the Meta Service is reached. Files are read where Spark's workers run."""
+    """The connection to the Meta Service. TLS files are read by Spark's workers, on their machines."""
 
-    # Spark gives the names of options in small letters.
+    # Spark passes the names of options in lower case.
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", ""))
 
     endpoints: Annotated[tuple[Address, ...], BeforeValidator(_listed)]
     cluster: Name = "default"
-    # Milliseconds for one call to one endpoint, and for how long calls are repeated while no endpoint answers.
+    # Milliseconds: the timeout of one call to one endpoint, and how long calls are repeated while no endpoint answers.
     timeout_ms: int = Field(default=30_000, ge=10, le=600_000)
     retry_ms: int = Field(default=30_000, ge=0, le=3_600_000)
-    # PEM files; cert and key are shown to a server that asks for them.
+    # PEM files; cert and key are the client certificate, for a server that requests one.
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -68,22 +68,22 @@ class Connection(BaseModel):
 
     @property
     def meta(self) -> MetaSection:
-        """As the adapter's configuration has it."""
+        """The options as a section of the adapter's configuration."""
         tls = ClientTls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key) if self.tls_ca else None
         return MetaSection(cluster=self.cluster, endpoints=self.endpoints, timeout_ms=self.timeout_ms, tls=tls)
 
 
 class ReadOptions(Connection):
-    """What is read, and how."""
+    """The options of a read."""
 
     namespace: Name | None = None
-    # Needs a namespace.
+    # Requires a namespace.
     group: Name | None = None
-    # Parts that are read in parallel; without it as many as suit the number of records.
+    # The number of parts that are read in parallel; by default it follows from the number of records.
     partitions: int | None = Field(default=None, ge=1, le=MAX_PARTS)
     # Records in one call, and in one Arrow batch.
     page_size: int = Field(default=10_000, ge=1, le=MAX_PAGE)
-    # Whether deleted and expired offsets are shown as well (live = false).
+    # Whether deleted and expired offsets are included (live = false).
     tombstones: bool = False
 
     @model_validator(mode="after")
@@ -94,11 +94,11 @@ class ReadOptions(Connection):
 
 
 class WriteOptions(Connection):
-    """How rows are written."""
+    """The options of a write."""
 
-    # What to do with rows that cannot be offsets: fail before anything of their batch is sent, or leave them out and count them.
+    # Invalid rows: fail before any row of their batch is sent, or skip and count them.
     bad_rows: Literal["fail", "skip"] = "fail"
-    # A JSON file on the driver's machine that tells at the end what was written.
+    # A JSON file on the driver's machine, written at the end, with the counts of written rows.
     report: Annotated[Path, AfterValidator(_writable)] | None = None
 
 
@@ -106,7 +106,7 @@ O = TypeVar("O", bound=Connection)  # noqa: E741 - options
 
 
 def parse_options(kind: type[O], options: Mapping[str, str]) -> O:
-    """Options as Spark gives them. Raises ConfigError that names every bad one."""
+    """Parse options as Spark passes them. Raises ConfigError that names every invalid one."""
     if "path" in options:
         raise ConfigError(
             f"{FORMAT}: there is no path ({options['path']!r}): call load() or save() without an argument, "

@@ -1,6 +1,6 @@
-"""Rows on their way into the Meta Service: which columns there must be, what stands for a missing value, which rows are bad.
+"""Checks rows that are written to the Meta Service: required columns, defaults of missing values, invalid rows.
 
-A batch is looked at as a whole first; only when something in it may be bad, row by row, by the rules of `model`.
+A batch is first checked as a whole, by Arrow. Only if it may have an invalid value, its rows are checked one by one by `model`.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ from adapter.model.schemas import RECORDS
 
 NEEDED = ("namespace", "group", "shard", "offset")
 _KEY = ("namespace", "group", "shard")
-_SHOWN = 5  # bad rows that an error names
+_SHOWN = 5  # invalid rows that an error names
 _PARTITION_MAX = 2**32 - 1
 
 _TEXT = (StringType, NullType)
@@ -44,14 +44,14 @@ _TYPES: Mapping[str, tuple[str, tuple[type[DataType], ...]]] = {
 
 
 class BadRow(NamedTuple):
-    """A row that cannot be an offset: its place in the batch, its key, and what is wrong with which fields."""
+    """An invalid row: its index in the batch, its key, and the problems of its fields."""
 
     row: int
     text: str
 
 
 def check_columns(schema: StructType) -> None:
-    """Raises InvalidInputError that names each column that is missing, not known, or of a wrong type."""
+    """Check the columns. Raises InvalidInputError that names each one that is missing, unknown, or of a wrong type."""
     given = {field.name: field.dataType for field in schema.fields}
     problems = [f"column `{name}` is missing" for name in NEEDED if name not in given]
     for name, kind in given.items():
@@ -64,7 +64,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def completed(batch: pa.RecordBatch, began_ms: int) -> pa.RecordBatch:
-    """The columns of tables.RECORDS, with what stands for an absent value. A missing time is `began_ms` (Unix ms)."""
+    """The batch with the columns of schemas.RECORDS and defaults for absent values (the time: `began_ms`, Unix ms)."""
     defaults = {"topic": "", "partition": 0, "epoch": 0, "live": True, "committed_at": began_ms * 1000, "metadata": ""}
     columns = []
     for field in RECORDS:
@@ -78,7 +78,7 @@ def completed(batch: pa.RecordBatch, began_ms: int) -> pa.RecordBatch:
 
 
 def bad_rows(batch: pa.RecordBatch) -> list[BadRow]:
-    """The rows of a completed batch that cannot be written, in their order."""
+    """The invalid rows of a completed batch, in order."""
     found: dict[int, list[str]] = defaultdict(list)
     for name in _KEY:
         _look_at_text(found, batch, name, 1, NAME_MAX_BYTES, _name_problem)
@@ -97,13 +97,13 @@ def bad_rows(batch: pa.RecordBatch) -> list[BadRow]:
 
 
 def refusal(bad: list[BadRow]) -> str:
-    """The first bad rows, in words."""
+    """The first invalid rows as a message."""
     more = f"; and {len(bad) - _SHOWN} more in this batch" if len(bad) > _SHOWN else ""
     return "; ".join(row.text for row in bad[:_SHOWN]) + more
 
 
 def without(batch: pa.RecordBatch, bad: list[BadRow]) -> pa.RecordBatch:
-    """The other rows."""
+    """The batch without the invalid rows."""
     good = np.ones(batch.num_rows, np.bool_)
     good[[row.row for row in bad]] = False
     return batch.filter(pa.array(good))
@@ -130,7 +130,7 @@ def _look_at_text(
 
 
 def _is_plain(column: pa.Array, least: int, most: int) -> bool:
-    """True only if every value is good: lengths, and nothing but what ASCII can print. Others are looked at one by one."""
+    """True only if every value has a valid length and is printable ASCII. Other columns are checked value by value."""
     if column.null_count:
         return False
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]

@@ -1,6 +1,6 @@
-"""Writes rows into the Meta Service by merge: in chunks, several in flight, each row checked before it is sent.
+"""Writes rows to the Meta Service by merge, in chunks with several calls in flight. Each row is checked before it is sent.
 
-A merge may be repeated: what a failed, retried or duplicated task sent before changes nothing. Nothing is ever taken back.
+A merge may be repeated, so failed, retried and duplicated tasks do no harm. Merged rows are never rolled back.
 """
 
 import json
@@ -29,19 +29,19 @@ from adapter.runtime.wording import counted
 
 log = structlog.get_logger(__name__)
 
-# Of one call: below gRPC's limit of 4 MiB for a message, and the Meta Service's for entries.
+# Limits of one call: below gRPC's 4 MiB for a message, and the Meta Service's number of entries.
 MAX_BYTES = 3 * 2**20
 MAX_ENTRIES = 20_000
-ENTRY_BYTES = 8  # of protobuf around a key and its record
+ENTRY_BYTES = 8  # bytes that protobuf adds to a key and its record
 IN_FLIGHT = 3
-SAMPLES = 20  # rejected rows that a task, and the report, tell by name
+SAMPLES = 20  # rejected rows that a task and the report list
 
 AGAIN = "Merging is harmless: run the same write again, it repeats what was merged without effect and adds the rest"
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task, or all of them, wrote: `applied` stands now, above `superseded` a larger value stands."""
+    """The counts of a task, or of all: `applied` rows are stored now; for `superseded` rows a larger value was stored."""
 
     sent: int = 0
     applied: int = 0
@@ -50,7 +50,7 @@ class Written(WriterCommitMessage):
     samples: tuple[str, ...] = field(default=())
 
     def plus(self, other: "Written") -> "Written":
-        """Both together."""
+        """The sum of both."""
         return Written(
             self.sent + other.sent,
             self.applied + other.applied,
@@ -64,23 +64,26 @@ _Flight = Future[meta_pb.MergeOffsetDataReply]
 
 
 class Chunk(NamedTuple):
-    """The entries of one call."""
+    """The rows of one call."""
 
     keys: list[bytes]
     records: list[bytes]
 
 
 class OffsetsWriter(DataSourceArrowWriter):
-    """`df.write.format("offsets")`. Made once for a write, on the driver; a task that runs again sends the same bytes."""
+    """The writer of `df.write.format("offsets")`. Created once, on the driver; a repeated task sends the same bytes."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        # Of rows that do not say when they were committed. Taken once: with a time of its own a retried task could pass what
-        # was reset after its first attempt.
+        # The commit time of rows without one. Taken once: with a later time, a retried task could supersede a reset that was
+        # made after its first attempt.
         self._began_ms = time.time_ns() // 1_000_000
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task. Raises InvalidInputError for bad rows, before their batch is sent; MetaUnavailableError; RefusedError."""
+        """Write the rows of one task.
+
+        Raises InvalidInputError for invalid rows before their batch is sent, MetaUnavailableError, RefusedError.
+        """
         task = _Task(self._options.bad_rows == "skip")
         with (
             closing(MetaCalls(self._options.meta, self._options.retry_ms / 1000)) as calls,
@@ -94,13 +97,13 @@ class OffsetsWriter(DataSourceArrowWriter):
         return task.written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks succeeded: their counts, added up."""
+        """Write the report: all tasks succeeded."""
         total = _total(messages)
         log.info("offsets.written", **asdict(total))
         self._report({"state": "committed", "tasks": len(messages), **asdict(total)})
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task failed for good. What the others merged stays."""
+        """Write the report: a task failed for good. Rows that others merged are kept."""
         done = [message for message in messages if message is not None]
         total = _total(done)
         advice = f"These are the tasks that finished; others may have merged a part. {AGAIN}."
@@ -113,7 +116,7 @@ class OffsetsWriter(DataSourceArrowWriter):
 
 
 class _Task:
-    """One task's rows, and what became of them."""
+    """The rows of one task and their counts."""
 
     def __init__(self, skip_bad: bool) -> None:  # noqa: FBT001 - private
         self._skip_bad = skip_bad
@@ -121,7 +124,7 @@ class _Task:
         self._flying: deque[tuple[Chunk, _Flight]] = deque()
 
     def run(self, wanted: Iterator[Chunk], calls: MetaCalls, pool: ThreadPoolExecutor) -> None:
-        """Send chunks, a few at a time."""
+        """Send chunks, up to IN_FLIGHT at a time."""
         for chunk in wanted:
             if len(self._flying) == IN_FLIGHT:
                 self._land()
@@ -130,12 +133,12 @@ class _Task:
             self._land()
 
     def merged(self) -> int:
-        """Rows of which it is known that they were sent and merged, when nothing is in flight any more."""
+        """The number of rows that are known to be merged, once no call is in flight."""
         landed = (chunk for chunk, flight in self._flying if not flight.cancelled() and not flight.exception())
         return self.written.sent + sum(len(chunk.keys) for chunk in landed)
 
     def checked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches without bad rows. Raises InvalidInputError."""
+        """Yield the batches without invalid rows. Raises InvalidInputError unless they are to be skipped."""
         for batch in batches:
             bad = bad_rows(batch) if batch.num_rows else []
             if bad and not self._skip_bad:
@@ -155,7 +158,7 @@ class _Task:
 
 
 def chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[Chunk]:
-    """The entries of the batches, in their order, as full as a call may be."""
+    """Cut batches into chunks that are as large as a call may be, in order."""
     rest, room = Chunk([], []), MAX_BYTES
     for batch in batches:
         keys, records = encode_records(batch)

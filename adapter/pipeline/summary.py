@@ -1,4 +1,4 @@
-"""What import and export show at their end: counts by group, and the first rejects. The tables that they write have all."""
+"""The output of import and export at their end: counts by group and the first rejects. Their tables have all rows."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from adapter.runtime.logs import harmless
 from adapter.runtime.wording import counted
 
 _SHOWN = 20
-_WIDTH = 1_000  # characters of a reject
+_WIDTH = 1_000  # characters of a reject that are printed
 
 
 def show_counts(groups: DataFrame, names: Sequence[str], switches: Switches) -> None:
-    """A line for each group, those with most to do first, and the sum of all."""
+    """Print a line for each group, those with the most changes first, and the total."""
     sums = [F.coalesce(F.sum(name), F.lit(0)) for name in names]
     number, *totals = groups.agg(F.count("*"), *sums).collect()[0]
     table = Table(show_footer=True)
@@ -32,7 +32,7 @@ def show_counts(groups: DataFrame, names: Sequence[str], switches: Switches) -> 
 
 
 def show_rejects(rejects: DataFrame, where: Column, switches: Switches) -> int:
-    """The first of them, `where` they are and why; returns how many there are."""
+    """Print the first rejects with their place (`where`) and reason; returns how many there are."""
     total = rejects.count()
     for row in rejects.select(F.concat_ws(": ", where, "reason")).limit(_SHOWN).collect():
         switches.tell(harmless(row[0], _WIDTH))

@@ -1,1 +1,1 @@
-"""Real servers that could keep consumer offsets too, on loopback, under the same load as the adapter. See README.md beside."""
+"""Other servers that can store consumer offsets, on loopback, under the same load as the adapter. See README.md here."""

@@ -1,4 +1,4 @@
-"""The adapter itself, by the same load; and the Meta Service without it."""
+"""The peers of our own: the adapter, and the Meta Service without an adapter."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -20,39 +20,39 @@ PROMISES = {
 
 
 class Services:
-    """Processes of ours."""
+    """A peer with processes of this project."""
 
     def __init__(self) -> None:
         self.services: list[ServiceProcess] = []
 
     @property
     def pids(self) -> list[int]:
-        """See `Peer`."""
+        """The ids of the processes."""
         return [service.pid for service in self.services]
 
     @property
     def log(self) -> str:
-        """See `Peer`."""
+        """The end of the logs."""
         return "".join(service.log[-4000:] for service in self.services)
 
     def missing(self) -> list[str]:
-        """See `Peer`: nothing."""
+        """Nothing: our own processes need no other programs."""
         return []
 
     def stop(self) -> None:
-        """See `Peer`."""
+        """Stop the server."""
         while self.services:
             self.services.pop().kill()
 
     def launch(self, service: ServiceProcess) -> str:
-        """Start one and wait for it; returns where it listens."""
+        """Start a process and wait for it; returns its address."""
         self.services.append(service)
         service.start()
         return service.tcp_address
 
 
 class Adapter(Services):
-    """An adapter with its Meta Service behind it: both count."""
+    """An adapter with its Meta Service. The CPU and memory of both count."""
 
     def __init__(self, wal_sync: str) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Adapter(Services):
         self.facts = Facts(f"offset adapter, {wal_sync}", durability, promise, how, coalesces=True, ours=True)
 
     def start(self, directory: Path) -> str:
-        """See `Peer`."""
+        """Start the server; returns its address."""
         return self.launch(adapter_process(directory, self.launch(meta_process(directory)), wal_sync=self._wal_sync))
 
     async def connect(self, address: str, groups: Sequence[str], consumers: int) -> "AdapterConnection":
@@ -76,7 +76,7 @@ class Adapter(Services):
 
 
 class AdapterConnection:
-    """See `Connection`."""
+    """A client of the adapter."""
 
     def __init__(self, client: OffsetClient, channel: grpc.aio.Channel, entered: AsyncExitStack) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class AdapterConnection:
         self._entered = entered
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """What a consumer calls."""
+        """Commit through OffsetClient."""
         await self._client.commit(group, {shard: offset})
 
     async def commit_many(self, batch: Batch) -> None:
@@ -98,12 +98,12 @@ class AdapterConnection:
             raise RuntimeError(f"rising commits were superseded: {reply.superseded[:3]}")
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         await self._entered.aclose()
 
 
 class MetaService(Services):
-    """Write-through without an adapter: each commit is a save."""
+    """The Meta Service without an adapter: each commit is a save call."""
 
     facts = Facts(
         "Meta Service, write-through",
@@ -113,11 +113,11 @@ class MetaService(Services):
     )
 
     def start(self, directory: Path) -> str:
-        """See `Peer`."""
+        """Start the server; returns its address."""
         return self.launch(meta_process(directory))
 
     async def connect(self, address: str, groups: Sequence[str], consumers: int) -> "MetaConnection":
-        """One channel."""
+        """Open one channel for all consumers."""
         del groups, consumers
         channel = grpc.aio.insecure_channel(address)
         await channel.channel_ready()
@@ -125,7 +125,7 @@ class MetaService(Services):
 
 
 class MetaConnection:
-    """See `Connection`."""
+    """A client of the Meta Service."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
@@ -136,7 +136,7 @@ class MetaConnection:
         await self.commit_many({group: {shard: offset}})
 
     async def commit_many(self, batch: Batch) -> None:
-        """One save."""
+        """Commit the batch by one save call."""
         request = meta_pb.SaveOffsetDataRequest(cluster_name="default")
         for group, offsets in batch.items():
             entries = [
@@ -149,5 +149,5 @@ class MetaConnection:
             raise RuntimeError("the Meta Service did not apply a rising offset")
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         await self._channel.close()

@@ -1,4 +1,4 @@
-"""The peers by key, and the loads that each of them gets."""
+"""The peers by key, and the loads."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from benchmarks.peers.rabbitmq import RabbitStreams
 from benchmarks.peers.redis import Redis
 from benchmarks.scale import Scale
 
-# Of each durability what is compared with the others stands first among ours.
+# For each durability, the first of our peers is compared to the others.
 PEERS: dict[str, Factory] = {
     "adapter-interval": lambda: Adapter("interval"),
     "adapter-never": lambda: Adapter("never"),
@@ -33,13 +33,13 @@ PEERS: dict[str, Factory] = {
 
 @dataclass(frozen=True)
 class Shape:
-    """How consumers commit: each waits for its answer before its next commit."""
+    """A load: consumers, each of which waits for the answer before its next commit."""
 
-    name: str  # in group names too
+    name: str  # also part of group names
     title: str  # in tables and bars
     consumers: int
     batch: int = 1  # offsets of one commit
-    coalesced: bool = False  # commits that wait go together into the next call
+    coalesced: bool = False  # waiting commits share the next call
 
 
 SHAPES = (

@@ -1,15 +1,15 @@
-"""What an application can build around a client library: commits that wait for a call go together into the next one."""
+"""Coalescing of commits around any client library, as an application can build it: waiting commits share the next call."""
 
 import asyncio
 from collections import defaultdict
 
 from benchmarks.peers.peer import Connection
 
-CALLS = 2  # under way at most: while the server works on one, the next is made
+CALLS = 2  # calls in flight: the server works on one while the next is prepared
 
 
 class Coalescing:
-    """A `Connection.commit` over `commit_many`. No timer: a commit that finds a free call goes at once."""
+    """A `Connection.commit` over `commit_many`. Without a timer: a commit is sent at once if a call is free."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -18,7 +18,7 @@ class Coalescing:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """Returns, or raises, with the call that carried it."""
+        """Commit; returns or raises when its call does."""
         self._waiting[group][shard] = offset
         future = asyncio.get_running_loop().create_future()
         self._futures.append(future)
@@ -34,7 +34,7 @@ class Coalescing:
     async def _send(self) -> None:
         batch, self._waiting = self._waiting, defaultdict(dict)
         futures, self._futures = self._futures, []
-        if not batch:  # the call before it took everything
+        if not batch:  # the previous call has taken all commits
             return
         try:
             await self._connection.commit_many(batch)

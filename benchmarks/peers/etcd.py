@@ -27,7 +27,7 @@ class Etcd(Hosted):
     )
 
     def missing(self) -> list[str]:
-        """See `Peer`."""
+        """The programs and libraries that are missing."""
         return absent({"etcd": program("etcd")}, "grpc_tools")
 
     def start(self, directory: Path) -> str:
@@ -61,7 +61,7 @@ class Etcd(Hosted):
 
 
 class EtcdConnection:
-    """See `Connection`."""
+    """A client of etcd."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
@@ -70,7 +70,7 @@ class EtcdConnection:
         self._kv: Any = services.KVStub(channel)
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """One Put."""
+        """Commit by one Put."""
         await self._kv.Put(self._put(group, shard, offset))
 
     async def commit_many(self, batch: Batch) -> None:
@@ -83,7 +83,7 @@ class EtcdConnection:
         await asyncio.gather(*calls)
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         await self._channel.close()
 
     def _put(self, group: str, shard: str, offset: int) -> Any:  # noqa: ANN401

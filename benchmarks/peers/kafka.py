@@ -22,7 +22,7 @@ REQUEST_TIMEOUT_MS = 60_000
 
 
 class RefusedError(RuntimeError):
-    """A partition of a commit got an error code."""
+    """A commit got an error code for a partition."""
 
 
 class Kafka(Hosted):
@@ -33,16 +33,16 @@ class Kafka(Hosted):
         PAGE_CACHE,
         "in the page cache of the log of __consumer_offsets (one replica; flushed when the OS likes, its default)",
         "OffsetCommit requests on up to 64 connections: one partition, or many of one group (aiokafka's protocol)",
-        warm_ups=10,  # until Java has compiled what runs often
+        warm_ups=10,  # for Java to compile the hot code
     )
 
     def missing(self) -> list[str]:
-        """See `Peer`."""
+        """The programs and libraries that are missing."""
         jars = _jars()
         return absent({"java": program("java"), "the jars of Kafka": str(jars) if jars else None}, "aiokafka")
 
     def start(self, directory: Path) -> str:
-        """Its defaults, but for what a single node needs."""
+        """Start it with its defaults, except for a single node."""
         port, controller = free_port(), free_port()
         settings = directory / "server.properties"
         settings.write_text(_settings(directory, port, controller), encoding="utf-8")
@@ -68,14 +68,14 @@ class Kafka(Hosted):
 
 
 class KafkaConnection:
-    """See `Connection`."""
+    """A client of Kafka."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         self._pool = pool
         self._request = library("aiokafka.protocol.commit").OffsetCommitRequest
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """One partition."""
+        """Commit one partition by one OffsetCommit."""
         await self._send(group, [(partition(shard), offset, "")])
 
     async def commit_many(self, batch: Batch) -> None:
@@ -95,7 +95,7 @@ class KafkaConnection:
                 await asyncio.sleep(0.05)
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         for connection in self._pool.connections:
             connection.close()
 

@@ -24,11 +24,11 @@ class Nats(Hosted):
     )
 
     def missing(self) -> list[str]:
-        """See `Peer`."""
+        """The programs and libraries that are missing."""
         return absent({"nats-server": program("nats-server")}, "nats")
 
     def start(self, directory: Path) -> str:
-        """See `Peer`."""
+        """Start the server; returns its address."""
         port = free_port()
         config = {"host": "127.0.0.1", "port": port, "jetstream": {"store_dir": str(directory)}}
         settings = directory / "nats.conf"  # its format reads JSON too
@@ -49,7 +49,7 @@ class Nats(Hosted):
 
 
 class NatsConnection:
-    """See `Connection`."""
+    """A client of NATS."""
 
     def __init__(self, client: Any, stream: Any, bucket: Any) -> None:  # noqa: ANN401
         self._client = client
@@ -72,5 +72,5 @@ class NatsConnection:
         )
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         await self._client.close()

@@ -1,4 +1,4 @@
-"""What a peer is: a server that this script starts, and a client library that commits to it. It says what its answer is worth."""
+"""The interface of a peer: a server that the benchmark starts, a client library for it, and the durability of an answer."""
 
 import importlib
 import importlib.util
@@ -38,39 +38,39 @@ class Peer(Protocol):
 
     @property
     def facts(self) -> "Facts":
-        """What a reader of its numbers has to know."""
+        """The facts that are shown with its results."""
         ...
 
     @property
     def pids(self) -> Sequence[int]:
-        """The processes that were started; their children count too."""
+        """The ids of the started processes; their children count too."""
         ...
 
     @property
     def log(self) -> str:
-        """The end of what they logged."""
+        """The end of their logs."""
         ...
 
     def missing(self) -> list[str]:
-        """The programs and libraries that it needs and that are not here."""
+        """The programs and libraries that are missing."""
         ...
 
     def start(self, directory: Path) -> str:
-        """Start it with its data in `directory`; returns its address. Raises RuntimeError when it does not come up."""
+        """Start it with its data in `directory`; returns its address. Raises RuntimeError if it does not start."""
         ...
 
     def stop(self) -> None:
-        """End it, started or not."""
+        """Stop it, if it was started."""
         ...
 
     async def connect(self, address: str, groups: Sequence[str], consumers: int) -> Connection:
-        """A client for so many concurrent consumers, and what it needs to exist there for these groups."""
+        """A client for this many concurrent consumers; creates what the server needs for these groups."""
         ...
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What stands beside a peer's numbers."""
+    """The facts about a peer that are shown with its results."""
 
     name: str
     durability: str  # PAGE_CACHE, SYNCED or UNANSWERED: equal is compared with equal

@@ -1,4 +1,4 @@
-"""Connections that tasks take turns on. Fair: who waits longest is next; some libraries' own pools let others starve."""
+"""A pool of connections for tasks. Fair: first come, first served; the pools of some libraries let tasks starve."""
 
 import asyncio
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Pool(Generic[T]):
-    """As many takers at a time as there are connections. No context manager: its cost would be the peers'."""
+    """Lends connections to tasks. Not a context manager, whose cost would count for the peers."""
 
     def __init__(self, connections: Iterable[T]) -> None:
         self.connections = list(connections)
@@ -16,11 +16,11 @@ class Pool(Generic[T]):
         self._places = asyncio.Semaphore(len(self._free))
 
     async def take(self) -> T:
-        """The one that was given back last."""
+        """Take the connection that was returned last, waiting for one if needed."""
         await self._places.acquire()
         return self._free.pop()
 
     def give(self, connection: T) -> None:
-        """Give it back."""
+        """Return a connection."""
         self._free.append(connection)
         self._places.release()

@@ -52,7 +52,7 @@ class Postgres(Hosted):
         self.facts = Facts(f"PostgreSQL, sync commit {synchronous_commit}", durability, promise, how)
 
     def missing(self) -> list[str]:
-        """See `Peer`."""
+        """The programs and libraries that are missing."""
         return absent({name: program(name, PLACES) for name in ("initdb", "postgres")}, "asyncpg")
 
     def start(self, directory: Path) -> str:
@@ -83,13 +83,13 @@ class Postgres(Hosted):
 
 
 class PostgresConnection:
-    """See `Connection`. asyncpg prepares each statement once per connection."""
+    """A client of PostgreSQL. asyncpg prepares each statement once per connection."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         self._pool = pool
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """One row."""
+        """Upsert one row."""
         connection = await self._pool.take()
         try:
             await connection.execute(ONE, group, shard, offset)
@@ -97,7 +97,7 @@ class PostgresConnection:
             self._pool.give(connection)
 
     async def commit_many(self, batch: Batch) -> None:
-        """Columns of rows."""
+        """Upsert all rows by one statement, with arrays as parameters."""
         groups = [group for group, offsets in batch.items() for _ in offsets]
         shards = [shard for offsets in batch.values() for shard in offsets]
         positions = [offset for offsets in batch.values() for offset in offsets.values()]
@@ -108,6 +108,6 @@ class PostgresConnection:
             self._pool.give(connection)
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         for connection in self._pool.connections:
             await connection.close()

@@ -41,7 +41,7 @@ class RabbitStreams(Hosted):
             )
 
     def missing(self) -> list[str]:
-        """See `Peer`."""
+        """The programs and libraries that are missing."""
         return absent({"rabbitmq-server": program("rabbitmq-server", PLACES), "epmd": program("epmd", EPMD_PLACES)}, "rstream")
 
     def start(self, directory: Path) -> str:
@@ -67,14 +67,14 @@ class RabbitStreams(Hosted):
 
 
 class RabbitConnection:
-    """See `Connection`."""
+    """A client of RabbitMQ."""
 
     def __init__(self, clients: Mapping[str, Any], *, confirmed: bool) -> None:
         self._clients = clients
         self._confirmed = confirmed
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """Store one."""
+        """Store one offset."""
         await self._clients[group].store_offset(group, shard, offset)
         if self._confirmed:
             await self._confirm(group, shard, offset)
@@ -93,7 +93,7 @@ class RabbitConnection:
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         await asyncio.gather(*(client.close() for client in self._clients.values()))
 
     async def _confirm(self, group: str, shard: str, offset: int) -> None:

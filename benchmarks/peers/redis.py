@@ -26,7 +26,7 @@ class Redis(Hosted):
         self.facts = Facts(f"Redis, AOF {appendfsync}", durability, promise, how)
 
     def missing(self) -> list[str]:
-        """See `Peer`."""
+        """The programs and libraries that are missing."""
         return absent({"redis-server": program("redis-server")}, "redis", "hiredis")
 
     def start(self, directory: Path) -> str:
@@ -59,13 +59,13 @@ class Redis(Hosted):
 
 
 class RedisConnection:
-    """See `Connection`."""
+    """A client of Redis."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         self._pool = pool
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """One HSET."""
+        """Commit by one HSET."""
         redis = await self._pool.take()
         try:
             await redis.hset(group, shard, offset)
@@ -84,6 +84,6 @@ class RedisConnection:
             self._pool.give(redis)
 
     async def close(self) -> None:
-        """See `Connection`."""
+        """Disconnect."""
         for redis in self._pool.connections:
             await redis.aclose()

@@ -1,4 +1,4 @@
-"""Rows of the comparison as tables, bars and notes. Equal is compared with equal: the same durability, the same consumers."""
+"""The results of the comparison as tables, bars and notes. Only results of the same durability and load are compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

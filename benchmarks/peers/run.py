@@ -1,4 +1,4 @@
-"""Each peer gets each load, one after the other: rows, and what they say about the adapter."""
+"""Runs every load on every peer, one after the other."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from benchmarks.peers.rows import Row, lacks, result_of
 from benchmarks.report import Result
 from benchmarks.scale import Scale
 
-ROOT = Path(__file__).parent.parent.parent  # from where `python -m benchmarks` works
+ROOT = Path(__file__).parent.parent.parent  # the working directory for `python -m benchmarks`
 
 
 async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
@@ -31,7 +31,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
         progress.update(task, description=f"peers: {peer.facts.name}")
         try:
             rows += await compare(key, peer, scale, directory / key, lambda: progress.advance(task))
-        except RuntimeError as error:  # the others can still be measured; without us there is nothing to compare
+        except RuntimeError as error:  # the others can still be measured; without the adapter there is no comparison
             if peer.facts.ours:
                 raise
             progress.console.print(f"{peer.facts.name}: {error}", style="red", markup=False)

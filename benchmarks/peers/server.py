@@ -1,4 +1,4 @@
-"""A server's process: its log, its user, its end. It ends with this script, also when that is killed."""
+"""A server's process with its log and user. It ends when the benchmark ends, even if that is killed."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id of the server."""
         return self._process.pid
 
     @property
@@ -88,16 +88,16 @@ class Hosted:
 
     @property
     def pids(self) -> list[int]:
-        """See `Peer`."""
+        """The ids of the processes."""
         return [server.pid for server in self.servers]
 
     @property
     def log(self) -> str:
-        """See `Peer`."""
+        """The end of the logs."""
         return "".join(server.log for server in self.servers)
 
     def stop(self) -> None:
-        """See `Peer`. What was started last ends first."""
+        """Stop the server."""
         while self.servers:
             self.servers.pop().stop()
 

@@ -112,4 +112,4 @@ def test_without_an_answer_it_is_unfinished(command: Command, monkeypatch: pytes
     command.config.write_text(text.replace(command.section.metadata.endpoints[0], f"127.0.0.1:{free_port()}"))
     result = command("--yes")
     assert result.exit_code == UNFINISHED
-    assert "the same command goes on where it was" in result.stderr
+    assert "run the same command again to continue" in result.stderr

@@ -6,7 +6,7 @@ import pytest
 
 from adapter.errors import AdapterError
 from adapter.pipeline import lag_files
-from adapter.pipeline.lag_files import TABLES, LagFiles, Told
+from adapter.pipeline.lag_files import TABLES, BatchInfo, LagFiles
 
 
 def stage(files: LagFiles, batch: int, text: str) -> None:
@@ -20,7 +20,7 @@ def stage(files: LagFiles, batch: int, text: str) -> None:
 def make(files: LagFiles, batch: int, text: str) -> None:
     """A whole batch."""
     stage(files, batch, text)
-    files.publish(Told(batch, rows=1, now=batch))
+    files.publish(BatchInfo(batch, rows=1, now=batch))
 
 
 def shown(files: LagFiles, batch: int) -> set[str]:
@@ -36,7 +36,7 @@ def test_a_batch_begins_with_the_last_whole_one_before_it(tmp_path: Path) -> Non
     for batch in range(3):
         make(files, batch, "first")
     before = files.before(2)
-    assert before == Told(1, rows=1, now=1)
+    assert before == BatchInfo(1, rows=1, now=1)
 
 
 def test_a_batch_that_is_stopped_at_any_rename_is_not_whole_and_can_be_made_again(
@@ -61,7 +61,7 @@ def test_a_batch_that_is_stopped_at_any_rename_is_not_whole_and_can_be_made_agai
             patch.setattr(lag_files, "_replace", stopped)
             patch.setattr("adapter.runtime.files.write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                files.publish(Told(1, rows=1, now=1))
+                files.publish(BatchInfo(1, rows=1, now=1))
         assert files.complete() == [0]
         before = files.before(1)
         assert before is not None
@@ -79,7 +79,7 @@ def test_a_whole_batch_that_is_made_again_is_not_whole_meanwhile(tmp_path: Path)
     stage(files, 1, "again")
     assert files.complete() == [0]
     assert shown(files, 1) == {"one"}
-    files.publish(Told(1, rows=1, now=1))
+    files.publish(BatchInfo(1, rows=1, now=1))
     assert shown(files, 1) == {"again"}
 
 
@@ -102,7 +102,7 @@ def test_old_batches_go_by_the_clock_of_the_journals(tmp_path: Path) -> None:
     files = LagFiles(tmp_path, keep_hours=2)
     for batch, hour in enumerate((0, 1, 2, 3, 9)):
         stage(files, batch, str(batch))
-        files.publish(Told(batch, rows=1, now=hour * 3_600_000_000))
+        files.publish(BatchInfo(batch, rows=1, now=hour * 3_600_000_000))
         assert files.complete() == batches(tmp_path / "groups")
     assert files.complete() == [3, 4]
 

@@ -16,7 +16,7 @@ from adapter.errors import ConfigError
 from adapter.pipeline import lag_job
 from adapter.pipeline.config import JobConfig, LagSection
 from adapter.pipeline.jobs import DONE, NOT_AS_ASKED, WITH_REJECTS, Switches
-from adapter.pipeline.lag_files import LagFiles, Told
+from adapter.pipeline.lag_files import BatchInfo, LagFiles
 from tests.pipeline.segments import START, commits, segment_path, write_segment
 
 ROWS = 3 * 4  # of a segment
@@ -59,9 +59,9 @@ def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
     assert lag_job.run(spark, config(journal, whole), switches(available_now=True)) == WITH_REJECTS
     publish = LagFiles.publish
 
-    def failing(files: LagFiles, told: Told) -> None:
-        publish(files, told)
-        if told.batch == 1:
+    def failing(files: LagFiles, info: BatchInfo) -> None:
+        publish(files, info)
+        if info.batch == 1:
             raise OSError("the disk is gone")
 
     given = switches(available_now=True)

@@ -1,4 +1,4 @@
-"""What a command imports before it does anything: a probe runs it again and again."""
+"""The modules that a command imports at its start: health probes run commands every few seconds."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ NOWHERE = ("--address", "127.0.0.1:1")
 
 
 def imported(*arguments: str) -> set[str]:
-    """The modules of a command that has run."""
+    """The modules that are loaded after a command has run."""
     code = "import sys; from adapter.__main__ import main\ntry: main()\nexcept SystemExit: pass\nprint('\\n', *sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, timeout=60)
     return {*ran.stdout.splitlines()[-1].split()}
@@ -34,7 +34,7 @@ def imported(*arguments: str) -> set[str]:
     ids=" ".join,
 )
 def test_a_command_that_calls_imports_grpc_and_nothing_of_the_processes(command: tuple[str, ...]) -> None:
-    """No store, no settings, no drawing of tables."""
+    """It loads no store, no settings, and no table drawing."""
     found = imported(*command, *NOWHERE)
     heavy = {
         *HEAVY,
@@ -50,7 +50,7 @@ def test_a_command_that_calls_imports_grpc_and_nothing_of_the_processes(command:
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_imports_no_command(option: str) -> None:
-    """Not even gRPC."""
+    """Help loads no command and not even gRPC."""
     found = imported(option)
     assert found & {*HEAVY, *GRPC} == set()
     assert {name for name in found if name.startswith("adapter.cli.")} == {
@@ -62,7 +62,7 @@ def test_help_imports_no_command(option: str) -> None:
 
 @pytest.mark.parametrize("name", [*COMMANDS, *META_COMMANDS])
 def test_help_says_of_a_command_what_its_own_help_begins_with(name: str) -> None:
-    """It is written twice, so that a list imports nothing."""
+    """The short help stands twice, so that listing commands imports none."""
     lazy = {**COMMANDS, **META_COMMANDS}[name]
     assert lazy.load().get_short_help_str(limit=1_000) == lazy.help
     assert lazy.load().name == name

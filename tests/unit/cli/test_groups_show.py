@@ -1,4 +1,4 @@
-"""What `groups describe` says of a shard."""
+"""The state of a shard in `groups describe`."""
 
 import pytest
 
@@ -31,15 +31,15 @@ def at(offset: int, epoch: int = 1, *, deleted: bool = False) -> offsets_pb.Posi
 def test_the_state_of_a_shard(
     local: offsets_pb.Position | None, remote: offsets_pb.Position | None, dirty: bool, state: str
 ) -> None:
-    """By (epoch, offset), as everything is compared."""
+    """Positions are compared by (epoch, offset)."""
     assert state_of(Described.Shard(local=local, remote=remote, dirty=dirty), remote_known=True) == state
 
 
 def test_when_the_meta_service_was_not_asked_nothing_is_ahead_of_it() -> None:
-    """Not knowing is not a loss."""
+    """Without an answer of the Meta Service, a shard is not `ahead`."""
     assert state_of(Described.Shard(local=at(5)), remote_known=False) == "clean"
 
 
 def test_absent_is_not_0() -> None:
-    """Nor is a deletion."""
+    """An absent offset is shown as `-`, a deletion as `deleted`."""
     assert [position_text(position) for position in (None, at(0), at(0, deleted=True))] == ["-", "0", "deleted"]

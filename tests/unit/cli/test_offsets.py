@@ -1,4 +1,4 @@
-"""What the commands about offsets refuse by themselves, before anybody is called, and how they are explained."""
+"""The commands about offsets: what they refuse before any call, and their help."""
 
 import pytest
 from click.testing import CliRunner
@@ -39,7 +39,7 @@ USAGE: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize(("arguments", "text"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
 def test_what_cannot_be_meant_is_told_before_anybody_is_called(arguments: list[str], text: str) -> None:
-    """One line that says what is allowed."""
+    """The error is one line that says what is allowed."""
     ran = CliRunner().invoke(cli, [*arguments, "--address", "unix:/nowhere"])
     assert isinstance(ran.exception, InvalidInputError)
     assert str(ran.exception).startswith(text)
@@ -47,7 +47,7 @@ def test_what_cannot_be_meant_is_told_before_anybody_is_called(arguments: list[s
 
 
 def test_a_plan_is_taken_as_a_whole_or_not_at_all() -> None:
-    """Every line that cannot be read is named, and a shard that is there twice: a reset to half of a plan is none."""
+    """The error names every unreadable line and every repeated shard, and nothing is reset."""
     given = ["offsets", "reset", "g", "--from-file", "-", "--address", "unix:/nowhere"]
     ran = CliRunner().invoke(cli, given, input="t,0,5\nt,x,5\nt,0,6\n")
     assert isinstance(ran.exception, InvalidInputError)
@@ -65,7 +65,7 @@ COMMANDS: list[tuple[str, ...]] = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_says_what_it_does(command: tuple[str, ...]) -> None:
-    """Of changes also that they are dry runs, and what exit code 1 means."""
+    """The help of a change also says that it is a dry run, and what exit code 1 means."""
     shown = CliRunner().invoke(cli, [*command, "--help"])
     words = " ".join(shown.output.split())
     assert shown.exit_code == 0
@@ -74,7 +74,7 @@ def test_help_says_what_it_does(command: tuple[str, ...]) -> None:
 
 
 def test_every_command_is_there() -> None:
-    """As the reference lists them."""
+    """The options are those that the reference lists."""
     assert sorted(COMMANDS) == [
         ("export",),
         ("groups", "broadcast"),

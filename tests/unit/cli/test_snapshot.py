@@ -1,4 +1,4 @@
-"""`offset-adapter snapshot` against adapters that send too little, too much, or nonsense: never a file that is not whole."""
+"""`offset-adapter snapshot` with adapters that send too few, too many or invalid records: it never leaves an incomplete file."""
 
 import os
 import stat
@@ -38,7 +38,7 @@ WHOLE = [Reply(head=HEAD), Reply(keys=KEYS[:2], records=RECORDS[:2]), Reply(keys
 
 
 class Adapter:
-    """An adapter that sends these replies, and then ends with an error if there is one, or never."""
+    """An adapter that sends these replies, and then ends the call, fails it, or leaves it open."""
 
     def __init__(self, replies: Sequence[Reply], end: grpc.StatusCode | None = None, *, hangs: bool = False) -> None:
         self._replies = replies
@@ -57,7 +57,7 @@ class Adapter:
 
 @asynccontextmanager
 async def serving(adapter: Adapter, directory: Path) -> AsyncIterator[Target]:
-    """It listens on a socket."""
+    """Serve it on a Unix socket."""
     server = grpc.aio.server()
     method = grpc.unary_stream_rpc_method_handler(
         adapter.snapshot,
@@ -75,20 +75,20 @@ async def serving(adapter: Adapter, directory: Path) -> AsyncIterator[Target]:
 
 
 def entries(directory: Path) -> list[Path]:
-    """What is in it."""
+    """The content of a snapshot."""
     return list(directory.iterdir())
 
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """A directory that has nothing but what the command writes."""
+    """An empty directory for the output."""
     path = tmp_path / "out"
     path.mkdir()
     return path
 
 
 async def test_a_snapshot_becomes_a_file_named_after_broker_and_time(out: Path, tmp_path: Path) -> None:
-    """With every column, and the metadata by which its readers know it; nothing else is left in the directory."""
+    """The file has every column and the metadata that readers check; the directory has no other file."""
     async with serving(Adapter(WHOLE), tmp_path) as target:
         await take(target, str(out), as_json=False)
     (path,) = entries(out)
@@ -111,7 +111,7 @@ async def test_a_snapshot_becomes_a_file_named_after_broker_and_time(out: Path, 
 
 
 async def test_a_snapshot_takes_the_place_of_a_file(out: Path, tmp_path: Path) -> None:
-    """With the rights of a file that this user makes, for Spark runs as another one."""
+    """The file gets the default permissions of the user, because Spark may run as another user."""
     path = out / "x.parquet"
     path.write_text("before")
     async with serving(Adapter(WHOLE), tmp_path) as target:
@@ -135,7 +135,7 @@ async def test_a_large_snapshot_has_row_groups_of_some_size(out: Path, tmp_path:
 
 
 async def test_an_empty_store_is_a_file_without_rows(out: Path, tmp_path: Path) -> None:
-    """Its readers learn that the broker has nothing."""
+    """Readers of the empty file learn that the broker has no records."""
     head = Reply(head=Reply.Head(taken_at_ms=1, broker="b"))
     async with serving(Adapter([head]), tmp_path) as target:
         await take(target, str(out), as_json=False)
@@ -157,7 +157,7 @@ TORN = {
 
 @pytest.mark.parametrize("fault", TORN)
 async def test_a_torn_stream_leaves_no_file(fault: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it touch the one that was there."""
+    """An existing file is not changed."""
     adapter, kind, text = TORN[fault]
     if fault == "hangs":
         monkeypatch.setattr(snapshot, "TIMEOUT_S", 0.2)
@@ -194,7 +194,7 @@ def _no_space(_: int) -> None:
 
 @pytest.mark.parametrize("missing", ["pyarrow", "numpy"])
 def test_without_the_extra_it_says_what_to_install(missing: str) -> None:
-    """Before it calls anybody."""
+    """The check comes before any call."""
     code = f"import sys; sys.modules[{missing!r}] = None; sys.argv[1:] = ['snapshot', '--output', 'x', '--address', 'unix:no']"
     code += "; from adapter.cli.main import main; main()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

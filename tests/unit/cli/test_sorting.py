@@ -1,4 +1,4 @@
-"""The table that offsets go through: sorted, each key once, nothing lost."""
+"""The external sort of offsets: sorted output, each key once, no offset lost."""
 
 import sqlite3
 
@@ -12,14 +12,14 @@ from adapter.model.records import U64_MAX
 
 
 def sorted_rows(*rows: OffsetRow) -> list[OffsetRow]:
-    """What comes out."""
+    """The sorted offsets."""
     with OffsetSorter() as sorter:
         sorter.add(rows)
         return list(sorter)
 
 
 def test_queue_10_stands_behind_queue_9() -> None:
-    """Groups by name; the queues of a topic by number."""
+    """Groups are sorted by name, the queues of a topic by number."""
     shards = ["t/10", "u", "b/t/2", "t/9", "a/10", "a/9"]
     rows = sorted_rows(*(OffsetRow("n", group, shard, 1) for group in ("h", "g") for shard in shards))
     order = ["a/9", "a/10", "b/t/2", "t/9", "t/10", "u"]
@@ -27,7 +27,7 @@ def test_queue_10_stands_behind_queue_9() -> None:
 
 
 def test_every_field_comes_back() -> None:
-    """At the ends of its range too."""
+    """Offsets at both ends of the range are kept too."""
     row = OffsetRow("n", "g", "t/0", U64_MAX, "m\u0000\u00e4", U64_MAX, "t", 2**32 - 1, U64_MAX)
     assert sorted_rows(row, OffsetRow("n", "g", "t/1", 0)) == [row, OffsetRow("n", "g", "t/1", 0)]
 
@@ -45,7 +45,7 @@ some_rows = st.lists(
 @settings(max_examples=100)
 @given(some_rows)
 def test_each_key_comes_once_with_its_largest_offset(rows: list[OffsetRow]) -> None:
-    """Whatever the names are; and what was left out is counted."""
+    """Repeated rows are dropped for all names, and counted."""
     largest: dict[tuple[str, str], int] = {}
     for row in rows:
         largest[row.group, row.shard] = max(row.offset, largest.get((row.group, row.shard), 0))
@@ -62,7 +62,7 @@ def test_each_key_comes_once_with_its_largest_offset(rows: list[OffsetRow]) -> N
 
 
 def test_an_error_of_sqlite_says_where_its_file_is() -> None:
-    """A full disk, for one."""
+    """A failed write, such as on a full disk, is a SortingError."""
     with OffsetSorter() as sorter:
         sorter._database.execute("PRAGMA query_only = ON")  # as if there were no room
         with pytest.raises(SortingError, match="the temporary table of offsets") as raised:

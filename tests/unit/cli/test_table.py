@@ -1,4 +1,4 @@
-"""Rows on standard output: whole, in order, as they come, and with nothing in them that a terminal obeys."""
+"""Rows on standard output: complete, in order, printed as they arrive, without control characters."""
 
 import json
 from io import StringIO
@@ -14,10 +14,10 @@ LONG = "a-group-of-which-only-the-end-differs-" * 10
 
 
 class Terminal(StringIO):
-    """Standard output as a person has it."""
+    """Standard output that is a terminal."""
 
     def isatty(self) -> bool:
-        """It is one."""
+        """It claims to be a terminal."""
         return True
 
 
@@ -44,7 +44,7 @@ def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -
 
 
 def test_a_pipe_gets_tabs_below_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when there are no rows: a script reads the names once and for all."""
+    """The names are printed also without rows, since a script expects them."""
     monkeypatch.setattr("sys.stdout", made := StringIO())
     print_table(COLUMNS, [("g", "1", ""), ("a b", "2", "x")])
     assert made.getvalue() == "group\toffset\tnote\ng\t1\t\na b\t2\tx\n"
@@ -79,7 +79,7 @@ def test_rows_are_out_before_the_last_has_come(monkeypatch: pytest.MonkeyPatch, 
 
 @KINDS
 def test_a_cell_behind_the_first_page_may_be_wider(monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]) -> None:
-    """It is whole all the same."""
+    """A wide cell in a later row is printed completely."""
     output = standard_output(monkeypatch, kind)
     print_table(COLUMNS, [*([("g", "1", "x")] * PAGE), (LONG, "10000000", "last")])
     assert output.getvalue().splitlines()[-1].split() == [LONG, "10000000", "last"]
@@ -127,7 +127,7 @@ def test_json_is_what_was_given_and_harmless(rows: list[dict[str, object]]) -> N
 
 
 def test_json_that_an_error_ended_is_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a list must not look like a whole one."""
+    """After an error the JSON is invalid, so that a partial list is not taken for a complete one."""
     monkeypatch.setattr("sys.stdout", made := StringIO())
     rows: JsonRows[dict[str, int]] = JsonRows(dict)
     with pytest.raises(KeyError), rows:  # noqa: PT012

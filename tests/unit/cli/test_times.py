@@ -44,7 +44,7 @@ def test_the_machines_zone_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("text", ["", "2026-11-21", "2026-11-21 12:00:00.000", "12:00", "1795262400000", "2026-W47-6T12:00", "x"])
 def test_what_is_no_time_is_told_with_an_example(text: str) -> None:
-    """And that UTC is meant without a zone."""
+    """The error says the format, and that a time without a zone is UTC."""
     with pytest.raises(InvalidInputError) as raised:
         datetime_ms(text, "--to-datetime")
     example = "is not a time like 2026-11-21T13:45:00.000+01:00; without a zone it is UTC"
@@ -92,13 +92,13 @@ def test_a_duration_is_taken_from_now(text: str, past_ms: int) -> None:
     "text", ["", "P", "PT", "P1DT", "1D", "P1", "P1W", "P1M", "P1Y", "-P1D", "P-1D", "PT1M1H", "PT1H1H", "P1H", "7d"]
 )
 def test_what_is_no_duration_is_told_with_examples(text: str) -> None:
-    """No years and months: they are not of one length."""
+    """Years and months are refused, because their length varies."""
     with pytest.raises(InvalidInputError, match="is not a duration like P7D, PT12H or P1DT2H30M5S"):
         before_ms(text, NOON_MS, "--by-duration")
 
 
 @pytest.mark.parametrize("text", ["P30000D", "PT999999999999S"])
 def test_a_duration_ends_in_1970(text: str) -> None:
-    """No message is older."""
+    """A time before 1970 is refused."""
     with pytest.raises(InvalidInputError, match="is before 1970"):
         before_ms(text, NOON_MS, "--by-duration")

@@ -1,4 +1,4 @@
-"""Commits that share requests: who goes together, who is told what."""
+"""Commits that share requests: which are merged, and what each caller gets."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.unit.links import Client, FakeAdapter, codes, settled, virtual
 
 @virtual
 async def test_a_lone_commit_is_sent_at_once() -> None:
-    """In this turn of the loop, or the next: no time passes."""
+    """The request is sent within the next two loop iterations, without a delay."""
     client = Client(FakeAdapter())
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -24,7 +24,7 @@ async def test_a_lone_commit_is_sent_at_once() -> None:
 
 @virtual
 async def test_what_is_committed_in_one_turn_of_the_loop_shares_a_request() -> None:
-    """The consumers that one answer has woken."""
+    """Callers that one answer wakes share the next request."""
     client = Client(FakeAdapter())
     await asyncio.gather(*(client.commit({str(at): at}) for at in range(20)))
     assert [len(request["g"]) for request in client.sent()] == [20]
@@ -70,7 +70,7 @@ async def test_each_caller_learns_what_supersedes_its_own_value() -> None:
 
 @virtual
 async def test_the_same_shard_of_another_group_or_namespace_is_another_one() -> None:
-    """Their rows are not mixed up."""
+    """Each group gets its own superseded rows."""
     client = Client(FakeAdapter())
     await client.commit({"s": 7})
     await client.held()
@@ -82,7 +82,7 @@ async def test_the_same_shard_of_another_group_or_namespace_is_another_one() -> 
 
 @virtual
 async def test_a_caller_may_go_on_with_its_own_mapping() -> None:
-    """What it changes after the call is neither sent nor compared."""
+    """A change of the mapping after the call has no effect."""
     client = Client(FakeAdapter())
     await client.held()
     offsets = {"s": 1}
@@ -136,7 +136,7 @@ async def test_an_overwrite_has_its_request_and_its_place() -> None:
 
 @virtual
 async def test_a_bad_commit_is_refused_in_its_callers_turn() -> None:
-    """It meets no other, and nothing is sent of it (10)."""
+    """An invalid commit is neither merged nor sent (10)."""
     client = Client(FakeAdapter())
     await client.held()
     good = client.start({"s": 1})
@@ -170,7 +170,7 @@ async def test_a_bad_commit_is_refused_in_its_callers_turn() -> None:
 
 @virtual
 async def test_what_counts_as_a_whole_number_is_one() -> None:
-    """Of a numeric library, say."""
+    """Such as those of a numeric library."""
 
     class Number:
         def __index__(self) -> int:

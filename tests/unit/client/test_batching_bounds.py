@@ -1,4 +1,4 @@
-"""The bounds of a client's commits: what waits, what a request has, what is remembered; and its end."""
+"""The limits of a client: pending offsets, the size of a request, remembered groups; and its close."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from tests.unit.links import TIMEOUT_S, Client, Code, FakeAdapter, Fault, codes,
 
 @virtual
 async def test_groups_that_are_not_committed_to_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but some, whatever became of their commits: memory does not grow with the names that were ever seen."""
+    """Whatever the outcome of their commits was: memory does not grow with the number of names ever used."""
     monkeypatch.setattr(batching, "MAX_GROUPS", 10)
     client = Client(FakeAdapter(Fault(0.1)), resend=False)
     client.batcher._forget_at = 10
@@ -29,7 +29,7 @@ async def test_groups_that_are_not_committed_to_are_forgotten(monkeypatch: pytes
 
 @virtual
 async def test_callers_wait_for_room() -> None:
-    """What waits is bounded; who waits to be taken may be cancelled."""
+    """Pending offsets are limited; a caller that waits to be admitted may be cancelled."""
     client = Client(FakeAdapter())
     await client.held()
     client.batcher.limit = PendingLimit(10)
@@ -57,7 +57,7 @@ async def test_who_comes_later_does_not_pass_those_who_wait_for_room() -> None:
 
 @virtual
 async def test_waiting_for_room_counts_towards_the_deadline() -> None:
-    """Nobody waits for longer than the timeout, be it here or there."""
+    """The timeout includes the time before a caller is admitted."""
     client = Client(FakeAdapter())
     client.batcher.limit = PendingLimit(10)
     client.adapter.hanging.add("g")
@@ -159,7 +159,7 @@ async def test_a_close_outlives_a_lost_request() -> None:
 
 @virtual
 async def test_the_end_of_a_request_by_others_leaves_nobody_waiting() -> None:
-    """A loop that ends cancels all tasks."""
+    """The end of the loop cancels all tasks, and every caller gets an answer."""
     client = Client(FakeAdapter())
     client.adapter.gate.clear()
     tasks = [client.start({"s": 1}), client.start({"s": 1}, "h")]

@@ -1,4 +1,4 @@
-"""Commits that share requests: what becomes of lost, refused, slow and cancelled ones, and of everybody else then."""
+"""Commits that share requests: lost, refused, slow and cancelled ones, and their effect on the others."""
 
 import asyncio
 
@@ -77,7 +77,7 @@ async def test_a_group_that_is_written_through_goes_by_itself() -> None:
 
 @virtual
 async def test_groups_that_hang_do_not_hold_up_the_others() -> None:
-    """Once they are known to wait for the Meta Service."""
+    """Groups that are known to be written through are sent in separate requests."""
     client = Client(FakeAdapter())
     slow = {f"slow-{at}" for at in range(5)}
     client.adapter.through |= slow
@@ -147,7 +147,7 @@ async def test_an_outage_costs_few_requests_and_ends_for_all_at_once() -> None:
 
 @virtual
 async def test_a_lost_commit_is_an_error_after_the_callers_own_time() -> None:
-    """Not before, and not much later; of the request that was lost, or that hangs."""
+    """The error comes at the deadline: neither before nor much later, for a lost request and for one that hangs."""
     client = Client(FakeAdapter())
     client.adapter.away.add("away")
     client.adapter.hanging.add("hanging")
@@ -211,7 +211,7 @@ async def test_without_resend_a_lost_commit_ends_with_its_error() -> None:
 
 @virtual
 async def test_a_cancelled_caller_disturbs_nobody() -> None:
-    """Waiting, under way with others, or alone."""
+    """While pending, in a shared request, or in a separate one."""
     client = Client(FakeAdapter())
     client.adapter.gate.clear()
     alone = client.start({"s": 1}, "alone")

@@ -1,4 +1,4 @@
-"""`adapter.client` is what consumers import: all of it can be named, and it is light."""
+"""`adapter.client`, the public API: every name can be imported, and importing it loads few modules."""
 
 import subprocess
 import sys
@@ -17,14 +17,14 @@ print(*sorted(sys.modules))
 
 
 def test_every_public_name_is_there() -> None:
-    """Also those that are loaded when they are named."""
+    """Lazy names included."""
     for name in adapter.client.__all__:
         assert getattr(adapter.client, name).__name__ == name
     assert not hasattr(adapter.client, "OffsetStores")
 
 
 def test_importing_it_loads_little() -> None:
-    """No store, no settings, no command."""
+    """It loads no store, no settings and no command."""
     ended = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     ours, everything = (line.split() for line in ended.stdout.splitlines())
     assert len(ours) <= MODULES_MAX, ours

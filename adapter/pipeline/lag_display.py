@@ -1,4 +1,4 @@
-"""What a person sees of the job `lag`: on a terminal the worst groups after each batch; else only what was done, at the end."""
+"""The display of the job `lag`: at a terminal the worst groups after each batch, otherwise only a summary at the end."""
 
 import json
 from datetime import UTC, datetime
@@ -14,57 +14,57 @@ from adapter.pipeline.burrow import severity
 from adapter.pipeline.config import LagSection
 from adapter.pipeline.jobs import Switches
 from adapter.pipeline.journal_rows import US_OF_SECOND
-from adapter.pipeline.lag_files import TABLES, LagFiles, Told
+from adapter.pipeline.lag_files import TABLES, BatchInfo, LagFiles
 from adapter.runtime.wording import counted
 
 _WORST = 10
 _COLUMNS = ("namespace", "group", "status", "burrow", "total_lag", "max_lag_seconds", "drain_seconds", "worst_shard")
 
 
-class Shown:
-    """Counts batches, and shows the last one while it is entered."""
+class LagDisplay:
+    """Counts batches and displays the last one while its context is open."""
 
     def __init__(self, switches: Switches, files: LagFiles) -> None:
         self._switches, self._files = switches, files
         self._live = Live(console=switches.console, auto_refresh=False) if switches.console.is_terminal else None
         self.batches = self.rows = self.rejects = 0
         self.seconds = 0.0
-        # What ended the stream, if a batch did.
+        # The error of the batch that ended the stream.
         self.failure: Exception | None = None
 
     def __enter__(self) -> Self:
-        """Take the terminal, if there is one."""
+        """Start the live table, if there is a terminal."""
         if self._live:
             self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the last table standing."""
+        """Stop the live table, leaving the last one visible."""
         if self._live:
             self._live.stop()
 
-    def batch(self, spark: SparkSession, told: Told, seconds: float) -> None:
-        """Show a batch that took so long."""
+    def batch(self, spark: SparkSession, info: BatchInfo, seconds: float) -> None:
+        """Count and display a batch and its duration."""
         self.batches += 1
-        self.rows += told.rows
-        self.rejects += told.rejects
+        self.rows += info.rows
+        self.rejects += info.rejects
         self.seconds += seconds
         if self._live:
-            self._live.update(self._worst(spark, told, seconds), refresh=True)
+            self._live.update(self._worst(spark, info, seconds), refresh=True)
 
     def summary(self) -> str:
-        """What was done since the start."""
+        """The summary of all batches since the start."""
         rate = f", {self.rows / self.seconds:,.0f} rows/s" if self.seconds else ""
         rejects = f"; {counted(self.rejects, 'row')} not taken as they stand: see the table rejects" if self.rejects else ""
         batches = "1 batch" if self.batches == 1 else f"{self.batches:,} batches"
         return f"lag: {batches}, {counted(self.rows, 'row')}{rate}; tables in {self._files.output}{rejects}"
 
-    def _worst(self, spark: SparkSession, told: Told, seconds: float) -> Table:
-        groups = spark.read.parquet(str(self._files.output / "groups" / f"batch={told.batch}"))
+    def _worst(self, spark: SparkSession, info: BatchInfo, seconds: float) -> Table:
+        groups = spark.read.parquet(str(self._files.output / "groups" / f"batch={info.batch}"))
         order = (severity(sf.col("status")).desc(), sf.col("total_lag").desc_nulls_last(), "namespace", "group")
-        at = datetime.fromtimestamp(told.now / US_OF_SECOND, UTC)
-        rate = f"{counted(told.rows, 'row')} in {seconds:.1f} s, {told.rows / seconds:,.0f} rows/s"
-        table = Table(title=f"batch {told.batch}, {at:%Y-%m-%d %H:%M:%S} UTC: {rate}", title_justify="left")
+        at = datetime.fromtimestamp(info.now / US_OF_SECOND, UTC)
+        rate = f"{counted(info.rows, 'row')} in {seconds:.1f} s, {info.rows / seconds:,.0f} rows/s"
+        table = Table(title=f"batch {info.batch}, {at:%Y-%m-%d %H:%M:%S} UTC: {rate}", title_justify="left")
         for name in _COLUMNS:
             table.add_column(name.replace("_", " "))
         for row in groups.orderBy(*order).limit(_WORST).collect():
@@ -73,7 +73,7 @@ class Shown:
 
 
 def dry_run(spark: SparkSession, section: LagSection, files: LagFiles, switches: Switches) -> None:
-    """Count what all journals hold, and tell where tables would be written. Writes nothing."""
+    """Count the rows of all journals, and print where tables would be written. Writes nothing."""
     rows = spark.read.format("offset-journal").option("paths", json.dumps(list(section.journals))).load()
     counts = rows.groupBy("broker").agg(
         sf.count_distinct("segment").alias("segments"),
