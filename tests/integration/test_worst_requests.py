@@ -1,7 +1,7 @@
 """The worst requests of each method against real processes, several at once, beside an honest client that commits all the time.
 
-How long each holds it up is measured by `python -m benchmarks worst_requests`. Here the bound is in CPU seconds of the process: they
-are the same on a busy machine, and it is far below what one of them took before they were bounded, from 13 s to minutes.
+How long each holds it up is measured by `python -m benchmarks worst_requests`. Here the bound is in CPU seconds of the process.
+These are the same on a busy machine. Before the requests were bounded, one of them took from 13 s to minutes.
 """
 
 import asyncio
