@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline example test tools lint format types proto proto-check mutants soak interop model bench lock clean
+.PHONY: help setup demo demo-cluster demo-pipeline example check test tools lint format types proto proto-check mutants soak interop model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ demo-pipeline: $(SPARK_STAMP) ## Show the Spark pipeline: a fleet under load, la
 example: $(STAMP) ## Show a real consumer: NATS JetStream, kills, positions in the adapter, beside NATS's own (MESSAGES=... KILLS=... ACK_WAIT=...)
 	@sh demo/unpack.sh nats-server nats-server
 	$(BIN)/python -m examples $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(KILLS),--kills $(KILLS)) $(if $(ACK_WAIT),--ack-wait $(ACK_WAIT))
+
+check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contracts, types, unit tests; under two minutes
+	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
 	$(BIN)/python -m pytest --cov --cov-report=term --numprocesses=$(or $(JOBS),3) --dist=loadfile -p tests.pipeline.spreading

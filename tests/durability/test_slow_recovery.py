@@ -15,7 +15,7 @@ from adapter.testing.waiting import eventually
 from tests.durability.callers import WAIT_S
 from tests.durability.proxy import Proxy
 from tests.unit.helpers import key, record
-from tests.unit.sidecar.engine.test_recovery import lost
+from tests.unit.sidecar.engine.losses import lost
 
 GROUPS, SHARDS = 40, 300
 PATIENCE_S = 60.0

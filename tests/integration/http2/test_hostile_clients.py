@@ -8,7 +8,6 @@ import random
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import grpc
 import pytest
@@ -20,7 +19,7 @@ from tests import http2_attacks as attacks
 from tests.http2_attacks import END_STREAM, FLOODS, HEADERS, Attacker, Calls, attack, frame
 from tests.http2_client import PREFACE, message
 from tests.integration.helpers import PATIENCE_S, commits, rpc
-from tests.integration.honest import MIB, undisturbed
+from tests.integration.honest import MIB, cpu_s, undisturbed
 
 TIMES = int(os.environ.get("HOSTILE") or 1)
 STREAMS_MAX = 1_000  # that the built-in server allows on a connection
@@ -235,7 +234,7 @@ def test_a_storm_of_resets_by_new_connections_holds_up_no_new_client(adapter: Se
     storm = PREFACE + frame(attacks.SETTINGS, 0, 0)
     storm += b"".join(calls.open(attacks.STREAM) + frame(attacks.RST_STREAM, 0, calls.last, b"\0\0\0\x08") for _ in range(1_900))
     with undisturbed(adapter), ExitStack() as peers:
-        before = _cpu_s(adapter)
+        before = cpu_s(adapter)
         for _ in range(200 * TIMES):
             peer = Attacker(adapter.tcp_address, greets=False)
             peers.callback(peer.socket.close)
@@ -244,13 +243,7 @@ def test_a_storm_of_resets_by_new_connections_holds_up_no_new_client(adapter: Se
                 peer.vanish()
         with rpc(adapter.tcp_address) as stubs:
             stubs.store.CommitOffsets(commits({"new": 1}), timeout=PATIENCE_S)
-        assert _cpu_s(adapter) - before < 0.005 * 200 * TIMES
-
-
-def _cpu_s(service: ServiceProcess) -> float:
-    """CPU seconds that a process has used."""
-    fields = Path(f"/proc/{service.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        assert cpu_s(adapter) - before < 0.005 * 200 * TIMES
 
 
 def test_peers_that_ignore_the_stop_do_not_hold_it_up(adapter: ServiceProcess) -> None:

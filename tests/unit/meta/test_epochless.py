@@ -9,7 +9,7 @@ from adapter.meta.epochless import save
 from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, core_over, during, key, record
-from tests.unit.sidecar.engine.test_recovery import counts, left_behind
+from tests.unit.sidecar.engine.losses import counts, left_behind
 
 A, B = key("a"), key("b")
 DEAD = OffsetRecord(2**32, 0, live=False, committed_at_ms=9)

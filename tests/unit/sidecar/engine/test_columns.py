@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from adapter.errors import AdapterError, DiskFullError, InvalidInputError
-from adapter.model.records import EPOCH_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import EPOCH_MAX, CommitMode, GroupKey, OffsetKey
 from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.engine.changes import Columns, Commit, Standing
 from adapter.sidecar.engine.core import Core
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record, watched
+from tests.unit.sidecar.engine.standing import NOW_MS, STANDING
 
 G = GroupKey("default", "g")
-NOW_MS = 1_000
 
 
 def parsed(*groups: dict[str, Any]) -> Commit:
@@ -152,13 +152,6 @@ async def test_columns_that_cannot_be_written_change_nothing(tmp_path: Path) -> 
         assert (store.get(key("a")), len(core.dirty)) == (record(1, committed_at_ms=NOW_MS), 0)
 
 
-STANDING = [
-    None,
-    *(
-        OffsetRecord(epoch, offset, live, NOW_MS + at_ms, metadata)
-        for epoch, offset, live, at_ms, metadata in product((0, 1, 2, 2**32), (0, 2, 3), (True, False), (-1, 0, 1), ("", "m"))
-    ),
-]
 OFFERED = list(product(range(1, 5), (0, 1, 2)))
 
 

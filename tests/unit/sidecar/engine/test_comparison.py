@@ -15,7 +15,7 @@ from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record
-from tests.unit.sidecar.engine.test_recovery import Records, counts, left_behind, local, lost
+from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local, lost
 
 SLOW = TimedOutError("slow by the test")
 

@@ -2,29 +2,18 @@
 
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from adapter.errors import AdapterError, DiskFullError
 from adapter.model.records import CommitMode, OffsetKey, OffsetRecord
-from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import Core
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, key, record, watched
-from tests.unit.sidecar.engine.test_columns import NOW_MS, STANDING
-
-Request = offsets_pb.CommitOffsetsRequest
-
-
-def request(shard: str = "s", mode: int = 0, group: dict[str, Any] | None = None, **fields: Any) -> Request:
-    """A commit of one shard."""
-    item = offsets_pb.ShardCommit(shard=shard, **fields)
-    made = Request(groups=[offsets_pb.GroupCommits(**{"group": "g", "shards": [item], **(group or {})})])
-    made.mode = mode  # type: ignore[assignment]  # also one that there is not
-    return made
+from tests.unit.sidecar.engine.fast_requests import Request, request
+from tests.unit.sidecar.engine.standing import NOW_MS, STANDING
 
 
 def takes(core: Core, sent: Request) -> bool:

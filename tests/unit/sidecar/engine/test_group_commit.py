@@ -11,9 +11,9 @@ from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_commit import GroupCommit
 from adapter.sidecar.metrics import AdapterMetrics
 from tests.unit.helpers import key
-from tests.unit.sidecar.engine.test_columns import NOW_MS
-from tests.unit.sidecar.engine.test_fast_path import Request, request
-from tests.unit.sidecar.engine.test_fast_path_runs import Store
+from tests.unit.sidecar.engine.fast_requests import Request, request
+from tests.unit.sidecar.engine.fast_store import Store
+from tests.unit.sidecar.engine.standing import NOW_MS
 
 
 class Offering:

@@ -20,7 +20,7 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.waiting import eventually
 from tests.model.http2_client import COMMIT, GONE, STREAM, Client, Ended
 from tests.unit.helpers import core_over, key, record, watched
-from tests.unit.sidecar.engine.test_fast_path import Request, request
+from tests.unit.sidecar.engine.fast_requests import Request, request
 
 OK, UNAVAILABLE, UNIMPLEMENTED = (grpc.StatusCode[name].value[0] for name in ("OK", "UNAVAILABLE", "UNIMPLEMENTED"))
 FULL, INVALID = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], grpc.StatusCode.INVALID_ARGUMENT.value[0]

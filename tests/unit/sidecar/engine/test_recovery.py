@@ -7,17 +7,13 @@ import pytest
 
 from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, RefusedError
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.runtime.watermark import Watermark
-from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
-from adapter.sidecar.engine.recovery import RecoveryReport
-from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
-from tests.unit.helpers import applied_then, commit, commit_of, core_over, crash, during, key, record, refusing, send, tombstone
+from tests.unit.helpers import applied_then, commit, commit_of, core_over, during, key, record, refusing, send, tombstone
+from tests.unit.sidecar.engine.losses import Records, counts, left_behind, local, lost
 
 A, B, C, D = (key(shard) for shard in "abcd")
 DOWN = MetaUnavailableError("down by the test")
-Records = dict[OffsetKey, OffsetRecord]
 
 
 class ComparedMeta(FakeMeta):
@@ -37,32 +33,6 @@ class ComparedMeta(FakeMeta):
             raise fault
         self.compared.append(len(keys))
         return await super().get(keys, patient=patient)
-
-
-def left_behind(directory: Path, records: Records, flushed: int = 0) -> None:
-    """The store of a process that was killed with these records."""
-    store = LocalStore.open(directory / "adapter", "interval")
-    store.write(records)
-    store.advance_flushed(flushed)
-    store.write({})
-    crash(store)
-
-
-def lost(directory: Path, writes: int) -> None:
-    """Let the store look as if acknowledged writes were missing."""
-    mark = Watermark.open(directory / "adapter" / "watermark")
-    mark.advance(mark.value + writes)
-    mark.close()
-
-
-def counts(report: RecoveryReport) -> tuple[int, int, int, int, int]:
-    """Compared, pushed, adopted, equal, failed."""
-    return report.compared, report.pushed, report.adopted, report.equal, report.failed
-
-
-def local(core: Core) -> Records:
-    """What stands here."""
-    return {stored.key: stored.record for stored in core.store.scan()}
 
 
 CASES = [

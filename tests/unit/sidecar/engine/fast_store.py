@@ -1,0 +1,75 @@
+"""A store that the fast path writes to."""
+
+from collections.abc import Sequence
+
+from adapter.errors import AdapterError
+from adapter.model.records import OffsetKey
+from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.fast_path import FastPath
+from adapter.sidecar.storage.store import LocalStore
+from adapter.sidecar.storage.write_batch import Stored
+from tests.model.disk import Platter, SimBatch, SimDisk
+from tests.unit.helpers import key, record
+from tests.unit.sidecar.engine.fast_requests import Request
+from tests.unit.sidecar.engine.standing import NOW_MS
+
+State = tuple[dict[OffsetKey, Stored], int, set[OffsetKey]]
+
+
+class Disk(SimDisk):
+    """One that refuses what a test says, once."""
+
+    refuses: AdapterError | None = None
+    watermark_fails = False
+
+    def write(self, batch: object) -> None:
+        """See `Disk`."""
+        if self.refuses:
+            error, self.refuses = self.refuses, None
+            raise error
+        assert isinstance(batch, SimBatch)
+        super().write(batch)
+
+    def advance_watermark(self, value: int) -> None:
+        """See `Disk`."""
+        if self.watermark_fails:
+            raise OSError("failed by the test")
+        super().advance_watermark(value)
+
+
+class Store:
+    """A store with what works on it, over a platter that outlives it."""
+
+    def __init__(self, platter: Platter | None = None) -> None:
+        self.platter = platter or Platter()
+        self.disk = Disk(self.platter, lambda: None)
+        self.store = LocalStore.over(self.disk, "interval")
+        self.dirty = DirtyKeys()
+        self.fast_path = FastPath(self.store, self.dirty, possible=True, clock=lambda: 0.0)
+
+    def holds(self, **offsets: int) -> "Store":
+        """Put records in, and so in memory, that are clean."""
+        self.store.write({key(shard): record(offset) for shard, offset in offsets.items()})
+        return self
+
+    def commit(self, *runs: Sequence[Request], now_ms: int = NOW_MS) -> list[int]:
+        """Runs that come in one iteration of the event loop."""
+        return self.fast_path.commit(runs, now_ms)
+
+    def state(self) -> State:
+        """What is in memory has to be what is on the disk; and what is dirty."""
+        stored = {found.key: found for found in self.store.scan()}
+        for where, found in stored.items():
+            assert self.store.find(where) == found[1:]
+        return stored, self.store.seq, self.dirty.keys()
+
+    def offsets(self) -> dict[str, int]:
+        """What stands, by shard."""
+        return {where.shard: found.record.offset for where, found in self.state()[0].items()}
+
+    def again(self) -> "Store":
+        """As a process after this one opens it. It must not miss anything."""
+        opened = Store(self.platter)
+        assert opened.store.loss is None
+        assert opened.state()[:2] == self.state()[:2]
+        return opened
