@@ -106,7 +106,7 @@ def test_mistakes_are_named(command: Command, tmp_path: Path) -> None:
 
 def test_without_an_answer_it_is_unfinished(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, and what to do; the fronts do not depend on it."""
-    monkeypatch.setattr(rebalancing, "_with_patience", retrying("rebalance", first_s=0.01, max_s=0.01, limit_s=0.0))
+    monkeypatch.setattr(rebalancing, "_retrying", retrying("rebalance", first_s=0.01, max_s=0.01, limit_s=0.0))
     text = command.config.read_text()
     assert command.section.metadata
     command.config.write_text(text.replace(command.section.metadata.endpoints[0], f"127.0.0.1:{free_port()}"))

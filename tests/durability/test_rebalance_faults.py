@@ -50,7 +50,7 @@ def _needs() -> None:
 async def test_a_raft_group_that_is_down_holds_up_only_what_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move does not begin without it. When it fails later, everybody else's offsets are saved, in the same call (4)."""
     monkeypatch.setattr(etcd_cluster, "LIMIT_S", 0.2)
-    monkeypatch.setattr(rebalancing, "_with_patience", _at_once)
+    monkeypatch.setattr(rebalancing, "_retrying", _at_once)
     with LocalCluster("down", 1, directory=tmp_path) as down:
         named = section_of(A, C)
         own = RaftGroupSection(name="down", endpoints=down.endpoints)
