@@ -1,13 +1,18 @@
 """Replies of a stream: one for many plain requests in a row, and never across one that was not plain."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 
 from adapter.rpc import offsets_pb
+from adapter.sidecar.api.commit_stream import CommitStream
+from adapter.sidecar.api.commits import SMALL, Commits
 from adapter.sidecar.api.offset_service import OffsetService
+from adapter.sidecar.engine.changes import Commit, Standing
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import core_over, watched
@@ -58,3 +63,34 @@ async def test_more_requests_than_there_is_room_for_are_all_answered(tmp_path: P
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         found = await replies(core, *range(1, 2001))
         assert (found[-1][0], sum(covers for _, covers, _, _ in found)) == (1999, 2000)
+
+
+@pytest.mark.parametrize("size", [2, SMALL + 1])
+async def test_what_is_committed_is_answered_when_the_reader_is_ended_in_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Nothing is awaited between the write of a commit and its answer, also of a large one (8)."""
+    shards = [offsets_pb.ShardCommit(shard=f"s{number}", offset=5) for number in range(size)]
+    commit = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)])
+
+    async def requests() -> AsyncIterator[offsets_pb.StreamCommitsRequest]:
+        for number in range(3):
+            yield offsets_pb.StreamCommitsRequest(id=number, commit=commit)
+
+    async with core_over(tmp_path, FakeMeta(), knows="g") as core:
+        stream = CommitStream(Commits(lambda: core, AdapterMetrics()))
+        commit_at_once = core.router.commit_at_once
+
+        def ended(change: Commit) -> list[Standing] | None:
+            standing = commit_at_once(change)
+            reader.cancel()
+            return standing
+
+        monkeypatch.setattr(core.router, "commit_at_once", ended)
+        reader = asyncio.create_task(stream.read(requests()))
+        found = [(reply.id, reply.covers, reply.code) async for reply in stream.replies(reader)]
+        assert reader.cancelled()
+        assert core.store.keys == size
+        answered = sum(covers for _, covers, _ in found)
+        assert answered >= 1
+        assert found == [(answered - 1, answered, 0)]
