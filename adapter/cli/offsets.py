@@ -42,7 +42,7 @@ def offsets() -> None:
 @click.option(
     "--create",
     is_flag=True,
-    help="Also create offsets of named shards that have none. Without this they are refused: typing errors.",
+    help="Also create offsets of named shards that have none. Without this they are refused, as typing errors.",
 )
 @options.execute
 @options.namespace
