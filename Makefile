@@ -46,7 +46,7 @@ check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contrac
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
-	$(BIN)/python -m pytest --cov --cov-report=term --numprocesses=$(or $(JOBS),3) --dist=loadfile -p tests.pipeline.spreading
+	$(BIN)/python -m pytest --cov --cov-report=term --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading
 
 tools: ## Install the Debian packages that the fault tests use
 	@sh tests/install-tools.sh

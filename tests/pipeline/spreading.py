@@ -14,7 +14,6 @@ SPARK = "Spark"
 # What takes longest in one piece: a worker that began it last would end long after the others.
 FIRST = (
     SPARK,
-    "tests/pipeline/test_exactly_once.py",
     "tests/pipeline/test_end_to_end.py",
     "tests/pipeline/test_no_java.py",
     "tests/pipeline/test_plain_session.py",
