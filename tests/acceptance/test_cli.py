@@ -191,10 +191,10 @@ async def test_status_shows_the_journal(pair: Pair) -> None:
     pair.restart()
     pair("commit", "g", "s", "1")
     pair("flush")
-    await eventually(lambda: pair("status", "--json").json["journal"]["last_error"] != "", 30)
+    await eventually(lambda: pair("status", "--json").json["journal"]["last_error"] != "")
     assert f"is there, and no directory: '{path}'" in pair("status").words
     path.unlink()
-    await eventually(lambda: pair("status", "--json").json["journal"]["rows"] == 1, 30)
+    await eventually(lambda: pair("status", "--json").json["journal"]["rows"] == 1)
     assert pair("status", "--json").json["journal"] == {
         "path": str(path),
         "rows": 1,

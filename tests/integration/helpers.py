@@ -21,6 +21,8 @@ from adapter.testing.processes import ServiceProcess
 from adapter.testing.sidecars import adapter_config, running_sidecar
 
 PATIENCE_S = 60.0  # for what takes milliseconds on an idle machine
+# Of an adapter's [meta] and [recovery]: by default a group has half a second to be loaded in, and a recovery ten.
+PATIENT_META = "timeout_ms = 60000\nload_timeout_ms = 60000\n[recovery]\ntimeout_ms = 60000\n"
 
 
 class Rpc(NamedTuple):

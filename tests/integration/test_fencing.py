@@ -12,7 +12,7 @@ from adapter.model.records import Member, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
-from tests.integration.helpers import PATIENCE_S, Rpc, commits, each, key, rpc, serving, stored_in
+from tests.integration.helpers import PATIENCE_S, PATIENT_META, Rpc, commits, each, key, rpc, serving, stored_in
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
 
@@ -41,7 +41,7 @@ def _shards_of(stubs: Rpc, group: str = "g") -> dict[str, int]:
 @pytest.mark.parametrize("mode", ["write_back", "write_through"])
 def test_a_generation_survives_kill_9_a_restart_and_a_hand_over(directory: Path, meta: ServiceProcess, mode: str) -> None:
     """The zombie is refused every time, and nothing of it reaches the adapter or the Meta Service."""
-    adapter = adapter_process(directory, meta.address, top=f"mode = '{mode}'")
+    adapter = adapter_process(directory, meta.address, top=f"mode = '{mode}'", extra=PATIENT_META)
     with ended(adapter):
         adapter.start()
         with rpc(adapter.address) as stubs:
@@ -68,7 +68,7 @@ def test_a_generation_survives_kill_9_a_restart_and_a_hand_over(directory: Path,
 
 def test_a_generation_that_was_answered_just_before_a_kill_is_there(directory: Path, meta: ServiceProcess) -> None:
     """Also when its commit changed no offset: it is written before the answer."""
-    adapter = adapter_process(directory, meta.address)
+    adapter = adapter_process(directory, meta.address, extra=PATIENT_META)
     with ended(adapter):
         adapter.start()
         for generation in range(1, 4):

@@ -19,7 +19,7 @@ from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.history import META, History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from adapter.testing.waiting import eventually
-from tests.integration.helpers import PATIENCE_S, commits, each, key, rpc, serving, status_of, stored_in, wait_until
+from tests.integration.helpers import PATIENCE_S, PATIENT_META, commits, each, key, rpc, serving, status_of, stored_in, wait_until
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
 
@@ -79,7 +79,7 @@ def test_a_stop_under_load_loses_nothing(directory: Path, meta: ServiceProcess, 
 
 def test_a_stop_without_the_meta_service_exits_1_and_the_next_start_pushes(directory: Path, meta: ServiceProcess) -> None:
     """Within the drain deadline; what stayed behind is on disk (4, 8)."""
-    adapter = adapter_process(directory, meta.address, extra="[stop]\ndrain_timeout_ms = 500")
+    adapter = adapter_process(directory, meta.address, extra=f"{PATIENT_META}[stop]\ndrain_timeout_ms = 500")
     with ended(adapter):
         adapter.start()
         with rpc(adapter.address) as stubs:
