@@ -37,7 +37,7 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     yield "state", f"{state}: {reply.reason}" if reply.reason else state
     yield "version, up for", f"{reply.version}, {reply.uptime_seconds:,.0f} s"
     yield "mode", ", ".join([reply.mode, *reply.policies])
-    yield "local store", f"{reply.cache_path}, about {counted(reply.stored_keys, 'key')}"
+    yield "local store", f"{reply.store_path}, about {counted(reply.stored_keys, 'key')}"
     yield "commits, save calls", f"{reply.commits:,}, {reply.save_calls:,}"
     dirty = counted(reply.dirty_keys, "key")
     yield "dirty", f"{dirty}, oldest {reply.oldest_dirty_seconds:.1f} s, refused {reply.refused_keys:,}"

@@ -1612,7 +1612,7 @@ class StatusReply(_message.Message):
     UPTIME_SECONDS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
-    CACHE_PATH_FIELD_NUMBER: _builtins.int
+    STORE_PATH_FIELD_NUMBER: _builtins.int
     STORED_KEYS_FIELD_NUMBER: _builtins.int
     DIRTY_KEYS_FIELD_NUMBER: _builtins.int
     OLDEST_DIRTY_SECONDS_FIELD_NUMBER: _builtins.int
@@ -1643,7 +1643,7 @@ class StatusReply(_message.Message):
     uptime_seconds: _builtins.float
     mode: _builtins.str
     """"write_back" or "write_through", and the group patterns that differ."""
-    cache_path: _builtins.str
+    store_path: _builtins.str
     stored_keys: _builtins.int
     dirty_keys: _builtins.int
     oldest_dirty_seconds: _builtins.float
@@ -1701,7 +1701,7 @@ class StatusReply(_message.Message):
         uptime_seconds: _builtins.float = ...,
         mode: _builtins.str = ...,
         policies: _abc.Iterable[_builtins.str] | None = ...,
-        cache_path: _builtins.str = ...,
+        store_path: _builtins.str = ...,
         stored_keys: _builtins.int = ...,
         dirty_keys: _builtins.int = ...,
         oldest_dirty_seconds: _builtins.float = ...,
@@ -1730,7 +1730,7 @@ class StatusReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "at_risk", b"at_risk", "cache_path", b"cache_path", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "dirty_keys", b"dirty_keys", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "store", b"store", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "at_risk", b"at_risk", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "dirty_keys", b"dirty_keys", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__journal: _TypeAlias = _typing.Literal["journal"]  # noqa: Y015
     _WhichOneofArgType__journal: _TypeAlias = _typing.Literal["_journal", b"_journal"]  # noqa: Y015

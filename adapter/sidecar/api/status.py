@@ -41,7 +41,7 @@ class SidecarStatus:
             uptime_seconds=time.monotonic() - self._started,
             mode=config.mode,
             policies=[f"{rule.namespaces}/{rule.groups}: {rule.mode}" for rule in config.policy],
-            cache_path=str(config.store.path),
+            store_path=str(config.store.path),
             wal_sync=config.store.wal_sync,
             at_risk=AT_RISK[config.store.wal_sync],
             meta_endpoints=config.meta.endpoints,
