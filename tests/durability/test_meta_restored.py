@@ -95,7 +95,7 @@ async def test_a_copy_that_others_have_written_to_since_is_noticed(tmp_path: Pat
         paused.signal(signal.SIGCONT)
         await at_least_in(meta, history)
         await eventually(lambda: _compared(paused), WAIT_S)
-        assert "does not know the last start" in paused.log
+        assert "lacks the last start of the store seen before" in paused.log
 
 
 def _compared(adapter: ServiceProcess) -> bool:
