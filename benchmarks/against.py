@@ -108,7 +108,7 @@ async def measure(tree: Tree, server: str, first: int) -> dict[str, float]:
             lone = {"address": f"127.0.0.1:{port}", "commits": COMMITS, "connections": 1, "in_flight": 64, "first": first}
             before = cpu_s(adapter)
             sender = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "benchmarks.front_load", json.dumps(lone), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+                sys.executable, "-m", "benchmarks.http2_load", json.dumps(lone), cwd=ROOT, stdout=asyncio.subprocess.PIPE
             )
             output, _ = await sender.communicate()
             found["commits/s"] = json.loads(output)["per_s"]

@@ -28,7 +28,7 @@ def translated(endpoint: str, error: Any, timeout_s: float) -> AdapterError:  # 
         return TimedOutError(f"{endpoint}: no answer within {timeout_s:g} s")
     text = f"{endpoint}: {code.name}: {error.details()}"
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnknownCallError(f"{text}: the server does not know this call: it is not a Meta Service of offset-adapter, or an older one")
+        return UnknownCallError(f"{text}: the server is no Meta Service of offset-adapter, or an older one")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return MetaUnavailableError(text, retry_after_s=pushback_s(error.trailing_metadata()))
     return MetaUnavailableError(text) if code in _UNAVAILABLE else RefusedError(text)

@@ -176,7 +176,7 @@ async def test_what_such_a_server_cannot_do_is_refused_with_a_reason(tmp_path: P
     """Deleting shards of every group needs a list of everything."""
     async with adapter(tmp_path, robust) as (_, client):
         await client.commit("g", {"a": 160})
-        with pytest.raises(grpc.aio.AioRpcError, match=r"UNIMPLEMENTED.*not a Meta Service of offset-adapter") as caught:
+        with pytest.raises(grpc.aio.AioRpcError, match=r"UNIMPLEMENTED.*no Meta Service of offset-adapter") as caught:
             await client.admin.DeleteOffsets(offsets_pb.DeleteOffsetsRequest(shards=["a"], execute=True), timeout=PATIENCE_S)
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         await client.flush()
