@@ -17,6 +17,7 @@ from tests.durability.callers import WAIT_S, Callers, check_local, health_turns,
 from tests.integration.helpers import key, status_of, stored_in, until_clean
 
 ALARM = "store.acknowledged_writes_lost"
+CLOSED = "the store is gone; is its disk mounted?"  # said by an attempt to open it again
 
 
 async def _reason_says(adapter: ServiceProcess, text: str) -> None:
@@ -116,12 +117,14 @@ async def test_the_same_directory_is_served_again_when_it_is_back_and_no_other(t
         await Callers(adapter.address, history).run(turns=2)
         path.rename(away)
         await health_turns(adapter, serving=False)
+        # Only now is the old one closed: RocksDB works on names, and would tidy up in what is put there before.
+        await _reason_says(adapter, CLOSED)
         shutil.copytree(tmp_path / "b" / "adapter", tmp_path / "another")
         (tmp_path / "another").rename(path)  # at once, as a mount is: half a copy would be opened meanwhile
         await _reason_says(adapter, "holds another store")
         shutil.rmtree(path)
         path.mkdir()
-        await _reason_says(adapter, "the store is gone; is its disk mounted?")
+        await _reason_says(adapter, CLOSED)
         path.rmdir()
         away.rename(path)
         await health_turns(adapter, serving=True)
