@@ -9,11 +9,11 @@ from adapter.metaservice.config import EtcdSection
 from adapter.metaservice.engine import Engine
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.metaservice.etcd.engine import EtcdEngine
-from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.runtime.clocks import wall_ms
 from tests.contract.cases import CLUSTER
 from tests.contract.etcd import shared_members, shared_section
+from tests.embedded_engine import opened as rocksdb
 from tests.model.engine import MemoryEngine
 
 Opened = Callable[[], AbstractAsyncContextManager[Engine]]
@@ -29,20 +29,6 @@ TRICKY = [
     "g" * 255,
     "\uffff",
 ]
-
-
-@asynccontextmanager
-async def rocksdb(directory: Path) -> AsyncIterator[Engine]:
-    """The embedded engine, closed at the end."""
-    engine = RocksDbEngine.open(directory / "store")
-    syncing = asyncio.create_task(engine.run())
-    try:
-        yield engine
-    finally:
-        syncing.cancel()
-        with suppress(asyncio.CancelledError):
-            await syncing
-        engine.close()
 
 
 @asynccontextmanager

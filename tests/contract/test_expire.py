@@ -11,7 +11,8 @@ from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.records import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, deleted, expired, next_era
 from adapter.testing.fake_meta import FakeMeta
 from tests.contract.cases import CLUSTER, save
-from tests.contract.engines import ENGINES, Opened, rocksdb, standing
+from tests.contract.engines import ENGINES, Opened, standing
+from tests.embedded_engine import opened as rocksdb
 from tests.unit.helpers import key, record
 
 A, B, C = key("a"), key("b"), key("c")
@@ -207,7 +208,7 @@ async def test_what_is_acknowledged_was_synced(tmp_path: Path) -> None:
     """The embedded engine: nothing is answered while nobody syncs (a power cut then takes it back)."""
     async with rocksdb(tmp_path) as engine:
         await save(engine, (A, OLD), (B, deleted(OLD, 1)))
-    engine = RocksDbEngine.open(tmp_path / "store")
+    engine = RocksDbEngine.open(tmp_path / "meta")
     try:
         syncing = asyncio.create_task(engine.run())
         await asyncio.sleep(0)

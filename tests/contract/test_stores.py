@@ -6,7 +6,8 @@ import pytest
 
 from adapter.model.records import SaveEntry, StoreReport
 from tests.contract.cases import CLUSTER
-from tests.contract.engines import etcd, memory, rocksdb
+from tests.contract.engines import etcd, memory
+from tests.embedded_engine import opened as rocksdb
 from tests.unit.helpers import key, record
 
 ENGINES = {"rocksdb": rocksdb, "memory": memory}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +21,6 @@ from adapter.metaservice.engine import Engine
 from adapter.metaservice.limits import Limits
 from adapter.metaservice.metrics import MetaMetrics
 from adapter.metaservice.offset_service import MetaService
-from adapter.metaservice.rocksdb.engine import RocksDbEngine
 from adapter.model.codec import encode_key
 from adapter.model.records import (
     EPOCH_MAX,
@@ -41,6 +40,7 @@ from adapter.runtime.clocks import wall_ms
 from adapter.sidecar.journal.notes import Flushed
 from adapter.sidecar.journal.rows import rows_of
 from adapter.testing.fake_meta import FakeMeta
+from tests.embedded_engine import opened as rocksdb
 from tests.model.engine import MemoryEngine
 from tests.unit.helpers import commit, commit_of, core_over, key, record, send, tombstone
 
@@ -59,20 +59,6 @@ def service_over(engine: Engine) -> MetaService:
     """The gRPC service, called directly."""
     metrics = MetaMetrics()
     return MetaService(engine, Limits(LimitsSection(), metrics), metrics)
-
-
-@asynccontextmanager
-async def rocksdb(directory: Path) -> AsyncIterator[RocksDbEngine]:
-    """The embedded engine."""
-    engine = RocksDbEngine.open(directory / "meta")
-    syncing = asyncio.create_task(engine.run())
-    try:
-        yield engine
-    finally:
-        syncing.cancel()
-        with suppress(asyncio.CancelledError):
-            await syncing
-        engine.close()
 
 
 class PackedMeta(FakeMeta):

@@ -1,8 +1,7 @@
 """Bulk calls of the embedded engine yield to other tasks: a save never waits for a whole bulk call."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from adapter.metaservice.rocksdb import engine as rocksdb_engine
 from adapter.metaservice.rocksdb.engine import SLICE, RocksDbEngine
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.records import SaveEntry
+from tests.embedded_engine import opened
 from tests.unit.helpers import key, record
 
 CLUSTER = "c"
@@ -21,20 +21,6 @@ SLICES = 6
 KEYS = [encode_key(key(f"{at:05}")) for at in range(SLICES * SLICE)]
 RECORDS = [encode_record(record(5, committed_at_ms=1))] * len(KEYS)
 Call = Callable[[RocksDbEngine], Awaitable[object]]
-
-
-@asynccontextmanager
-async def opened(directory: Path) -> AsyncIterator[RocksDbEngine]:
-    """A running engine."""
-    engine = RocksDbEngine.open(directory / "meta")
-    syncing = asyncio.create_task(engine.run())
-    try:
-        yield engine
-    finally:
-        syncing.cancel()
-        with suppress(asyncio.CancelledError):
-            await syncing
-        engine.close()
 
 
 def stands(engine: RocksDbEngine, packed: bytes) -> bool:

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import MetaUnavailableError, RefusedError
-from adapter.model.records import OffsetKey, Status
+from adapter.model.records import Status
 from adapter.runtime.clocks import Clocks
 from adapter.sidecar.config import FlushSection
-from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.testing.fake_meta import FakeMeta
@@ -27,24 +26,7 @@ from tests.unit.helpers import (
     refusing,
     send,
 )
-
-A, B, C, D = (key(shard) for shard in "abcd")
-DOWN = MetaUnavailableError("down by the test")
-
-
-def shards_of(meta: FakeMeta) -> list[list[str]]:
-    """The shards of each save."""
-    return [[entry.key.shard for entry in save] for save in meta.saves]
-
-
-def offsets_in(meta: FakeMeta) -> dict[OffsetKey, int]:
-    """The offsets that the Meta Service holds."""
-    return {found: standing.offset for found, standing in meta.records.items()}
-
-
-async def commit_all(core: Core, offset: int, shards: str = "abcd") -> None:
-    """Commit the same offset for some shards."""
-    await send(core, commit_of({key(shard): offset for shard in shards}))
+from tests.unit.sidecar.engine.flushing import DOWN, A, B, C, D, commit_all, offsets_in, shards_of
 
 
 async def test_a_failed_flush_leaves_everything_dirty(tmp_path: Path) -> None:

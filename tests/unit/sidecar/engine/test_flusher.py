@@ -12,7 +12,6 @@ from adapter.meta.packed import Chunk, entry_bytes, merge_request
 from adapter.meta.wire import save_request
 from adapter.model.codec import encode_key
 from adapter.model.records import OffsetKey, OffsetRecord, Run, SaveEntry
-from adapter.sidecar.engine.core import Core
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import (
     KEYS,
@@ -31,24 +30,7 @@ from tests.unit.helpers import (
     tombstone,
     watched,
 )
-
-A, B, C, D = (key(shard) for shard in "abcd")
-DOWN = MetaUnavailableError("down by the test")
-
-
-def shards_of(meta: FakeMeta) -> list[list[str]]:
-    """The shards of each save."""
-    return [[entry.key.shard for entry in save] for save in meta.saves]
-
-
-def offsets_in(meta: FakeMeta) -> dict[OffsetKey, int]:
-    """The offsets that the Meta Service holds."""
-    return {found: standing.offset for found, standing in meta.records.items()}
-
-
-async def commit_all(core: Core, offset: int, shards: str = "abcd") -> None:
-    """Commit the same offset for some shards."""
-    await send(core, commit_of({key(shard): offset for shard in shards}))
+from tests.unit.sidecar.engine.flushing import DOWN, A, B, C, D, commit_all, offsets_in, shards_of
 
 
 async def test_a_flush_sends_the_newest_value_of_each_dirty_key_once(tmp_path: Path) -> None:
