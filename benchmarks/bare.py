@@ -40,7 +40,8 @@ def main(loop: Loop) -> dict[str, float]:
     keys = [
         [encode_key(OffsetKey("default", group, shard)) for shard in shards] for group, shards in names_of(loop.keys, loop.size)
     ]
-    db = rocks.open_store(Path(loop.path), ("default",), "")
+    store = rocks.open_store(Path(loop.path), ("default",), "")
+    db = store.db
     _write(db, keys, _values(loop, 0, len(keys)))
     ready = _values(loop, loop.first, loop.messages)
     offsets = loop.messages * loop.size
@@ -53,7 +54,7 @@ def main(loop: Loop) -> dict[str, float]:
         values = [_value(loop.first + loop.messages + number, number * loop.size + at) for at in range(loop.size)]
         _write(db, keys, [values], number)
     packed = time.perf_counter() - started
-    db.close()
+    store.close()
     return {"per_s": offsets / took, "packed_per_s": offsets / packed, "cpu_us": cpu_s / offsets * 1e6}
 
 

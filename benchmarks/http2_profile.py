@@ -113,6 +113,6 @@ def _write(directory: Path, reads: int, stages: Stages) -> None:
         batch = WriteBatch(raw_mode=True)
         for key in keys:
             batch.put(key, encode_plain(offset, 1, offset, 0))
-        store.write(batch)
+        store.db.write(batch)
         stages.end(BATCH)
     store.close()

@@ -115,7 +115,7 @@ def _written_in(directory: Path) -> Callable[[bytes, object], bytes]:
 
     Without a WriteBatch, which is not needed for a single key and would be slower.
     """
-    put, numbers = rocks.open_store(directory / "db", ("default",), "").put, count(1)
+    put, numbers = rocks.open_store(directory / "db", ("default",), "").db.put, count(1)
 
     def answer(request: bytes, _context: object) -> bytes:
         group = offsets_pb.CommitOffsetsRequest.FromString(request).groups[0]

@@ -1,12 +1,15 @@
 """RocksDB for both stores: options, opening with clear errors, and the table from its errors to ours."""
 
+import contextlib
 import errno
+import gc
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rocksdict import BlockBasedOptions, Cache, Options, Rdict, ReadOptions
 
@@ -37,6 +40,9 @@ PROPERTIES = {
 
 OUT_OF_FILES = "Too many open files"
 
+_DESCRIPTORS = "/proc/self/fd"
+_BY_DESCRIPTOR = re.compile(rf"{_DESCRIPTORS}/\d+")
+
 _TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
     ("No space left on device", DiskFullError),
     ("Disk quota exceeded", DiskFullError),
@@ -46,6 +52,27 @@ _TABLE: tuple[tuple[str, type[AdapterError]], ...] = (
     ("lock hold by current process", StoreLockedError),
     ("No such file or directory", StoreDamagedError),
 )
+
+
+class Database(NamedTuple):
+    """An open database, the descriptor of its directory, and device and inode of its LOCK file.
+
+    RocksDB reaches its files through the descriptor. By the path it would write into, and delete from, whatever was mounted or
+    moved there since the open: at the latest when it is closed.
+    """
+
+    db: Rdict
+    directory: int
+    lock: tuple[int, int]
+
+    def close(self) -> None:
+        """Close the database; see `close` for what it raises. Blocks."""
+        try:
+            close(self.db)
+        finally:
+            # While something still uses the database, the number must not become that of another file.
+            if not _is_open(self.lock):
+                os.close(self.directory)
 
 
 def options(*, create: bool = True) -> Options:
@@ -66,7 +93,7 @@ def options(*, create: bool = True) -> Options:
     return made
 
 
-def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[[Rdict], None] = lambda _: None) -> Rdict:
+def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[[Rdict], None] = lambda _: None) -> Database:
     """Open or create a database. Raises StoreLockedError, StoreDamagedError (with `advice`), DiskFullError or StorageFailedError.
 
     Only an empty directory becomes a new database: one that has files but no CURRENT was a database once, and RocksDB
@@ -86,10 +113,48 @@ def open_store(path: Path, families: Sequence[str], advice: str, fill: Callable[
     opening = options(create=False)
     # Without it a family with few rows would keep old logs: a start would have to replay all of MAX_WAL_BYTES.
     opening.set_atomic_flush(len(families) > 1)
+    with contextlib.ExitStack() as undo:
+        try:
+            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            undo.callback(os.close, directory)
+            is_open = _is_open(_lock_of(directory))
+        except OSError as error:
+            raise unusable(error, path) from error
+        if is_open:  # RocksDB compares only the names under which this process opens a database
+            raise StoreLockedError(f"{path}: this process has not yet closed this store")
+        try:
+            db = Rdict(f"{_DESCRIPTORS}/{directory}", options=opening, column_families={name: options() for name in families})
+        except Exception as error:
+            raise _explained(error, path, advice) from error
+        undo.pop_all()
+    return Database(db, directory, _lock_of(directory))
+
+
+def _lock_of(directory: int) -> tuple[int, int]:
+    """Device and inode of the LOCK file of a database; zeros, which no file has, when there is none."""
     try:
-        return Rdict(str(path), options=opening, column_families={name: options() for name in families})
-    except Exception as error:
-        raise _explained(error, path, advice) from error
+        found = os.stat("LOCK", dir_fd=directory)
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _is_open(lock: tuple[int, int]) -> bool:
+    """Whether this process holds a LOCK file open, also after what was unreachable has been collected: an old iterator, say."""
+    for collect in (False, True):
+        if collect:
+            gc.collect()
+        if not any(_is_file(number, lock) for number in os.listdir(_DESCRIPTORS)):  # noqa: PTH208 - only names are needed
+            return False
+    return True
+
+
+def _is_file(number: str, file: tuple[int, int]) -> bool:
+    try:
+        found = os.fstat(int(number))
+    except OSError:  # closed meanwhile
+        return False
+    return (found.st_dev, found.st_ino) == file
 
 
 def unusable(error: OSError, path: Path) -> AdapterError:
@@ -149,9 +214,17 @@ def publish(complete: Path, path: Path) -> None:
 
 def translate(error: Exception) -> AdapterError:
     """Translate an error of RocksDB, which is a bare Exception with a text."""
-    text = str(error)
+    text = _BY_DESCRIPTOR.sub(_path_of, str(error))
     kind = next((kind for part, kind in _TABLE if part in text), StorageFailedError)
     return kind(text)
+
+
+def _path_of(name: re.Match[str]) -> str:
+    """The path of the directory whose descriptor an error names."""
+    try:
+        return str(Path(name[0]).readlink())
+    except OSError:  # closed meanwhile
+        return name[0]
 
 
 def guarded(call: Callable[..., R], *arguments: Any) -> R:  # noqa: ANN401 - whatever the wrapped call takes

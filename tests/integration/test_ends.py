@@ -104,11 +104,11 @@ def reading(part: Any) -> Iterator[threading.Event]:
 
 def test_a_store_that_is_being_read_is_closed_when_the_read_has_ended(tmp_path: Path) -> None:
     """Else it would stay open, and its lock with it."""
-    db = rocks.open_store(tmp_path / "db", ("default",), "")
-    with reading(db) as ended:
-        rocks.close(db)
+    store = rocks.open_store(tmp_path / "db", ("default",), "")
+    with reading(store.db) as ended:
+        store.close()
         assert ended.wait(PATIENCE_S)
-    rocks.close(rocks.open_store(tmp_path / "db", ("default",), ""))
+    rocks.open_store(tmp_path / "db", ("default",), "").close()
 
 
 class Refusing:

@@ -191,7 +191,7 @@ META_MUTANTS = (
         "meta-opens-before-the-check",
         "metaservice/rocksdb/store.py",
         "            if exists(path):\n                checked",
-        "            if exists(path):\n                rocks.open_store(database, FAMILIES, ).close()\n                checked",
+        '            if exists(path):\n                rocks.open_store(database, FAMILIES, "").close()\n                checked',
         "RocksDB stores what it could read of a damaged log and takes the log away: nothing is left to repair",
         ("unit/metaservice/rocksdb/test_store.py::test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired",),
     ),

@@ -147,6 +147,33 @@ STORE_MUTANTS = (
         ("unit/sidecar/storage/test_missing_files.py::test_a_file_that_is_not_in_its_place_is_seen",),
     ),
     Mutant(
+        "rocksdb-works-on-the-path",
+        "runtime/rocks.py",
+        '            db = Rdict(f"{_DESCRIPTORS}/{directory}", ',
+        "            db = Rdict(str(path), ",
+        "a store that is put in the place of one that is gone is damaged when that one is closed",
+        (
+            "unit/runtime/test_rocks.py::test_another_store_at_the_path_is_left_as_it_is",
+            _GONE + "test_the_same_directory_is_served_again_when_it_is_back_and_no_other",
+        ),
+    ),
+    Mutant(
+        "a-database-is-opened-twice",
+        "runtime/rocks.py",
+        "            is_open = _is_open(_lock_of(directory))\n",
+        "            is_open = False\n",
+        "two RocksDBs in one directory delete each other's files",
+        ("unit/runtime/test_rocks.py::test_a_database_is_opened_once_whatever_its_name",),
+    ),
+    Mutant(
+        "a-directory-is-given-up-too-early",
+        "runtime/rocks.py",
+        "            if not _is_open(self.lock):\n",
+        "            if self.lock:\n",
+        "what RocksDB does at its end goes to the file that got the number of its directory",
+        ("unit/runtime/test_rocks.py::test_the_descriptor_stays_while_something_still_uses_the_database",),
+    ),
+    Mutant(
         "a-log-that-is-gone-is-written-to",
         "sidecar/storage/disk.py",
         "        if newest < self._newest_log:\n",

@@ -74,7 +74,8 @@ class RocksDbEngine:
     kind = "rocksdb"
 
     def __init__(self, opened: Opened, path: Path) -> None:
-        self._db = db = opened.db
+        self._database = opened.database
+        self._db = db = opened.database.db
         self._state, self._starts, self._loss, self._watermark, self._lock = opened[1:]
         self._synced_seq = self._marked_seq = self._state.seq
         self._data = db.get_column_family(DATA)
@@ -360,7 +361,7 @@ class RocksDbEngine:
         steps: list[Callable[[], None]] = [] if self._failure else [self._sync_at_end]
         del self._handle, self._meta_handle  # they keep the database, and so its lock, open
         # Run each step even if another fails: a part left open would continue while the process ends.
-        steps += [partial(rocks.close, part) for part in (self._data, self._meta, self._db)]
+        steps += [partial(rocks.close, self._data), partial(rocks.close, self._meta), self._database.close]
         for step in steps:
             try:
                 step()

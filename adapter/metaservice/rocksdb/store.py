@@ -82,7 +82,7 @@ class Opened(NamedTuple):
     `starts` are the last starts on this store, oldest first; the last one is this process's.
     """
 
-    db: Rdict
+    database: rocks.Database
     state: State
     starts: tuple[StoreStart, ...]
     loss: Loss | None
@@ -116,16 +116,16 @@ def open_store(path: Path) -> Opened:
                 watermark.sync()
         except OSError as error:
             raise rocks.unusable(error, path) from error
-        db = rocks.open_store(database, FAMILIES, ADVICE, _initialize)
-        undo.callback(db.close)
-        state, loss = bookkeeping(db, database)
+        opened = rocks.open_store(database, FAMILIES, ADVICE, _initialize)
+        undo.callback(opened.close)
+        state, loss = bookkeeping(opened.db, database)
         if checked and checked != state:
             raise StoreDamagedError(
                 f"{path}: the store changed while it was opened: it ended at {checked.seq}, and now ends at {state.seq}. {ADVICE}"
             )
-        starts = rocks.guarded(_record_start, db, state)
+        starts = rocks.guarded(_record_start, opened.db, state)
         undo.pop_all()
-    return Opened(db, state, starts, loss, watermark, lock)
+    return Opened(opened, state, starts, loss, watermark, lock)
 
 
 def _record_start(db: Rdict, state: State) -> tuple[StoreStart, ...]:

@@ -6,7 +6,6 @@ knows nothing of records.
 
 import contextlib
 import errno
-import gc
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Protocol, Self, TypeVar, cast
 
 import anyio
 import anyio.to_thread
-from rocksdict import Rdict, WriteBatch
+from rocksdict import WriteBatch
 
 from adapter.errors import StorageFailedError, StoreDamagedError
 from adapter.runtime import rocks
@@ -123,13 +122,13 @@ class RocksDisk:
     Reads and writes are called on the event loop: they do not release the GIL, so that a thread would only add a hop.
     """
 
-    def __init__(self, path: Path, db: Rdict, watermark: Watermark) -> None:
+    def __init__(self, path: Path, opened: rocks.Database, watermark: Watermark) -> None:
         self.name = str(path)
         self._path = path
-        self._db = db
+        self._opened = opened
+        self._db = opened.db
         self._watermark = watermark
         self._limiter = anyio.CapacityLimiter(1)
-        self._lock = _file_id(path / "db" / "LOCK")
         self._newest_log = _newest_log(_names(path / "db"))
 
     @classmethod
@@ -155,11 +154,9 @@ class RocksDisk:
             if not existed and watermark.value:
                 # Refused before RocksDB could make an empty database here, which the next start would take for the store.
                 raise StoreDamagedError(f"{path}: is empty, though {watermark.value} writes were acknowledged here. {ADVICE}")
-            if not create:
-                gc.collect()  # an iterator of the failed store that is still referenced would keep its lock
-            db = rocks.open_store(database, ("default",), ADVICE)
+            opened = rocks.open_store(database, ("default",), ADVICE)
             undo.pop_all()
-        return cls(path, db, watermark)
+        return cls(path, opened, watermark)
 
     @property
     def watermark(self) -> int:
@@ -239,7 +236,7 @@ class RocksDisk:
         try:
             if not self._watermark.is_in_place():
                 return f"{self._path / 'watermark'}: the file that is open is not there any more"
-            if _file_id(database / "LOCK") != self._lock:
+            if _file_id(database / "LOCK") != self._opened.lock:
                 return f"{database}: is not the database that is open"
             names = _names(database)
         except OSError as error:
@@ -265,7 +262,7 @@ class RocksDisk:
     def close(self) -> None:
         """Close the watermark and RocksDB, without a sync."""
         self._watermark.close()
-        rocks.close(self._db)
+        self._opened.close()
 
 
 def _names(path: Path) -> set[str]:

@@ -163,11 +163,11 @@ async def test_every_bit_of_the_log_counts(killed: Path, tmp_path: Path) -> None
 def rewritten(killed: Path, path: Path, change: Callable[[Rdict], None]) -> Path:
     """A copy of a store with a change that RocksDB cannot detect."""
     shutil.copytree(killed, path)
-    db = rocks.open_store(path / "db", FAMILIES, "")
-    data = db.get_column_family(DATA)
+    opened = rocks.open_store(path / "db", FAMILIES, "")
+    data = opened.db.get_column_family(DATA)
     change(data)
     data.close()
-    db.close()
+    opened.close()
     return path
 
 

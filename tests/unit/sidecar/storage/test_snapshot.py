@@ -178,17 +178,17 @@ def test_a_snapshot_of_another_length_than_the_store_is_damage(records: int) -> 
 
 def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end(tmp_path: Path) -> None:
     """RocksDB's own iterators end there in silence."""
-    db = rocks.open_store(tmp_path, ("default",), "")
+    whole = rocks.open_store(tmp_path, ("default",), "")
     records = 20_000
     for number in range(records):
-        db.put(encode_key(key(f"{number:06}")), encode_record(record(number), number + 1))
-    db.close()
+        whole.db.put(encode_key(key(f"{number:06}")), encode_record(record(number), number + 1))
+    whole.close()
     (file,) = tmp_path.glob("*.sst")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
     damaged = rocks.open_store(tmp_path, ("default",), "")
-    taken = Snapshots().take(rocks.scan(damaged, b"\1", b""), records, 0)
+    taken = Snapshots().take(rocks.scan(damaged.db, b"\1", b""), records, 0)
     with pytest.raises(StoreDamagedError, match="Corruption"):
         rest(taken)
     damaged.close()

@@ -132,7 +132,7 @@ def test_the_flushed_watermark_rides_on_the_next_write(tmp_path: Path) -> None:
 def test_a_second_open_is_told_that_the_store_is_in_use(tmp_path: Path) -> None:
     """And does no harm to the first."""
     store = opened(tmp_path)
-    with pytest.raises(StoreLockedError, match="another process has this store open"):
+    with pytest.raises(StoreLockedError, match="this process has not yet closed this store"):
         opened(tmp_path)
     store.write({A: record(1)})
     store.close()
@@ -205,12 +205,14 @@ async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     """No write, no sync and no acknowledgement after it, though RocksDB might say yes again."""
     store = opened(tmp_path)
     store.write({A: record(1)})
-    rocks_of(store)._db.close()
+    disk = rocks_of(store)
+    disk._opened.close()
     with pytest.raises(StorageFailedError, match="the sync of the local store failed"):
         await store.sync()
     assert store.failed.is_set()
     assert store.synced_seq == 0
-    rocks_of(store)._db = Rdict(str(tmp_path / "db"), options=rocks.options())
+    disk._opened = rocks.open_store(tmp_path / "db", ("default",), "")
+    disk._db = disk._opened.db
     for attempt in (store.check, lambda: store.write({B: record(1)})):
         with pytest.raises(StorageFailedError, match="the sync of the local store failed"):
             attempt()

@@ -1,0 +1,130 @@
+"""An open database stays with the directory that was opened, whatever is put at its path; the same one is not opened twice."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from adapter.errors import StorageFailedError, StoreDamagedError, StoreLockedError
+from adapter.runtime import rocks
+
+FAMILIES = ("default", "more")
+
+
+def opened(path: Path) -> rocks.Database:
+    """A database of two column families."""
+    return rocks.open_store(path, FAMILIES, "")
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Each file of a directory, byte for byte."""
+    return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+
+
+def descriptors() -> list[Path]:
+    """The open descriptors of this process."""
+    return sorted(Path("/proc/self/fd").iterdir())
+
+
+def rows(path: Path) -> dict[bytes, bytes]:
+    """What a database holds, opened and closed for it."""
+    store = opened(path)
+    found = dict(rocks.scan(store.db, b"\0", b""))
+    store.close()
+    return found
+
+
+def test_another_store_at_the_path_is_left_as_it_is(tmp_path: Path) -> None:
+    """By name, RocksDB would write its files into that one, and delete those that it does not know (1)."""
+    path, away = tmp_path / "db", tmp_path / "away"
+    other = opened(tmp_path / "other")
+    for number in range(3):  # tables, which a database that has other numbers for its own takes for left over
+        other.db.put(b"other", b"%d" % number)
+        other.db.flush()
+    other.close()
+    store = opened(path)
+    store.db.put(b"before", b"1")
+    path.rename(away)
+    (tmp_path / "other").rename(path)
+    was = contents(path)
+    store.db.put(b"after", b"2")
+    store.db.flush()
+    store.db.compact_range(None, None)
+    store.close()
+    assert contents(path) == was
+    assert rows(away) == {b"before": b"1", b"after": b"2"}
+    assert rows(path) == {b"other": b"2"}
+
+
+def test_an_empty_directory_at_the_path_stays_empty(tmp_path: Path) -> None:
+    """As when a volume is unmounted under the process."""
+    path = tmp_path / "db"
+    store = opened(path)
+    store.db.put(b"before", b"1")
+    path.rename(tmp_path / "away")
+    path.mkdir()
+    store.close()
+    assert contents(path) == {}
+    assert rows(tmp_path / "away") == {b"before": b"1"}
+
+
+def test_a_database_is_opened_once_whatever_its_name(tmp_path: Path) -> None:
+    """Two would overwrite each other's files. The second is refused until nothing uses the first any more."""
+    path = tmp_path / "db"
+    store = opened(path)
+    store.db.put(b"a", b"1")
+    reading = rocks.scan(store.db, b"\0", b"")
+    assert next(reading) == (b"a", b"1")
+    path.rename(tmp_path / "moved")
+    with pytest.raises(StoreLockedError, match="has not yet closed"):
+        opened(tmp_path / "moved")
+    store.close()
+    with pytest.raises(StoreLockedError, match="has not yet closed"):
+        opened(tmp_path / "moved")
+    del reading
+    assert rows(tmp_path / "moved") == {b"a": b"1"}
+
+
+def test_a_closed_database_leaves_no_descriptor(tmp_path: Path) -> None:
+    """A store is opened again after each failure of its disk, for as long as the process lives."""
+    before = descriptors()
+    for _ in range(3):
+        rows(tmp_path / "db")
+    assert descriptors() == before
+
+
+def test_the_descriptor_stays_while_something_still_uses_the_database(tmp_path: Path) -> None:
+    """Its number would else be the next file's, and what RocksDB does at its end would go there."""
+    store = opened(tmp_path / "db")
+    store.db.put(b"a", b"1")
+    reading = rocks.scan(store.db, b"\0", b"")
+    next(reading)
+    store.close()
+    assert Path(f"/proc/self/fd/{store.directory}").readlink() == tmp_path / "db"
+    del reading
+
+
+def test_errors_name_the_path_of_the_directory(tmp_path: Path) -> None:
+    """Not the number of a descriptor, with which nobody could do anything."""
+    path = tmp_path / "db"
+    opened(path).close()
+    (manifest,) = path.glob("MANIFEST-*")
+    manifest.write_bytes(b"")
+    with pytest.raises(StoreDamagedError) as caught:
+        opened(path)
+    assert str(path) in str(caught.value)
+    assert "/proc" not in str(caught.value)
+
+
+def test_errors_of_an_open_database_name_where_it_is_now(tmp_path: Path) -> None:
+    """Also after it was moved away."""
+    path = tmp_path / "db"
+    store = opened(path)
+    store.db.put(b"a", b"1")
+    path.rename(tmp_path / "away")
+    shutil.rmtree(tmp_path / "away")
+    with pytest.raises((StorageFailedError, StoreDamagedError)) as caught:
+        rocks.guarded(store.db.flush)
+    assert str(tmp_path / "away") in str(caught.value)
+    with pytest.raises((StorageFailedError, StoreDamagedError)):
+        store.close()
