@@ -1,1 +1,1 @@
-"""One part at a time, in this process."""
+"""Unit tests: each test runs one component in this process."""

@@ -1,4 +1,4 @@
-"""What the tests of broadcasting groups share: an adapter that takes the requests of clients, by a clock that the test sets."""
+"""Shared by the tests of broadcasting groups: an adapter without gRPC, with a clock that the test sets."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ DEAD_MS = WINDOW_MS + 1
 
 
 class World:
-    """A core with the requests of clients, as the server takes them, and the clock."""
+    """A core that takes clients' requests as the server does, and its clock."""
 
     def __init__(self, core: Core, clock: SetClock) -> None:
         self.core = core
@@ -32,7 +32,7 @@ class World:
         self._service = OffsetService(lambda: core, AdapterMetrics())
 
     async def commit(self, client: str, offsets: Mapping[str, int], group: str = "g") -> list[tuple[str, str, int]]:
-        """Commit for a client; what supersedes it."""
+        """Commit for a client; returns what supersedes the commit."""
         shards = [offsets_pb.ShardCommit(shard=shard, offset=offset) for shard, offset in offsets.items()]
         request = offsets_pb.CommitBroadcastRequest(group=group, client_id=client, shards=shards)
         reply = await self.core.broadcasts.commit(parse_commit_broadcast(request), group, self._service.commits.commit)
@@ -44,7 +44,7 @@ class World:
         return {row.shard: (row.lowest if row.HasField("lowest") else None, row.lowest_client, row.clients) for row in rows}
 
     async def own(self, client: str, *shards: str) -> dict[str, int]:
-        """A client's own offsets."""
+        """The offsets that a client committed itself."""
         return {row.shard: row.own for row in await self._read(client, shards) if row.HasField("own")}
 
     async def _read(self, client: str, shards: tuple[str, ...]) -> list[offsets_pb.BroadcastOffset]:
@@ -52,33 +52,33 @@ class World:
         return await self.core.broadcasts.read(await parse_read_broadcast(request))
 
     def kept(self) -> dict[str, tuple[int, str]]:
-        """What is stored as the lowest here, and whose it was."""
+        """The stored lowest offsets of this adapter, and the client of each."""
         found = self.core.store.scan()
         return {
             where.shard: (held.offset, held.metadata) for where, held, _ in found if where.group == "g@broadcast" and held.live
         }
 
     def stored(self) -> OffsetRecord:
-        """What is stored as the lowest of the shard `s`."""
+        """The lowest offset of the shard `s` in the Meta Service."""
         found = self.core.store.get(key("s", "g@broadcast"))
         assert found
         return found
 
     def clients(self) -> set[str]:
-        """Whose offsets are here."""
+        """The clients whose offsets are in the local store."""
         return {
             where.group.partition("@broadcast@")[2] for where, _, _ in self.core.store.scan() if is_of_client(where.group_key)
         }
 
     async def sweep(self) -> None:
-        """Bring everything to the Meta Service, and take away what has expired."""
+        """Flush everything to the Meta Service, then remove what has expired."""
         await self.core.flusher.flush_once()
         await self.core.expiry.sweep_once()
 
 
 @asynccontextmanager
 async def world(directory: Path, meta: FakeMeta | None = None, clock: SetClock | None = None) -> AsyncIterator[World]:
-    """An adapter without gRPC, by the clock of the test."""
+    """An adapter without gRPC, with the clock of the test."""
     config = adapter_config(directory)
     store = LocalStore.open(config.store.path, config.store.wal_sync)
     clock = clock or SetClock()

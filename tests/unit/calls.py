@@ -1,4 +1,4 @@
-"""Calls of OffsetAdmin without gRPC: from where they come, and what they show."""
+"""Contexts for calling OffsetAdmin without gRPC: the caller's address and credentials."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -13,11 +13,11 @@ UNIX, TCP = "unix:", "ipv4:127.0.0.1:5"
 
 
 class AbortedError(Exception):
-    """What gRPC raises for an abort, with what it was told."""
+    """Stands for the exception that gRPC raises on abort; has its status and text."""
 
 
 class FakeContext:
-    """A call as gRPC shows it to a method."""
+    """The part of a gRPC context that the methods use."""
 
     def __init__(self, peer: str, metadata: Mapping[str, str], certificate: Mapping[str, list[bytes]]) -> None:
         self._peer = peer
@@ -25,19 +25,19 @@ class FakeContext:
         self._certificate = certificate
 
     def peer(self) -> str:
-        """Where it comes from."""
+        """The caller's address."""
         return self._peer
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """What came with it."""
+        """The metadata of the call."""
         return self._metadata
 
     def auth_context(self) -> Mapping[str, list[bytes]]:
-        """What TLS knows."""
+        """What TLS says of the caller."""
         return self._certificate
 
     async def abort(self, code: grpc.StatusCode, details: str, trailing: Sequence[tuple[str, str]] = ()) -> None:
-        """End it. When to come back is of no interest here."""
+        """End the call; the trailing metadata is ignored."""
         del trailing
         raise AbortedError(code, details)
 
@@ -45,6 +45,6 @@ class FakeContext:
 def context(
     peer: str = UNIX, certificate: Mapping[str, list[bytes]] | None = None, *, authorization: str = "", user: str = ""
 ) -> Context:
-    """A call."""
+    """A context for one call."""
     metadata = {"authorization": authorization, USER_KEY: user}
     return cast("Context", FakeContext(peer, {name: value for name, value in metadata.items() if value}, certificate or {}))

@@ -1,4 +1,4 @@
-"""What the expiry's tests share: a clock that stands where the test puts it, old offsets, a Meta Service that notes proposals."""
+"""Shared by the tests of the expiry: a clock that the test sets, old offsets, and a Meta Service that records proposals."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class SetClock:
 
 
 class ExpiringMeta(FakeMeta):
-    """A FakeMeta that notes what is proposed, and in which something may happen before and after an expiry."""
+    """A FakeMeta that records what is proposed, and that can call the test before and after an expiry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,14 +51,14 @@ class ExpiringMeta(FakeMeta):
         return newest_ms
 
     def live(self) -> dict[OffsetKey, tuple[int, int]]:
-        """The positions of what is not a tombstone."""
+        """The positions of live records, without tombstones."""
         return {found: stands.position for found, stands in self.records.items() if stands.live}
 
 
 def expiry_of(
     core: Core, clock: SetClock | None = None, *, metrics: AdapterMetrics | None = None, pause_s: float = 0, **section: int
 ) -> Expiry:
-    """The sweeps of a core, by the test's clock."""
+    """The expiry of a core, with the test's clock."""
     return Expiry(
         ExpirySection(**section),
         core.store,
@@ -75,23 +75,23 @@ def expiry_of(
 
 
 async def committed(core: Core, offsets: dict[OffsetKey, int], at_ms: int, member: Member | None = None) -> None:
-    """Commit as the server does, at a time, without a flush."""
+    """Commit as the server does, at a given time, without a flush."""
     entries = [(where, record(offset, 0, committed_at_ms=at_ms)) for where, offset in offsets.items()]
     members = {found.group_key: member for found in offsets} if member else {}
     await send(core, Commit(entries, CommitMode.INCREASE_ONLY, members))
 
 
 async def flushed(core: Core, offsets: dict[OffsetKey, int], at_ms: int = OLD_MS, member: Member | None = None) -> None:
-    """Commit, and bring it to the Meta Service."""
+    """Commit, and flush to the Meta Service."""
     await committed(core, offsets, at_ms, member)
     await core.flusher.flush_once()
 
 
 def shards(names: Sequence[str], offset: int = 5) -> dict[OffsetKey, int]:
-    """The same offset for shards of the group."""
+    """The same offset for these shards of the group."""
     return {key(name): offset for name in names}
 
 
 def local(core: Core) -> dict[OffsetKey, OffsetRecord]:
-    """What stands here."""
+    """The records in the local store."""
     return {stored.key: stored.record for stored in core.store.scan()}

@@ -1,4 +1,4 @@
-"""An adapter in memory for the tests of what talks to one: the rules of the real one, and exact faults of its commits."""
+"""An adapter in memory with the rules of the real one, and with commits that fail in an exactly known way."""
 
 # ruff: noqa: ARG002 - the signatures are those of OffsetClient
 
@@ -17,7 +17,7 @@ from adapter.rpc import offsets_pb
 
 
 class Fault(Enum):
-    """What becomes of a commit. After an UNAVAILABLE its caller does not know which of them it was."""
+    """What happens to a commit. After an UNAVAILABLE its caller does not know whether it was applied."""
 
     NONE = "none"
     LOST = "not applied, no answer"
@@ -51,7 +51,7 @@ class FakeAdapter(OffsetClient):
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
     ) -> list[offsets_pb.Superseded]:
-        """Apply it as an adapter does."""
+        """Apply a commit as an adapter does."""
         self.commits.append((mode, dict(offsets)))
         self.arrived.set()
         fault = self.faults.popleft() if self.faults else Fault.NONE
@@ -77,7 +77,7 @@ class FakeAdapter(OffsetClient):
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
     ) -> dict[str, offsets_pb.ShardOffset]:
-        """What stands."""
+        """The stored records."""
         self.reads += 1
         await self.gate.wait()
         if self.unreadable:
@@ -89,14 +89,14 @@ class FakeAdapter(OffsetClient):
         }
 
     async def persist(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> None:
-        """Only noted."""
+        """Record the call only."""
         self.persisted.append(list(shards))
 
     async def remove(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> int:
-        """Only noted: what was persisted is in the Meta Service, and this has none."""
+        """Record the call only: persisted offsets would be in the Meta Service, which does not exist here."""
         self.persisted.append(list(shards))
         return len(shards)
 
     def reset(self, shard: str, offset: int) -> None:
-        """As `offsets reset` does."""
+        """Reset as `offsets reset` does."""
         self.records[shard] = OffsetRecord(next_era(self.records[shard].epoch), offset)

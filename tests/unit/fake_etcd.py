@@ -1,4 +1,4 @@
-"""One etcd cluster in memory, with etcd's rules for transactions; and what goes wrong with calls, when a test says so."""
+"""One etcd cluster in memory, with etcd's rules for transactions, and with calls that fail as a test wants."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,7 +14,7 @@ _COMPARE = etcd_pb.Compare
 
 
 class FakeCluster:
-    """As `EtcdCluster`. `fail` is asked before each transaction, `fail_after` when it is done; what they return is raised."""
+    """Like `EtcdCluster`. An exception that `fail` returns before, or `fail_after` after a transaction, is raised."""
 
     def __init__(self, name: str = "offsets-1") -> None:
         self.name = name
@@ -29,7 +29,7 @@ class FakeCluster:
         self.fail_after: Callable[[etcd_pb.TxnRequest], AdapterError | None] = lambda _: None
 
     async def txn(self, request: etcd_pb.TxnRequest, *, resend: bool = True) -> etcd_pb.TxnResponse:
-        """A transaction: all of it or nothing."""
+        """A transaction: applied as a whole or not at all."""
         await anyio.lowlevel.checkpoint()
         self.txns.append(request)
         self.resent.append(resend)
@@ -45,17 +45,17 @@ class FakeCluster:
         return reply
 
     async def range(self, request: etcd_pb.RangeRequest) -> etcd_pb.RangeResponse:
-        """A range."""
+        """Read a range of keys."""
         await anyio.lowlevel.checkpoint()
         return self._range(request)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """As another client."""
+        """Write as another client."""
         self.revision += 1
         self._put(key, value)
 
     def value(self, key: bytes) -> bytes | None:
-        """What stands."""
+        """The stored value."""
         return self.kvs[key].value if key in self.kvs else None
 
     def _txn(self, request: etcd_pb.TxnRequest) -> etcd_pb.TxnResponse:
@@ -116,7 +116,7 @@ def _compared(compare: etcd_pb.Compare, kv: etcd_pb.KeyValue) -> bool:
 
 
 def _check(request: etcd_pb.TxnRequest, room: int, written: set[bytes]) -> None:
-    """Etcd's limits: operations, also nested ones, and no key written twice."""
+    """Etcd's limits: the number of operations, also of nested ones, and no key written twice."""
     size = max(len(request.compare), len(request.success), len(request.failure))
     assert size <= room, "etcdserver: too many operations in txn request"
     branches = [set(written), set(written)]

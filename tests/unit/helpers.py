@@ -1,4 +1,4 @@
-"""What the unit tests share: short names for values, a core over a real store, and stores and faults that a test controls."""
+"""Shared by the unit tests: short names for values, a core over a real store, stores and faults that a test controls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -24,7 +24,7 @@ from adapter.testing.sidecars import adapter_config
 
 
 async def whole_groups(meta: MetaClient, *groups: GroupKey) -> list[dict[OffsetKey, OffsetRecord]]:
-    """All pages of groups, group by group."""
+    """All pages of these groups, joined."""
     found: dict[GroupKey, dict[OffsetKey, OffsetRecord]] = {group: {} for group in groups}
     left: Sequence[GroupKey] = groups
     after = b""
@@ -55,7 +55,7 @@ RECORDS = st.builds(
 
 
 def key(shard: str = "s", group: str = "g", namespace: str = "default") -> OffsetKey:
-    """A key of which mostly the shard matters."""
+    """A key of which usually only the shard matters."""
     return OffsetKey(namespace, group, shard)
 
 
@@ -65,7 +65,7 @@ def record(offset: int, epoch: int = 1, **fields: Any) -> OffsetRecord:
 
 
 def tombstone(epoch: int) -> OffsetRecord:
-    """What a delete leaves in the Meta Service."""
+    """The tombstone that a delete leaves in the Meta Service."""
     return OffsetRecord(epoch, 0, live=False)
 
 
@@ -112,24 +112,24 @@ async def commit(core: Core, offset: int, shard: str = "s", *, overwrite: bool =
 
 
 def rocks_of(store: LocalStore) -> RocksDisk:
-    """The disk below a cache, to break it."""
+    """The RocksDB below a store, to make it fail."""
     assert isinstance(store._disk, RocksDisk)
     return store._disk
 
 
 def doom(store: LocalStore) -> None:
-    """Let the close of this cache be like a kill: no bookkeeping, no sync; what was written is with the kernel."""
+    """Make the close of this store like a kill: no bookkeeping and no sync; what was written is in the page cache."""
     store.failure = "killed by the test"
 
 
 def crash(store: LocalStore) -> None:
-    """End a cache as a killed process does."""
+    """End a store as a killed process does."""
     doom(store)
     store.close()
 
 
 class WatchedStore(LocalStore):
-    """A cache that counts batches and syncs, and in which a test may refuse a write or hold a sync back."""
+    """A store that counts batches and syncs, and in which a test may refuse a write or delay a sync."""
 
     batches: int = 0
     syncs: int = 0
@@ -152,7 +152,7 @@ class WatchedStore(LocalStore):
 
 
 def watched(directory: Path, wal_sync: WalSync = "interval") -> WatchedStore:
-    """A watched cache in the directory that `core_over` uses."""
+    """A watched store in the directory that `core_over` uses."""
     return WatchedStore.open(directory / "adapter", wal_sync)
 
 
@@ -175,7 +175,7 @@ class HeldMeta(FakeMeta):
 
 
 def applied_then(meta: FakeMeta, error: AdapterError) -> Fault:
-    """A save that is applied and of which the answer is lost (invariant 4)."""
+    """A save that is applied and whose reply is lost (invariant 4)."""
 
     async def fault(entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         meta.apply(entries)
@@ -185,7 +185,7 @@ def applied_then(meta: FakeMeta, error: AdapterError) -> Fault:
 
 
 def during(meta: FakeMeta, action: Callable[[], Awaitable[Any]]) -> Fault:
-    """A save in the middle of which something else happens."""
+    """A save in the middle of which a test does something else."""
 
     async def fault(entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         await action()

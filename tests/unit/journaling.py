@@ -1,4 +1,4 @@
-"""What the tests of the journal share: a journal that only records, segments that a test breaks, and files read back."""
+"""Shared by the tests of the journal: a journal that only records, segments that a test breaks, and reading files back."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ BROKER = "b/1"
 
 
 class Recording(NoJournal):
-    """Keeps what is noted."""
+    """A journal that keeps what is noted."""
 
     def __init__(self) -> None:
         self.notes: list[Flushed | Moves] = []
@@ -48,19 +48,19 @@ class Recording(NoJournal):
 
 
 class SetTime:
-    """Clocks that stand still until a test moves them."""
+    """Clocks that change only when a test sets them."""
 
     def __init__(self) -> None:
         self.now_ms = NOW_MS
         self.clocks = Clocks(lambda: self.now_ms / 1000, lambda: self.now_ms)
 
     def passes(self, ms: int) -> None:
-        """So much later."""
+        """Let this much time pass."""
         self.now_ms += ms
 
 
 class BrokenFiles(SegmentFiles):
-    """Segments that fail, or wait, while a test wants it."""
+    """Segment files that fail, or wait, as long as a test wants."""
 
     fault: Exception | None = None
 
@@ -80,30 +80,30 @@ class BrokenFiles(SegmentFiles):
 
 
 def section_of(path: Path, **settings: Any) -> JournalSection:
-    """A journal in a directory."""
+    """The settings of a journal in this directory."""
     return JournalSection(path=path, **settings)
 
 
 def files_of(path: Path, at_ms: int = NOW_MS, **settings: Any) -> SegmentFiles:
-    """The segments of a run that began at a time."""
+    """The segment files of a run that began at a given time."""
     return SegmentFiles(path, BROKER, section_of(path, **settings), Counts(str(path)), at_ms)
 
 
 def writer_over(path: Path, time: SetTime, **settings: Any) -> tuple[SegmentWriter, Notes, BrokenFiles]:
-    """A writer whose turns a test takes itself."""
+    """A writer whose steps the test runs itself."""
     section, notes = section_of(path, **settings), Notes(Counts(str(path)))
     files = BrokenFiles(path, BROKER, section, notes.counts, time.now_ms)
     return SegmentWriter(section, notes, files, time.clocks), notes, files
 
 
 def flush_of(offsets: Iterable[int], at_ms: int = NOW_MS, shard: str = "s") -> Flushed:
-    """An acknowledged save of one shard, again and again."""
+    """An acknowledged save of one shard."""
     entries = [SaveEntry(key(shard), record(offset)) for offset in offsets]
     return Flushed(at_ms, entries, [SaveOutcome(Status.APPLIED, entry.record) for entry in entries])
 
 
 def batch_of(offsets: Iterable[int], first_seq: int = 0, at_ms: int = NOW_MS) -> pa.RecordBatch:
-    """The same as a batch."""
+    """The same as an Arrow batch."""
     return to_batch(list(rows_of(flush_of(offsets, at_ms))), first_seq, ReportedBounds())
 
 
@@ -113,25 +113,25 @@ def segments(path: Path) -> list[Path]:
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    """Their rows."""
+    """The rows of the finished segments."""
     return [row for found in segments(path) for row in rows_of_file(found)]
 
 
 def rows_of_file(path: Path) -> list[dict[str, Any]]:
-    """The rows of one of them."""
+    """The rows of one segment."""
     return list(pq.ParquetFile(path).read().to_pylist())
 
 
 def offsets_in(path: Path) -> list[int]:
-    """The offsets of these."""
+    """The offsets in the finished segments."""
     return [row["offset"] for row in rows_in(path)]
 
 
 def open_segments(path: Path) -> list[Path]:
-    """The open ones."""
+    """The unfinished segments."""
     return sorted((path / ".open").rglob("*.batches"))
 
 
 def moves_of(kind: str, where: OffsetKey, before: int | None, after: int) -> Moves:
-    """One offset that was moved on purpose."""
+    """A change of one offset by an operator."""
     return Moves(NOW_MS, kind, [Moved(where, None if before is None else record(before), record(after, 1 << 32))])

@@ -1,4 +1,4 @@
-"""A Raft group in memory, as etcd shows it to who looks after its leaders; a watcher to wait for; tests in virtual time."""
+"""A Raft group in memory with etcd's leader and lease calls, a watcher that tests can wait for, and virtual time."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ NODES = ("n1", "n2", "n3")
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test in which nothing waits: the clock jumps to the next timer."""
+    """A test whose clock jumps to the next timer instead of waiting."""
 
     @wraps(test)
     def run(*args: Any, **named: Any) -> None:
@@ -41,7 +41,7 @@ def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
 
 @dataclass
 class FakeEtcd:
-    """A cluster with a member on each of three nodes. Its leases end in the time of the event loop, or when a test says so."""
+    """A cluster with a member on each of three nodes. Leases end by the time of the event loop, or when a test says so."""
 
     name: str
     leader: str  # its node
@@ -57,26 +57,26 @@ class FakeEtcd:
 
     @property
     def watched(self) -> Watched:
-        """As a balancer reaches it."""
+        """The client for a balancer."""
         return Watched(self.name, self, MembersSection(endpoints=tuple(map(self.endpoint, NODES)), nodes=NODES))
 
     def endpoint(self, node: str) -> str:
-        """Of the member on a node."""
+        """The endpoint of the member on a node."""
         return f"{self.name}-{node}:2379"
 
     def end_leases(self) -> None:
-        """Every lease ends now."""
+        """End every lease now."""
         self.leases.clear()
 
     def live(self) -> dict[bytes, tuple[bytes, int]]:
-        """What is stored: what was put under a lease goes with it."""
+        """The stored keys, without those of ended leases."""
         now = anyio.current_time()
         self.leases = {lease: ends_at for lease, ends_at in self.leases.items() if ends_at >= now}
         self.stored = {key: found for key, found in self.stored.items() if not found[1] or found[1] in self.leases}
         return self.stored
 
     async def txn(self, request: etcd_pb.TxnRequest) -> etcd_pb.TxnResponse:
-        """One compare, and one operation for each case, as turns use it."""
+        """One compare, and one operation for each case, as the balancer uses it."""
         await self._majority()
         [compare] = request.compare
         lease = self.live().get(compare.key, (b"", 0))[1]
@@ -90,7 +90,7 @@ class FakeEtcd:
         return self._range(request)
 
     async def call(self, call: Callable[..., Awaitable[Any]]) -> Any:
-        """A call to whichever member."""
+        """A call to any member."""
         await self._majority()
         return await call(SimpleNamespace(lease=_Lease(self)), 0.5, ())
 
@@ -122,14 +122,14 @@ class FakeEtcd:
 
 
 class _Member:
-    """Maintenance of one member."""
+    """The maintenance service of one member."""
 
     def __init__(self, etcd: FakeEtcd, node: str) -> None:
         self._etcd = etcd
         self._node = node
 
     async def Status(self, _: etcd_pb.StatusRequest, *, metadata: object, **__: object) -> etcd_pb.StatusResponse:
-        """As the member sees it."""
+        """The status as this member sees it."""
         assert not metadata, "a member without a leader answers only who does not insist on one"
         return etcd_pb.StatusResponse(
             header=etcd_pb.ResponseHeader(member_id=NODES.index(self._node) + 1),
@@ -141,7 +141,7 @@ class _Member:
         )
 
     async def MoveLeader(self, request: etcd_pb.MoveLeaderRequest, **_: object) -> etcd_pb.MoveLeaderResponse:
-        """Only the leader takes it."""
+        """Accepted only by the leader."""
         assert self._node == self._etcd.leader
         target = NODES[request.targetID - 1]
         self._etcd.asked.append(target)
@@ -153,20 +153,20 @@ class _Member:
 
 
 class _Lease:
-    """Leases of a cluster."""
+    """The lease service of a cluster."""
 
     def __init__(self, etcd: FakeEtcd) -> None:
         self._etcd = etcd
 
     async def LeaseGrant(self, request: etcd_pb.LeaseGrantRequest, **_: object) -> etcd_pb.LeaseGrantResponse:
-        """A new one."""
+        """Grant a new lease."""
         self._etcd.granted += 1
         self._etcd.ttl_s = request.TTL
         self._etcd.leases[self._etcd.granted] = anyio.current_time() + request.TTL
         return etcd_pb.LeaseGrantResponse(ID=self._etcd.granted, TTL=request.TTL)
 
     async def LeaseRevoke(self, request: etcd_pb.LeaseRevokeRequest, **_: object) -> etcd_pb.LeaseRevokeResponse:
-        """It ends now."""
+        """End a lease now."""
         if request.ID not in self._etcd.leases:
             raise RefusedError("NOT_FOUND: etcdserver: requested lease not found")
         del self._etcd.leases[request.ID]
@@ -175,7 +175,7 @@ class _Lease:
     def LeaseKeepAlive(
         self, requests: Iterator[etcd_pb.LeaseKeepAliveRequest], **_: object
     ) -> AsyncIterator[etcd_pb.LeaseKeepAliveResponse]:
-        """One answer for each request: 0 s for a lease that has ended."""
+        """One reply for each request: 0 s for a lease that has ended."""
 
         async def answers() -> AsyncIterator[etcd_pb.LeaseKeepAliveResponse]:
             self._etcd.live()
@@ -189,7 +189,7 @@ class _Lease:
 
 
 class Seen:
-    """A watcher that remembers, and that can be waited for."""
+    """A watcher that remembers events and can be waited for."""
 
     def __init__(self) -> None:
         self.situation: ClusterState | None = None
@@ -216,13 +216,13 @@ class Seen:
         self._change()
 
     async def until(self, condition: Callable[[], bool], within_s: float = 20.0) -> None:
-        """Wait for a look, a move or a turn after which it holds. Raises TimeoutError."""
+        """Wait until the condition holds. Raises TimeoutError."""
         with anyio.fail_after(within_s):
             while not condition():
                 await self._changed.wait()
 
     async def looks_more(self, count: int) -> None:
-        """Wait for some more looks."""
+        """Wait for some more rounds."""
         wanted = self.looks + count
         await self.until(lambda: self.looks >= wanted)
 

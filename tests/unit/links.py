@@ -1,4 +1,4 @@
-"""An adapter in memory behind a `Batcher`, with the real one's rules for requests, and a runner in virtual time."""
+"""An adapter in memory behind a `Batcher`, with the real one's rules for requests, and a test runner in virtual time."""
 
 import asyncio
 from collections import deque
@@ -27,7 +27,7 @@ Found = list[tuple[str, int, int]]  # (shard, epoch, offset) of what supersedes
 
 
 class Applied(NamedTuple):
-    """One entry of a request that was applied."""
+    """One applied entry of a request."""
 
     key: OffsetKey
     offered: OffsetRecord
@@ -35,7 +35,7 @@ class Applied(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What happens to a request: it takes so long, and is lost, before it is applied or afterwards."""
+    """What happens to a request: it takes this long, and is lost before or after it is applied."""
 
     seconds: float = 0.0
     lost: bool = False
@@ -46,7 +46,7 @@ NO_FAULT = Fault()
 
 
 class FakeAdapter:
-    """Registers, fencing, refusals; what arrived; faults by request, and groups that are written through, or hang there."""
+    """Registers, fencing and refusals; records requests; faults for each request, and groups that are written through or hang."""
 
     def __init__(self, usual: Fault = NO_FAULT) -> None:
         self.usual = usual
@@ -66,7 +66,7 @@ class FakeAdapter:
         self._now = 0
 
     async def send(self, request: offsets_pb.CommitOffsetsRequest, timeout_s: float) -> offsets_pb.CommitOffsetsReply:
-        """One request, over a wire that copies it."""
+        """Receive one request as a copy, as over the wire."""
         copy = offsets_pb.CommitOffsetsRequest.FromString(request.SerializeToString())
         self.requests.append(copy)
         self._now += 1
@@ -131,7 +131,7 @@ class FakeAdapter:
 
 
 class Client:
-    """A batcher over a fake adapter, with short words."""
+    """A batcher over a fake adapter, with short method names."""
 
     def __init__(self, adapter: FakeAdapter, *, resend: bool = True) -> None:
         self.adapter = adapter
@@ -149,11 +149,11 @@ class Client:
         return [(row.shard, row.epoch, row.offset) for row in rows]
 
     def start(self, *args: Any, **kwargs: Any) -> "asyncio.Task[Found]":
-        """The same, as a task."""
+        """The same as a task."""
         return asyncio.create_task(self.commit(*args, **kwargs))
 
     async def held(self) -> None:
-        """Send two requests, and let nothing pass the gate: whatever comes now has to wait. `requests` begins behind them."""
+        """Send two requests and keep the gate closed, so that later commits have to wait. `requests` begins after the two."""
         self.adapter.requests.clear()
         self.adapter.gate.clear()
         for name in ("held-1", "held-2"):
@@ -163,20 +163,20 @@ class Client:
         self.adapter.requests.clear()
 
     async def released(self, *tasks: "asyncio.Task[Found]") -> list[Any]:
-        """Open the gate when everything that can has arrived; returns what became of the tasks."""
+        """Open the gate once everything has arrived; returns the results of the tasks."""
         await settled()
         self.adapter.gate.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     def sent(self) -> list[dict[str, dict[str, int]]]:
-        """What was sent: group -> shard -> offset, request by request."""
+        """The content of each request: group -> shard -> offset."""
         return [
             {group.group: dict(zip(group.shard_names, group.offsets, strict=True)) for group in request.groups}
             for request in self.adapter.requests
         ]
 
     async def ended(self) -> None:
-        """Nothing is left over of anything, once the pauses of what nobody waits for are over."""
+        """Check that nothing is left over once the pauses of abandoned commits have passed."""
         await asyncio.sleep(MAX_PAUSE_S)
         await settled()
         batcher = self.batcher
@@ -187,18 +187,18 @@ class Client:
 
 
 def codes(found: Iterable[Any]) -> list[Any]:
-    """Errors as their codes, everything else as it is."""
+    """Errors as their codes, other results unchanged."""
     return [one.code() if isinstance(one, grpc.aio.AioRpcError) else one for one in found]
 
 
 async def settled() -> None:
-    """Let everything run that can without waiting."""
+    """Run everything that does not have to wait."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run an async test in virtual time; it fails when it does not end, or when a callback or task failed unseen."""
+    """Run an async test in virtual time; it fails if it does not end, or if an error of a callback or task was never read."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of start positions and rebalances share: an OffsetStore whose store is a dict, and logs that are numbers."""
+"""Shared by the tests of start positions and rebalances: an OffsetStore over a dict, and logs that are only bounds."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -10,7 +10,7 @@ DOWN = OffsetStoreError("the store is away", {})
 
 
 class FakeStore:
-    """One consumer's store over `stored`, which others may share. Faults are raised for their queue until taken away."""
+    """One consumer's store over `stored`, which stores may share. A fault of a queue is raised until the test removes it."""
 
     group = "g"
 
@@ -93,7 +93,7 @@ class FakeStore:
 
 
 class Logs:
-    """`LogBounds` from a table. Keeps which times were asked for."""
+    """`LogBounds` from a table. Records the times that were asked for."""
 
     def __init__(self, log: Mapping[MessageQueue, QueueBounds], times: Mapping[MessageQueue, int] | None = None) -> None:
         self.log = dict(log)

@@ -1,4 +1,4 @@
-"""A Meta Service of which a part does not answer, for the tests of flushes and of whoever else saves."""
+"""A Meta Service of which a part does not answer, for the tests of flushes and other saves."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ WHY = "raft-2 does not answer"
 
 
 class PartedMeta(FakeMeta):
-    """A Meta Service whose groups are in parts of their own: those in `gone` do not answer, though they may apply."""
+    """A Meta Service in several parts by group: groups in `gone` get no reply, although their saves may be applied."""
 
     def __init__(self, *gone: str, applies: bool = False) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class PartedMeta(FakeMeta):
         self.applies = applies
 
     def apply(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """Each entry in its own part."""
+        """Apply each entry in its own part."""
         outcomes = []
         for entry in entries:
             away = entry.key.group in self.gone
@@ -32,5 +32,5 @@ class PartedMeta(FakeMeta):
 
 
 async def commit_both(core: Core, offset: int) -> None:
-    """Commit the same offset in either part."""
+    """Commit the same offset to a group of each part."""
     await send(core, commit_of(dict.fromkeys(BOTH, offset)))

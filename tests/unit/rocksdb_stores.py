@@ -61,7 +61,7 @@ def read_all(path: Path, naming: Naming = Naming()) -> tuple[list[tuple[str, str
 
 
 def content(path: Path) -> dict[bytes, bytes]:
-    """All rows of a store but the version of its data."""
+    """All rows of a store, without the version of its data."""
     with rocksdb_copy.opened(path) as db:
         return {key: value for key, value in rocks.scan(db, b"", b"") if not key.endswith(b"data_version")}
 
@@ -72,5 +72,5 @@ def decoded_v2(key: bytes, value: bytes) -> Entry:
 
 
 def files(directory: Path) -> dict[str, tuple[bytes, int]]:
-    """What is in a directory, and when it was changed."""
+    """The files of a directory with their times of change."""
     return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in directory.iterdir()}

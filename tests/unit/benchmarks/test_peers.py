@@ -1,4 +1,4 @@
-"""The comparison with other servers: what it computes and says. That it runs is seen by running it."""
+"""The comparison with other servers: its calculations and its report. Running the servers is left to the benchmark itself."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,17 +24,17 @@ def row(name: str, durability: str, machine_s: float, *, ours: bool = False) -> 
 
 
 class Held:
-    """A connection whose calls end when the test says so."""
+    """A connection whose calls end only when the test sets their result."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Batch, asyncio.Future[None]]] = []
 
     async def commit(self, group: str, shard: str, offset: int) -> None:
-        """Never: it is there for `commit_many`."""
+        """Never called; the protocol requires it beside `commit_many`."""
         raise NotImplementedError
 
     async def commit_many(self, batch: Batch) -> None:
-        """Wait for the test."""
+        """Record the call, and wait until the test ends it."""
         answer = asyncio.get_running_loop().create_future()
         self.calls.append((batch, answer))
         await answer
@@ -43,18 +43,18 @@ class Held:
         """Nothing to do."""
 
     def sent(self) -> list[Mapping[str, Mapping[str, int]]]:
-        """What all calls so far carried."""
+        """The offsets that each call so far carried."""
         return [batch for batch, _ in self.calls]
 
 
 async def turn() -> None:
-    """Let every task run that can."""
+    """Let every task that can run do so."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 def test_costs_are_for_a_million_commits_at_the_measured_rate() -> None:
-    """3 CPU seconds in 2 s at 10,000 commits/s: 150 per million."""
+    """3 CPU seconds in 2 s at 10,000 commits/s are 150 s per million commits."""
     used = Used(12.0, 3.0, 1.0, 4.0).since(Used(10.0, 0.0, 0.0, 0.0)).per_million(10_000)
     assert used == Used(100.0, 150.0, 50.0, 200.0)
 
@@ -65,12 +65,12 @@ def test_nothing_committed_costs_nothing() -> None:
 
 
 def test_idle_waiting_and_stolen_time_is_not_use() -> None:
-    """With user 1, nice 2, system 3, idle 1000, iowait 500, irq 4, softirq 5, steal 700, guest 1 (within user)."""
+    """Of /proc/stat only user, nice, system, irq and softirq count; guest is part of user already."""
     assert machine_s("cpu  1 2 3 1000 500 4 5 700 1 0\ncpu0 9 9 9 9 9 9 9 9 9 9\n") == 15 / TICKS_PER_S
 
 
 def test_equal_is_compared_with_equal() -> None:
-    """By durability, our default against theirs, the best of them first; what has no answer is compared with nothing."""
+    """Rows of one durability are compared, fastest peer first; rows without an answer are not compared."""
     cached, never, synced = (
         row("interval", PAGE_CACHE, 4, ours=True),
         row("never", PAGE_CACHE, 1, ours=True),
@@ -81,21 +81,21 @@ def test_equal_is_compared_with_equal() -> None:
 
 
 def test_a_peer_that_wins_is_named() -> None:
-    """The bar is missed, and a note says by how much."""
+    """The bar is missed, and a note names the peer and its factor."""
     result = result_of([row("mine", PAGE_CACHE, 4, ours=True), row("theirs", PAGE_CACHE, 2)], [SHAPE], {})
     assert [bar.verdict for bar in result.bars] == ["MISSED"]
     assert any("theirs wins with 2.00 x" in note for note in result.notes)
 
 
 def test_a_peer_that_loses_is_no_winner() -> None:
-    """The bar is met, and there is no such note."""
+    """The bar is met, and no note names a winner."""
     result = result_of([row("mine", PAGE_CACHE, 2, ours=True), row("theirs", PAGE_CACHE, 4)], [SHAPE], {})
     assert [bar.verdict for bar in result.bars] == ["met"]
     assert not any("wins" in note for note in result.notes)
 
 
 def test_a_peer_that_is_not_installed_is_listed_by_name() -> None:
-    """Never left out in silence, and with what it lacks."""
+    """The report lists it with the programs and libraries that it lacks."""
     lacking = absent({"no-such-server": None, "sh": "/bin/sh"}, "no_such_library", "asyncio")
     assert lacking == ["no-such-server", "no_such_library (Python, by make bench)"]
     table = result_of([], [SHAPE], {"Some Server": lacks(lacking)}).tables[-1]
@@ -104,7 +104,7 @@ def test_a_peer_that_is_not_installed_is_listed_by_name() -> None:
 
 
 def test_every_peer_says_what_its_answer_is_worth() -> None:
-    """Names differ, and the durability is one of those that are compared."""
+    """Each has a name of its own, one of the three known durabilities, and a description."""
     facts = [factory().facts for factory in PEERS.values()]
     assert len({fact.name for fact in facts}) == len(facts)
     assert all(fact.durability in {PAGE_CACHE, SYNCED, UNANSWERED} and fact.promise and fact.how for fact in facts)
@@ -112,7 +112,7 @@ def test_every_peer_says_what_its_answer_is_worth() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_shards_of_a_group_have_each_their_own_partition_in_kafka(shape: Shape) -> None:
-    """Else Kafka would have fewer keys than the others."""
+    """If two shards shared a partition, Kafka would store fewer keys than the other servers."""
     for group in range(min(GROUPS, shape.consumers)):
         numbers = range(group, shape.consumers, GROUPS)
         found = [partition(f"queue-{number}-{at}") for number in numbers for at in range(shape.batch)]
@@ -121,7 +121,7 @@ def test_shards_of_a_group_have_each_their_own_partition_in_kafka(shape: Shape) 
 
 
 async def test_commits_that_find_no_free_call_go_together_into_the_next() -> None:
-    """The first ones go at once, each by itself; a key that comes again takes its newest offset along."""
+    """While calls are free, each commit gets its own; a repeated key is sent once, with its newest offset."""
     held = Held()
     coalescing = Coalescing(held)
     commits = []
@@ -140,7 +140,7 @@ async def test_commits_that_find_no_free_call_go_together_into_the_next() -> Non
 
 
 async def test_a_failed_call_fails_only_the_commits_that_it_carried() -> None:
-    """And the next one goes on."""
+    """Commits of another call in progress still succeed."""
     held = Held()
     coalescing = Coalescing(held)
     lost = asyncio.create_task(coalescing.commit("g", "a", 1))
@@ -155,7 +155,7 @@ async def test_a_failed_call_fails_only_the_commits_that_it_carried() -> None:
 
 
 async def test_who_waits_longest_for_a_connection_is_next() -> None:
-    """One who gives it back and wants it again comes last."""
+    """A task that returns a connection and wants it again queues behind those that wait already."""
     pool = Pool(["only"])
     order: list[str] = []
 

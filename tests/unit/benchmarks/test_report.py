@@ -1,4 +1,4 @@
-"""The stored results: one file for all benchmarks, and the summary that is made from it."""
+"""Stored benchmark results: one JSON file for all benchmarks, and the summary that is made from it."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def a_result(name: str, value: float) -> Result:
 
 
 def test_a_result_replaces_its_own_part_only(tmp_path: Path) -> None:
-    """The other benchmarks keep theirs, in both files."""
+    """The results of other benchmarks stay, in the JSON file and in the summary."""
     store(tmp_path, a_result("rates", 1.0), about())
     store(tmp_path, a_result("flush", 1.5), about())
     store(tmp_path, a_result("rates", 3.0), about())
@@ -37,7 +37,7 @@ def test_a_result_replaces_its_own_part_only(tmp_path: Path) -> None:
 
 
 def test_a_stored_result_prints_as_it_did_when_it_was_measured(tmp_path: Path) -> None:
-    """Tables, bars and notes come back from the file."""
+    """Tables, bars and notes read from the file are those that were written."""
     result = a_result("rates", 1.0)
     result.notes.append("a note")
     store(tmp_path, result, about())
@@ -52,7 +52,7 @@ def test_a_stored_result_prints_as_it_did_when_it_was_measured(tmp_path: Path) -
 
 
 def test_the_summary_numbers_the_runs_and_names_what_was_not_measured(tmp_path: Path) -> None:
-    """Two commits are two runs on one machine; a table of one cell says which tool was missing; no bar is no gap."""
+    """Two commits are two runs; a table of one cell names the missing tool; a result without bars leaves no gap."""
     store(tmp_path, a_result("rates", 1.0), about())
     store(tmp_path, Result("floor", "the floor", [Table("rows", ["what"], [["h2load is not installed"]])]), about(commit="c2"))
     summary = (tmp_path / SUMMARY).read_text()

@@ -39,7 +39,7 @@ USAGE: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize(("arguments", "text"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
 def test_what_cannot_be_meant_is_told_before_anybody_is_called(arguments: list[str], text: str) -> None:
-    """The error is one line that says what is allowed."""
+    """Arguments that cannot be used are refused before any call, in one line that names them."""
     ran = CliRunner().invoke(cli, [*arguments, "--address", "unix:/nowhere"])
     assert isinstance(ran.exception, InvalidInputError)
     assert str(ran.exception).startswith(text)

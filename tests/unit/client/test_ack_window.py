@@ -1,4 +1,4 @@
-"""The acknowledgement window: what may be committed while messages finish out of order, and what holds it back."""
+"""The acknowledgement window: which offset may be committed while messages finish out of order, and what blocks it."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.unit.client.ack_windows import Clock, window_of
 
 
 def test_the_committable_offset_is_the_lowest_unfinished_one() -> None:
-    """What finished above it does not count until what is below has finished too."""
+    """A message that finished above it counts only when all below it have finished too."""
     window = window_of(range(5))
     assert (window.ack(1), window.ack(2), window.committable) == (True, True, 0)
     window.ack(0)
@@ -21,7 +21,7 @@ def test_the_committable_offset_is_the_lowest_unfinished_one() -> None:
 
 @pytest.mark.parametrize("start", [0, 7, U64_MAX])
 def test_before_anything_is_finished_the_start_is_committable(start: int) -> None:
-    """The next offset to read, as everywhere: no -1, nothing invented."""
+    """It is the next offset to read, as everywhere; there is no -1."""
     window = AckWindow(start)
     assert window.committable == start
     window.try_take(start)
@@ -29,7 +29,7 @@ def test_before_anything_is_finished_the_start_is_committable(start: int) -> Non
 
 
 def test_a_gap_in_the_log_is_passed_over() -> None:
-    """Compacted away, or a transaction's marker: there is nothing to wait for, also not below the first message."""
+    """Compacted messages and transaction markers are not waited for, not even below the first message."""
     window = window_of([3, 4, 9], start=1)
     assert window.committable == 3
     window.ack(3)
@@ -40,13 +40,13 @@ def test_a_gap_in_the_log_is_passed_over() -> None:
 
 
 def test_a_wide_gap_takes_no_room() -> None:
-    """A group that begins at 0 in a log whose first message is far up; nothing is unfinished, so nothing waits."""
+    """A group may begin at 0 in a log whose first message is far above; nothing is unfinished, so nothing waits."""
     window = window_of([10**15], max_span=10)
     assert (window.committable, len(window._states)) == (10**15, 1)
 
 
 def test_a_window_reaches_the_end_of_the_log_behind_its_last_message() -> None:
-    """Transaction markers at the end are no messages: without `skip_to` the lag would never be 0."""
+    """Transaction markers at the end are not messages: without `skip_to` the lag would never become 0."""
     window = window_of([5, 6], start=5)
     window.skip_to(9)
     assert window.committable == 5
@@ -62,7 +62,7 @@ def test_a_window_reaches_the_end_of_the_log_behind_its_last_message() -> None:
 
 
 def test_a_second_acknowledgement_changes_nothing() -> None:
-    """A redelivery that finished too, or a retried call: above the committable offset and below it."""
+    """As when a redelivery finishes too or a call is retried, above and below the committable offset."""
     window = window_of(range(3))
     assert (window.ack(1), window.ack(1), window.committable) == (True, False, 0)
     assert (window.ack(0), window.ack(0), window.ack(1), window.committable) == (True, False, False, 2)
@@ -70,7 +70,7 @@ def test_a_second_acknowledgement_changes_nothing() -> None:
 
 @pytest.mark.parametrize("offset", [15, 21, 23, 5_000, 9, 0, -1])
 def test_an_offset_that_was_never_taken_cannot_be_finished(offset: int) -> None:
-    """In a gap, above the newest, below the window's start: the error names it, and nothing changed."""
+    """In a gap, above the newest, below the start: the error names the offset, and the window does not change."""
     window = window_of([11, 20, 22], start=10, clock=Clock())
     before = window.status()
     with pytest.raises(ValueError, match=f"^offset {offset} was never taken; the window began at 10, and the next offset is 23$"):
@@ -79,7 +79,7 @@ def test_an_offset_that_was_never_taken_cannot_be_finished(offset: int) -> None:
 
 
 def test_a_gap_below_the_committable_offset_counts_as_finished() -> None:
-    """What was no message there is not known any more, and does not matter any more."""
+    """The window no longer knows which offsets below it were messages."""
     window = window_of([11, 13], start=10)
     assert not window.ack(10)
     window.ack(11)
@@ -87,7 +87,7 @@ def test_a_gap_below_the_committable_offset_counts_as_finished() -> None:
 
 
 def test_offsets_are_taken_in_ascending_order() -> None:
-    """Twice the same, or one from before: a consumer that went back has to reset its window."""
+    """A repeated or lower offset is refused; a consumer that went back has to reset its window."""
     window = window_of([4, 6])
     for offset in (6, 5, 4, 0):
         with pytest.raises(ValueError, match=f"^offset {offset} is not above .* next offset is 7. .*`reset`"):
@@ -96,7 +96,7 @@ def test_offsets_are_taken_in_ascending_order() -> None:
 
 
 def test_a_range_finishes_what_was_taken_in_it() -> None:
-    """What was finished before is not counted again, gaps are not counted at all."""
+    """The count has neither gaps nor messages that were finished before."""
     window = window_of([0, 1, 2, 5, 6, 7])
     window.ack(5)
     assert (window.ack_range(1, 7), window.committable) == (3, 0)
@@ -107,7 +107,7 @@ def test_a_range_finishes_what_was_taken_in_it() -> None:
 
 
 def test_a_range_does_not_finish_its_gaps() -> None:
-    """Nothing was taken there: it would count as finished ahead, and its acknowledgement would no longer be an error."""
+    """An offset that was not taken must stay an error to acknowledge."""
     window = window_of([0, 1, 5])
     window.ack_range(1, 6)
     assert window.status().ahead == 2
@@ -117,7 +117,7 @@ def test_a_range_does_not_finish_its_gaps() -> None:
 
 @pytest.mark.parametrize(("first", "end"), [(0, 4), (3, 5), (2, 1), (-1, 2)])
 def test_a_range_beyond_what_was_taken_is_refused_whole(first: int, end: int) -> None:
-    """As is one that is none."""
+    """A reversed or negative range is refused too; nothing of any of them is finished."""
     window = window_of(range(3))
     with pytest.raises(ValueError, match=f"offsets {first} to {end - 1} .* next offset is 3"):
         window.ack_range(first, end)
@@ -125,7 +125,7 @@ def test_a_range_beyond_what_was_taken_is_refused_whole(first: int, end: int) ->
 
 
 def test_a_lost_acknowledgement_blocks_and_is_visible() -> None:
-    """One worker forgets its message: nothing above is committed, and status says which one, and for how long."""
+    """If a worker forgets its message, nothing above is committed, and status names the message and its age."""
     clock = Clock()
     window = window_of(range(3), clock=clock)
     clock.now += 60
@@ -142,7 +142,7 @@ def test_a_lost_acknowledgement_blocks_and_is_visible() -> None:
 
 
 def test_times_do_not_pile_up() -> None:
-    """A slow stream, for ever: one time for what is unfinished, none for what is not."""
+    """On a slow stream, the window keeps one time while something is unfinished, and none otherwise."""
     clock = Clock()
     window = AckWindow(0, clock=clock)
     for offset in range(1_000):
@@ -153,7 +153,7 @@ def test_times_do_not_pile_up() -> None:
 
 
 def test_what_is_finished_counts_against_the_span() -> None:
-    """One stuck message limits what would be delivered again. RocketMQ counts only the unfinished ones (apache/rocketmq#1404)."""
+    """The span limits what is delivered again. RocketMQ counts only unfinished messages (apache/rocketmq#1404)."""
     window = window_of(range(11), max_span=10)
     window.ack_range(1, 11)
     assert not window.try_take(11)
@@ -163,7 +163,7 @@ def test_what_is_finished_counts_against_the_span() -> None:
 
 
 def test_a_gap_counts_against_the_span_while_something_is_unfinished() -> None:
-    """The span is one of offsets, as in RocketMQ: from the lowest unfinished to the newest at most max_span."""
+    """As in RocketMQ, newest minus lowest unfinished offset is at most max_span."""
     window = window_of([5], max_span=10)
     assert not window.try_take(16)
     assert window.try_take(15)
@@ -173,7 +173,7 @@ def test_a_gap_counts_against_the_span_while_something_is_unfinished() -> None:
 
 
 def test_a_late_acknowledgement_finishes_nothing_after_a_reset() -> None:
-    """A worker still has a message of before, and the same offset was taken again: only the new worker's word counts."""
+    """The same offset was taken again: only the acknowledgement for the new delivery counts."""
     old = window_of(range(10, 13), start=10)
     old.ack(10)
     new = old.reset(10, epoch=2)
@@ -186,7 +186,7 @@ def test_a_late_acknowledgement_finishes_nothing_after_a_reset() -> None:
 
 
 def test_a_reset_keeps_the_span_and_the_clock() -> None:
-    """They belong to the consumer, not to a reading."""
+    """Both belong to the consumer, not to the assignment."""
     clock = Clock()
     window = AckWindow(5, 3, clock=clock).reset(0)
     window.try_take(0)
@@ -197,7 +197,7 @@ def test_a_reset_keeps_the_span_and_the_clock() -> None:
 
 @pytest.mark.parametrize(("epoch", "taken"), [(0, True), (4, False), (5, True), (1 << 32, True)])
 def test_a_reset_does_not_go_back_in_epochs(epoch: int, *, taken: bool) -> None:
-    """Its offset would come from a read before the last reset. 0 is unknown; the same epoch is a seek, or a shard come back."""
+    """The offset of a lower epoch was read before a reset. Epoch 0 is unknown; the same epoch is a seek or a returned shard."""
     window = AckWindow(9, epoch=5)
     if taken:
         assert window.reset(3, epoch=epoch).epoch == epoch
@@ -211,13 +211,13 @@ def test_a_reset_does_not_go_back_in_epochs(epoch: int, *, taken: bool) -> None:
     ("start", "max_span", "names"), [(-1, 1, "start -1"), (U64_MAX + 1, 1, "start"), (0, 0, "max_span is 0")]
 )
 def test_numbers_that_cannot_be_are_refused(start: int, max_span: int, names: str) -> None:
-    """-1 for "nothing committed" is what other systems have; here such a consumer decides where it begins."""
+    """For example -1 for "nothing committed", which other systems use."""
     with pytest.raises(ValueError, match=names):
         AckWindow(start, max_span)
 
 
 def test_a_reset_to_what_cannot_be_leaves_the_window_open() -> None:
-    """It is refused before anything is closed."""
+    """Arguments are checked before the window is closed."""
     window = AckWindow(4)
     with pytest.raises(ValueError, match="start -1"):
         window.reset(-1)

@@ -1,4 +1,4 @@
-"""An acknowledgement window against what it is by definition: two sets, and the time of each take."""
+"""An acknowledgement window compared with its definition: two sets of offsets, and the time of each take."""
 
 import random
 
@@ -13,7 +13,7 @@ from tests.unit.client.ack_windows import Clock
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=60), st.randoms(use_true_random=False))
 def test_an_age_is_never_too_small_and_hardly_too_large(waits: list[float], rnd: random.Random) -> None:
-    """Against the time of each take; also when they come faster than the step in which times are kept."""
+    """Compared with the time of each take, even if takes come faster than the step of stored times."""
     clock = Clock()
     window = AckWindow(0, clock=clock)
     taken: dict[int, float] = {}
@@ -30,7 +30,7 @@ def test_an_age_is_never_too_small_and_hardly_too_large(waits: list[float], rnd:
 
 
 class Naive(RuleBasedStateMachine):
-    """A window beside two sets. Each step checks everything that can be seen."""
+    """A window and its model of two sets. Each step compares everything that is visible."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,19 +38,19 @@ class Naive(RuleBasedStateMachine):
         self.begin(AckWindow(3, self.max_span), 3)
 
     def begin(self, window: AckWindow, start: int) -> None:
-        """A new window, a new model."""
+        """A new window and a new model."""
         self.window, self.start, self.next = window, start, start
         self.taken: set[int] = set()
         self.finished: set[int] = set()
 
     @property
     def committable(self) -> int:
-        """By definition."""
+        """The committable offset by its definition."""
         return min(self.taken - self.finished, default=self.next)
 
     @rule(gaps=st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 5, 12, 13, 14, 500]), min_size=1, max_size=12))
     def take(self, gaps: list[int]) -> None:
-        """Each fits exactly when nothing is unfinished, or the span stays within its bound."""
+        """A take fits exactly when nothing is unfinished, or the span stays within its bound."""
         for gap in gaps:
             offset = self.next + gap
             fits = self.taken == self.finished or offset - self.committable <= self.max_span
@@ -83,21 +83,21 @@ class Naive(RuleBasedStateMachine):
 
     @rule(gap=st.sampled_from([0, 1, 3, 40]))
     def skip(self, gap: int) -> None:
-        """The consumer's position passes what is no message."""
+        """Skip to an offset, as when the consumer's position passes what is not a message."""
         self.next += gap
         self.window.skip_to(self.next)
 
     @precondition(lambda self: len(self.taken) > 20)
     @rule(start=st.integers(0, 30), epoch=st.integers(1, 3))
     def reset(self, start: int, epoch: int) -> None:
-        """Everything anew; what the old window is told late does not matter."""
+        """Reset the window; later acknowledgements of the old one have no effect."""
         old, late = self.window, self.taken
         self.begin(old.reset(start, epoch=old.epoch + epoch), start)
         assert not any(old.ack(offset) for offset in late)
 
     @invariant()
     def is_equal(self) -> None:
-        """What both say."""
+        """The window and the model agree in everything."""
         unfinished = self.taken - self.finished
         status = self.window.status()
         assert self.window.committable == status.committable == self.committable

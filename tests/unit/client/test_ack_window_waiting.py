@@ -1,4 +1,4 @@
-"""The acknowledgement window with several tasks and threads: back-pressure, and what they see of each other."""
+"""The acknowledgement window with several tasks and threads: back-pressure, and consistent results."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ async def waiting_take(window: AckWindow, offset: int) -> asyncio.Task[None]:
 
 
 async def test_a_take_waits_until_the_oldest_has_finished() -> None:
-    """And not for others. Then as many go on as fit."""
+    """Other messages that finish do not help. Then as many takes continue as fit."""
     window = window_of([0, 1, 2], max_span=2)
     task = await waiting_take(window, 3)
     window.ack(1)
@@ -35,7 +35,7 @@ async def test_a_take_waits_until_the_oldest_has_finished() -> None:
 
 
 async def test_a_take_whose_room_is_not_enough_waits_on() -> None:
-    """The oldest finished, but the next unfinished one is near: a wide gap needs more."""
+    """The oldest finished, but the next unfinished message is too near for a take over a wide gap."""
     window = window_of([0, 1], max_span=5)
     task = await waiting_take(window, 7)
     window.ack(0)
@@ -48,7 +48,7 @@ async def test_a_take_whose_room_is_not_enough_waits_on() -> None:
 
 
 async def test_an_acknowledgement_from_another_thread_lets_a_take_go_on() -> None:
-    """Handlers that block run in threads, beside the loop that fetches."""
+    """Blocking handlers run in threads beside the event loop that fetches."""
     window = window_of([0], max_span=1)
     await window.take(1)
     task = await waiting_take(window, 2)
@@ -57,7 +57,7 @@ async def test_an_acknowledgement_from_another_thread_lets_a_take_go_on() -> Non
 
 
 async def test_room_that_came_before_the_wait_is_not_missed() -> None:
-    """Another thread finishes the oldest between the failed try and the wait for it."""
+    """Another thread finishes the oldest message between the failed attempt and the wait."""
     window = window_of([0], max_span=1)
     assert not window.try_take(2)
     window.ack(0)
@@ -65,7 +65,7 @@ async def test_room_that_came_before_the_wait_is_not_missed() -> None:
 
 
 async def test_takes_that_give_up_leave_nothing_behind() -> None:
-    """A fetch with a timeout, tried again and again while a message is stuck."""
+    """As fetches with a timeout, repeated while a message is stuck."""
     window = window_of([0], max_span=1)
     for _ in range(5):
         task = await waiting_take(window, 2)
@@ -79,7 +79,7 @@ async def test_takes_that_give_up_leave_nothing_behind() -> None:
 
 
 def test_a_thread_waits_for_room() -> None:
-    """`take_blocking` is `take` without a loop."""
+    """`take_blocking` does what `take` does, without an event loop."""
     window = window_of([0], max_span=1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(window.take_blocking, 2)
@@ -93,7 +93,7 @@ def test_a_thread_waits_for_room() -> None:
 
 @pytest.mark.parametrize("end", [AckWindow.close, lambda window: window.reset(0)])
 async def test_a_take_that_waits_ends_with_its_window(end: Callable[[AckWindow], object]) -> None:
-    """Else a consumer that lost the shard would wait for a message that nobody finishes any more."""
+    """Otherwise a consumer that lost the shard would wait for messages that nobody finishes any more."""
     window = window_of([0], max_span=1)
     task = await waiting_take(window, 2)
     end(window)
@@ -105,7 +105,7 @@ async def test_a_take_that_waits_ends_with_its_window(end: Callable[[AckWindow],
 
 
 class Guarded(bytearray):
-    """States that look, each time that they are looked at, whether the window's lock is held."""
+    """State that records, at each access, whether the window's lock is held."""
 
     def __init__(self, window: AckWindow) -> None:
         super().__init__()
@@ -113,13 +113,13 @@ class Guarded(bytearray):
         window._states = self
 
     def __len__(self) -> int:
-        """Asked by every method, in between its steps."""
+        """Called by every method, between its steps."""
         assert self.window._lock.locked()
         return super().__len__()
 
 
 def test_every_step_is_made_with_the_lock_held() -> None:
-    """Threads meet too seldom in the middle of one for a test to wait for it."""
+    """Threads interleave too rarely within a method for a test to rely on it."""
     window = AckWindow(0)
     guarded = Guarded(window)
     window.try_take(0)
@@ -138,7 +138,7 @@ def test_every_step_is_made_with_the_lock_held() -> None:
 
 @pytest.fixture
 def switching() -> Iterator[None]:
-    """The interpreter changes threads as often as it can."""
+    """Let the interpreter switch threads as often as it can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -147,7 +147,7 @@ def switching() -> Iterator[None]:
 
 @pytest.mark.usefixtures("switching")
 def test_threads_never_see_an_unfinished_message_below_the_committable_offset() -> None:
-    """Eight workers acknowledge what one thread takes; two get each message, and only one of them is told that it finished it."""
+    """One thread takes, eight acknowledge; of two acknowledgements of one message only one returns that it finished it."""
     window, total = AckWindow(0, 64), 2_000
     queues = [SimpleQueue[int | None]() for _ in range(8)]
     finished = bytearray(total)
@@ -181,7 +181,7 @@ def test_threads_never_see_an_unfinished_message_below_the_committable_offset() 
 
 
 async def test_eight_workers_commit_and_a_crash_loses_no_message() -> None:
-    """A consumer dies at some moment: whoever reads on from its last commit gets everything that had not finished."""
+    """Whoever reads on from the last commit gets every message that had not finished."""
     log = [offset for offset in range(400) if offset % 7 != 3]
     window, queue = AckWindow(0, 40), asyncio.Queue[int](8)
     rnd = random.Random(4)

@@ -1,4 +1,4 @@
-"""Commits that share requests: which are merged, and what each caller gets."""
+"""Commits that share requests: which commits are merged, and the result of each caller."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.unit.links import Client, FakeAdapter, codes, settled, virtual
 
 @virtual
 async def test_a_lone_commit_is_sent_at_once() -> None:
-    """The request is sent within the next two loop iterations, without a delay."""
+    """Within two iterations of the event loop, without a delay to collect others."""
     client = Client(FakeAdapter())
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -24,7 +24,7 @@ async def test_a_lone_commit_is_sent_at_once() -> None:
 
 @virtual
 async def test_what_is_committed_in_one_turn_of_the_loop_shares_a_request() -> None:
-    """Callers that one answer wakes share the next request."""
+    """Also the commits of callers that one reply resumes."""
     client = Client(FakeAdapter())
     await asyncio.gather(*(client.commit({str(at): at}) for at in range(20)))
     assert [len(request["g"]) for request in client.sent()] == [20]
@@ -32,7 +32,7 @@ async def test_what_is_committed_in_one_turn_of_the_loop_shares_a_request() -> N
 
 @virtual
 async def test_what_arrives_while_requests_are_under_way_shares_the_next_one() -> None:
-    """Of all groups; of each shard the newest value."""
+    """It has the newest value of each shard, of all groups."""
     client = Client(FakeAdapter())
     await client.held()
     tasks = [client.start({"a": at}) for at in (1, 3, 2)] + [client.start({"a": 1, "b": 2}, "h"), client.start({"b": 9})]
@@ -46,7 +46,7 @@ async def test_what_arrives_while_requests_are_under_way_shares_the_next_one() -
 
 @virtual
 async def test_the_columns_are_packed_and_have_no_epochs_where_none_is_known() -> None:
-    """The fast form of the wire; with epochs there is one for each shard."""
+    """In the compact form of a request; if an epoch is known, there is one for each shard."""
     client = Client(FakeAdapter())
     await client.commit({"a": 1, "b": 2})
     assert [list(group.epochs) for group in client.adapter.requests[0].groups] == [[]]
@@ -59,7 +59,7 @@ async def test_the_columns_are_packed_and_have_no_epochs_where_none_is_known() -
 
 @virtual
 async def test_each_caller_learns_what_supersedes_its_own_value() -> None:
-    """A row of the adapter goes to all who offered less; without one, who offered less than another caller learns of that."""
+    """From the adapter's row, or else from the larger offset of another caller in the request."""
     client = Client(FakeAdapter())
     await client.commit({"low": 7})
     await client.held()
@@ -82,7 +82,7 @@ async def test_the_same_shard_of_another_group_or_namespace_is_another_one() -> 
 
 @virtual
 async def test_a_caller_may_go_on_with_its_own_mapping() -> None:
-    """A change of the mapping after the call has no effect."""
+    """The call copies the mapping, so later changes have no effect."""
     client = Client(FakeAdapter())
     await client.held()
     offsets = {"s": 1}
@@ -95,7 +95,7 @@ async def test_a_caller_may_go_on_with_its_own_mapping() -> None:
 
 @virtual
 async def test_members_of_one_group_never_share_a_request() -> None:
-    """The adapter refuses that; those of the same member do, and other groups go along."""
+    """The adapter refuses such a request. Commits of one member are merged, and other groups share it."""
     client = Client(FakeAdapter())
     await client.held()
     members = [Member(1, "a"), Member(1, "b"), Member(1, "a"), None]
@@ -108,7 +108,7 @@ async def test_members_of_one_group_never_share_a_request() -> None:
 
 @virtual
 async def test_values_of_different_epochs_are_not_compared_here() -> None:
-    """Which one is newer depends on what stands: a commit that knows no epoch takes that one's."""
+    """Which one is newer depends on the stored epoch, which a commit without an epoch takes."""
     client = Client(FakeAdapter())
     await client.commit({"s": 50})
     await client.commit({"s": 5}, overwrite=True)
@@ -123,7 +123,7 @@ async def test_values_of_different_epochs_are_not_compared_here() -> None:
 
 @virtual
 async def test_an_overwrite_has_its_request_and_its_place() -> None:
-    """Nothing of its group passes it in either direction, though other groups do."""
+    """Commits of its group keep their order before and after it; other groups may overtake it."""
     client = Client(FakeAdapter())
     await client.held()
     tasks = [client.start({"s": 9}), client.start({"s": 3}, overwrite=True), client.start({"s": 2}, overwrite=True)]
@@ -136,7 +136,7 @@ async def test_an_overwrite_has_its_request_and_its_place() -> None:
 
 @virtual
 async def test_a_bad_commit_is_refused_in_its_callers_turn() -> None:
-    """An invalid commit is neither merged nor sent (10)."""
+    """The call itself raises; an invalid commit is neither merged nor sent (10)."""
     client = Client(FakeAdapter())
     await client.held()
     good = client.start({"s": 1})
@@ -170,7 +170,7 @@ async def test_a_bad_commit_is_refused_in_its_callers_turn() -> None:
 
 @virtual
 async def test_what_counts_as_a_whole_number_is_one() -> None:
-    """Such as those of a numeric library."""
+    """Any type with __index__ is accepted, such as those of a numeric library."""
 
     class Number:
         def __index__(self) -> int:

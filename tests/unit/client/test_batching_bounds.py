@@ -15,7 +15,7 @@ from tests.unit.links import TIMEOUT_S, Client, Code, FakeAdapter, Fault, codes,
 
 @virtual
 async def test_groups_that_are_not_committed_to_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the outcome of their commits was: memory does not grow with the number of names ever used."""
+    """Memory does not grow with the number of names ever used, whatever became of their commits."""
     monkeypatch.setattr(batching, "MAX_GROUPS", 10)
     client = Client(FakeAdapter(Fault(0.1)), resend=False)
     client.batcher._forget_at = 10
@@ -45,7 +45,7 @@ async def test_callers_wait_for_room() -> None:
 
 @virtual
 async def test_who_comes_later_does_not_pass_those_who_wait_for_room() -> None:
-    """Though there is room for it before all of them were let in."""
+    """A later caller waits even if there is room for its smaller commit."""
     client = Client(FakeAdapter(Fault(0.1)))
     client.batcher.limit = PendingLimit(2)
     first, *rest = [client.start({str(at): at}) for at in range(5)]
@@ -73,7 +73,7 @@ async def test_waiting_for_room_counts_towards_the_deadline() -> None:
 
 @virtual
 async def test_room_for_many_is_taken_by_many_at_once() -> None:
-    """Were each let in by the answer of the one before it, they would go one by one."""
+    """Admitted one after the other's reply, they would be sent one by one."""
     client = Client(FakeAdapter(Fault(0.1)))
     client.batcher.limit = PendingLimit(10)
     tasks = [client.start({str(at): at for at in range(10)})] + [client.start({str(at): 99}) for at in range(10)]
@@ -83,7 +83,7 @@ async def test_room_for_many_is_taken_by_many_at_once() -> None:
 
 @virtual
 async def test_a_close_waits_for_what_was_taken_and_refuses_the_rest() -> None:
-    """What waits is sent; a caller that comes later is told at once, and one that waits for room in its turn."""
+    """Pending commits are sent. Callers that come later or still wait for room get an error."""
     client = Client(FakeAdapter())
     await client.held()
     client.batcher.limit = PendingLimit(5)
@@ -100,7 +100,7 @@ async def test_a_close_waits_for_what_was_taken_and_refuses_the_rest() -> None:
 
 @virtual
 async def test_a_close_ends_after_its_limit() -> None:
-    """Whoever still waits learns that nobody knows; no task and no timer is left. So it is when the close is cancelled."""
+    """Remaining callers learn that the outcome is unknown. No task or timer is left, also if the close is cancelled."""
     for cancelled in (False, True):
         client = Client(FakeAdapter())
         await client.held()
@@ -124,7 +124,7 @@ async def test_a_close_ends_after_its_limit() -> None:
 @virtual
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_close_at_once_leaves_nobody_waiting(turns: int) -> None:
-    """Wherever the commit is on its way, so many turns of the loop after the call."""
+    """The close begins after each possible number of loop iterations since the commit."""
     client = Client(FakeAdapter(Fault(1.0)))
     task = client.start({"s": 1})
     for _ in range(turns):
@@ -135,7 +135,7 @@ async def test_a_close_at_once_leaves_nobody_waiting(turns: int) -> None:
 
 @virtual
 async def test_a_request_that_has_not_begun_when_the_close_ends_leaves_nobody_waiting() -> None:
-    """The close is cancelled in the turn in which the request is made."""
+    """The close is cancelled in the loop iteration in which the request is created."""
     client, loop = Client(FakeAdapter(Fault(1.0))), asyncio.get_running_loop()
     closing: list[asyncio.Task[None]] = []
     loop.call_soon(lambda: loop.call_soon(closing[0].cancel))
@@ -148,7 +148,7 @@ async def test_a_request_that_has_not_begun_when_the_close_ends_leaves_nobody_wa
 
 @virtual
 async def test_a_close_outlives_a_lost_request() -> None:
-    """It is sent again as long as the close waits."""
+    """The request is sent again while the close waits."""
     client = Client(FakeAdapter())
     client.adapter.faults.append(Fault(0.1, lost=True))
     task = client.start({"s": 1})
@@ -159,7 +159,7 @@ async def test_a_close_outlives_a_lost_request() -> None:
 
 @virtual
 async def test_the_end_of_a_request_by_others_leaves_nobody_waiting() -> None:
-    """The end of the loop cancels all tasks, and every caller gets an answer."""
+    """The end of the event loop cancels all tasks, and every caller still gets a result."""
     client = Client(FakeAdapter())
     client.adapter.gate.clear()
     tasks = [client.start({"s": 1}), client.start({"s": 1}, "h")]
@@ -172,7 +172,7 @@ async def test_the_end_of_a_request_by_others_leaves_nobody_waiting() -> None:
 
 @virtual
 async def test_requests_stay_small() -> None:
-    """Of the longest names and of thousands of commits: under 4 MiB, each commit in one request, all of them sent."""
+    """Thousands of commits with the longest names: under 4 MiB each, no commit is divided, and all are sent."""
     client = Client(FakeAdapter())
     await client.held()
     name = "\N{MUSHROOM}" * 61
@@ -188,7 +188,7 @@ async def test_requests_stay_small() -> None:
 
 @virtual
 async def test_what_waits_is_spread_over_the_requests_that_may_be_under_way() -> None:
-    """Were one of them large and the other small, the adapter and the client would wait for each other in turns."""
+    """With one large and one small request, adapter and client would wait for each other alternately."""
     client = Client(FakeAdapter())
     await client.held()
     await client.released(*(client.start({str(at): at}) for at in range(198)))

@@ -1,4 +1,4 @@
-"""Commits that share requests: lost, refused, slow and cancelled ones, and their effect on the others."""
+"""Commits that share requests when a request is lost, refused, slow or cancelled, and the effect on the other commits."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from tests.unit.links import LONG_S, TIMEOUT_S, Client, Code, FakeAdapter, Fault
 
 @virtual
 async def test_one_callers_refusal_is_nobody_elses() -> None:
-    """Of the same group or of others: what was refused together is sent apart, group by group, then caller by caller (10)."""
+    """A refused request is sent again in parts: by group, then by caller (10)."""
     client = Client(FakeAdapter())
     await client.held()
     bad = [client.start({"refused": 1}), client.start({"s": 1}, "refused")]
@@ -27,7 +27,7 @@ async def test_one_callers_refusal_is_nobody_elses() -> None:
 
 @virtual
 async def test_a_group_that_was_refused_goes_by_itself_until_it_passes() -> None:
-    """A fenced consumer that does not give up costs the others one request, not one each time."""
+    """A fenced consumer that keeps trying costs the others one request, not one for each try."""
     client = Client(FakeAdapter())
     client.adapter.generations[GroupKey("default", "zombie")] = 2
     assert codes(await asyncio.gather(client.start({"s": 1}, "zombie", member=Member(1)), return_exceptions=True)) == [
@@ -45,7 +45,7 @@ async def test_a_group_that_was_refused_goes_by_itself_until_it_passes() -> None
 
 @virtual
 async def test_what_waits_of_a_refused_group_goes_by_itself_too() -> None:
-    """It had its turn with others when the refusal came."""
+    """Its commits were about to share a request with others when the refusal came."""
     client = Client(FakeAdapter(Fault(0.1)))
     tasks = [client.start({"s": 1}, "refused"), client.start({"s": 1})]
     await settled()
@@ -58,7 +58,7 @@ async def test_what_waits_of_a_refused_group_goes_by_itself_too() -> None:
 
 @virtual
 async def test_a_group_that_is_written_through_goes_by_itself() -> None:
-    """It waits for the Meta Service: only the first time do others wait with it. It still coalesces."""
+    """Write-through waits for the Meta Service: others wait with it only once. Its own commits are still merged."""
     client = Client(FakeAdapter(Fault(0.1)))
     client.adapter.through.add("through")
     await asyncio.gather(client.commit({"s": 1}, "through"), client.commit({"s": 1}))
@@ -98,7 +98,7 @@ async def test_groups_that_hang_do_not_hold_up_the_others() -> None:
 @virtual
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_lost_request_is_sent_again_with_the_newest_values(applied: bool) -> None:
-    """Merge makes that safe, whether it was applied or not."""
+    """Merging makes that safe, whether or not the lost request was applied."""
     client = Client(FakeAdapter())
     client.adapter.faults.append(Fault(0.001, lost=True, applied=applied))
     first = client.start({"s": 5})
@@ -111,7 +111,7 @@ async def test_a_lost_request_is_sent_again_with_the_newest_values(applied: bool
 
 @virtual
 async def test_a_lost_request_of_many_is_sent_again_group_by_group() -> None:
-    """One of them may be the reason: while it fails again and again, those that pass let the others go."""
+    """One of the groups may be the cause: while it keeps failing, a success of another one lets the rest continue."""
     client = Client(FakeAdapter())
     client.adapter.away.add("away")
     await client.held()
@@ -147,7 +147,7 @@ async def test_an_outage_costs_few_requests_and_ends_for_all_at_once() -> None:
 
 @virtual
 async def test_a_lost_commit_is_an_error_after_the_callers_own_time() -> None:
-    """The error comes at the deadline: neither before nor much later, for a lost request and for one that hangs."""
+    """The error comes at the caller's deadline, for a lost request and for one that hangs."""
     client = Client(FakeAdapter())
     client.adapter.away.add("away")
     client.adapter.hanging.add("hanging")
@@ -166,7 +166,7 @@ async def test_a_lost_commit_is_an_error_after_the_callers_own_time() -> None:
 
 @virtual
 async def test_what_was_lost_in_two_requests_keeps_its_deadlines() -> None:
-    """They are sent again together, and the later one was lost last."""
+    """The two are resent together, and each commit still fails at its own deadline."""
     client = Client(FakeAdapter())
     client.adapter.away.add("g")
     client.adapter.faults.extend([Fault(1.5, lost=True), Fault(1.0, lost=True)])
@@ -184,7 +184,7 @@ async def test_what_was_lost_in_two_requests_keeps_its_deadlines() -> None:
 
 @virtual
 async def test_an_overwrite_is_never_sent_twice() -> None:
-    """Repeated, it could undo what others committed since. What waits behind it goes on."""
+    """A repetition could undo what others committed since. The commits queued behind it continue."""
     client = Client(FakeAdapter())
     await client.held()
     client.adapter.faults.append(Fault(lost=True))
@@ -196,7 +196,7 @@ async def test_an_overwrite_is_never_sent_twice() -> None:
 
 @virtual
 async def test_without_resend_a_lost_commit_ends_with_its_error() -> None:
-    """But what was lost together with other groups is sent once more, by itself."""
+    """A commit lost together with other groups is still sent once more, by itself."""
     client = Client(FakeAdapter(), resend=False)
     client.adapter.away.add("away")
     await client.held()
@@ -229,7 +229,7 @@ async def test_a_cancelled_caller_disturbs_nobody() -> None:
 
 @virtual
 async def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
-    """Nor does it hold up what is behind it, though its group had its turn."""
+    """It also does not delay the commits behind it, although its group was due."""
     client = Client(FakeAdapter())
     await client.held()
     gone, stays = client.start({"s": 9}), client.start({"s": 3}, overwrite=True)
@@ -244,7 +244,7 @@ async def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
 
 @virtual
 async def test_a_full_disk_is_not_asked_once_for_each_caller() -> None:
-    """What everybody gets is told to all at once; each group asks once."""
+    """An error that concerns everybody is given to all callers at once; each group sends one request."""
     client = Client(FakeAdapter())
     client.adapter.full = True
     found = codes(await asyncio.gather(*(client.start({str(at): at}, f"g{at % 2}") for at in range(20)), return_exceptions=True))
@@ -257,7 +257,7 @@ async def test_a_full_disk_is_not_asked_once_for_each_caller() -> None:
 
 @virtual
 async def test_a_commit_whose_time_is_over_is_not_told_of_another_ones_refusal() -> None:
-    """Its group was in a refused request, and then hung."""
+    """It fails with its own timeout: its group was in a refused request, and the resent one hung."""
     client = Client(FakeAdapter())
     client.adapter.faults.extend([Fault(), Fault(LONG_S), Fault(LONG_S)])
     bad, good = client.start({"s": 1}, "refused"), client.start({"s": 1})
@@ -268,7 +268,7 @@ async def test_a_commit_whose_time_is_over_is_not_told_of_another_ones_refusal()
 
 @virtual
 async def test_a_reply_that_makes_no_sense_is_an_error() -> None:
-    """Of an adapter that names a group which was not in the request: nobody waits for ever."""
+    """If a reply names a group that was not in the request, all callers of the request get an error."""
 
     async def send(_request: offsets_pb.CommitOffsetsRequest, _timeout_s: float) -> offsets_pb.CommitOffsetsReply:
         return offsets_pb.CommitOffsetsReply(written_through=[7])

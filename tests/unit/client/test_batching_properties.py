@@ -1,4 +1,4 @@
-"""Random callers, failures, cancellations and a close, in virtual time: what `Batcher` promises of every one of them."""
+"""What `Batcher` promises, for random callers, failures, cancellations and a close, in virtual time."""
 
 import asyncio
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ FAULTS = st.builds(Fault, st.sampled_from([0.0, 0.001, 0.02, 0.7, LONG_S]), st.b
 
 
 class Run:
-    """One caller's commit, and what came of it."""
+    """One caller's commit and its result."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -70,7 +70,7 @@ class Run:
         self.ended, self.seconds = len(adapter.applied), loop.time() - started
 
     def applied(self, adapter: FakeAdapter) -> list[int]:
-        """When its value, or a larger one, was applied for each of its shards."""
+        """The time when its value, or a larger one, was applied for all of its shards."""
         mode = CommitMode.OVERWRITE if self.plan.overwrite else CommitMode.INCREASE_ONLY
         return [
             next(
@@ -89,7 +89,7 @@ class Run:
 
 
 def _run(plans: list[Plan], faults: list[Fault], *, resend: bool = True, room: int = 1_000, close_s: float = LONG_S / 2) -> Any:
-    """Returns the client, and the runs in the order of their calls. The close is at `close_s`, with a limit of 1 s."""
+    """Returns the client, and the runs in the order of their calls. The client is closed at `close_s`, with a limit of 1 s."""
     loop = VirtualLoop()
     client = Client(FakeAdapter(Fault(0.001)), resend=resend)
     client.batcher.limit = PendingLimit(room)
@@ -125,7 +125,7 @@ def _run(plans: list[Plan], faults: list[Fault], *, resend: bool = True, room: i
 def test_every_commit_gets_its_own_answer_in_time(
     plans: list[Plan], faults: list[Fault], resend: bool, room: int, close_s: float
 ) -> None:
-    """Acknowledged: applied between call and return. Refused: only who deserves it. Lost: only where something was lost."""
+    """Success: applied between call and return. Refused: only for its own fault. Lost: only if a request was lost."""
     client, runs = _run(plans, faults, resend=resend, room=room, close_s=close_s)
     highest = {
         group: max([run.plan.member.generation for run in runs if run.plan.group == group and run.plan.member] or [0])
@@ -152,7 +152,7 @@ def test_every_commit_gets_its_own_answer_in_time(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(PLANS, min_size=2, max_size=12), st.lists(FAULTS.filter(lambda fault: fault.seconds < 1), max_size=6))
 def test_an_overwrite_is_applied_once_and_in_its_place(plans: list[Plan], faults: list[Fault]) -> None:
-    """Each has an offset of its own here. In its group, what was called before it is applied before it, and so behind it."""
+    """Each has an offset of its own here. Commits of its group are applied in the order of the calls."""
     plans = [
         replace(plan, shards=frozenset(["a" if plan.overwrite else str(at)]), offset=at, member=None, cancelled_s=None)
         for at, plan in enumerate(plans)
@@ -170,14 +170,14 @@ def test_an_overwrite_is_applied_once_and_in_its_place(plans: list[Plan], faults
 
 
 def _times(client: Client, run: Run) -> list[int]:
-    """When a commit whose offset is its own was applied."""
+    """The times when a commit with a unique offset was applied."""
     return [at for at, entry in enumerate(client.adapter.applied) if entry.offered.offset == run.plan.offset]
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("gh"), st.sampled_from("ab"), st.integers(0, 99)), min_size=1, max_size=60))
 def test_without_faults_everything_is_applied_and_in_few_requests(commits: list[tuple[str, str, int]]) -> None:
-    """What came in one turn goes in one request, or two; who offered less than another is told."""
+    """Commits of one loop iteration take one or two requests; a caller that offered less than another learns of it."""
     plans = [
         Plan(0.0, group, frozenset(shard), offset, overwrite=False, member=None, cancelled_s=None)
         for group, shard, offset in commits
@@ -196,7 +196,7 @@ def test_without_faults_everything_is_applied_and_in_few_requests(commits: list[
 
 @pytest.mark.parametrize("resend", [True, False])
 def test_a_commit_that_was_told_to_be_superseded_was_nevertheless_applied_or_exceeded(resend: bool) -> None:
-    """An example that the random ones rarely reach: three losses in a row, with newer values each time."""
+    """A case that random runs rarely reach: three losses in a row, each followed by newer values."""
     plans = [Plan(at / 1_000, "g", frozenset("a"), at, overwrite=False, member=None, cancelled_s=None) for at in range(1, 40)]
     _, runs = _run(plans, [Fault(0.01, lost=True, applied=bool(at % 2)) for at in range(3)], resend=resend)
     told = [run.outcome for run in runs if isinstance(run.outcome, list)]

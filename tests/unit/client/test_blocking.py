@@ -1,4 +1,4 @@
-"""The client for threads, against a real sidecar in a loop of the test's own."""
+"""The blocking client, against a real sidecar in an event loop of the test's own."""
 
 import asyncio
 import signal
@@ -50,7 +50,7 @@ def adapter(directory: Path, meta: FakeMeta | None = None) -> Iterator[str]:
 
 
 def test_every_method_does_what_the_async_one_does(tmp_path: Path) -> None:
-    """Values, errors, rows."""
+    """Same values, errors and rows."""
     meta = FakeMeta()
     with adapter(tmp_path, meta) as address, BlockingOffsetClient(address, PATIENCE_S) as client:
         assert client.commit("g", {"a": 5, "b": 6}, member=Member(2, "m")) == []
@@ -68,7 +68,7 @@ def test_every_method_does_what_the_async_one_does(tmp_path: Path) -> None:
 
 
 def test_threads_share_one_client(tmp_path: Path) -> None:
-    """Each sees its own commits acknowledged, and nothing is lost."""
+    """Each thread sees its own commits acknowledged, and nothing is lost."""
     with adapter(tmp_path) as address, BlockingOffsetClient(address, PATIENCE_S) as client:
 
         def consume(number: int) -> None:
@@ -82,7 +82,7 @@ def test_threads_share_one_client(tmp_path: Path) -> None:
 
 
 def test_a_close_waits_for_the_commits_of_other_threads(tmp_path: Path) -> None:
-    """They are answered; whoever comes later gets RuntimeError. A second close does nothing."""
+    """They get their replies; later calls raise RuntimeError. A second close does nothing."""
     with adapter(tmp_path) as address:
         client = BlockingOffsetClient(address, PATIENCE_S)
         done: list[int] = []
@@ -122,7 +122,7 @@ def test_what_cannot_be_opened_leaves_no_thread() -> None:
 
 
 def test_an_adapter_that_is_not_there_is_an_error_in_time(tmp_path: Path) -> None:
-    """With `resend` after the timeout, without at once."""
+    """With `resend` after the timeout, without it immediately."""
     for resend in (False, True):
         with (
             BlockingOffsetClient(f"unix:{tmp_path}/none", 0.3, resend=resend) as client,
@@ -133,7 +133,7 @@ def test_an_adapter_that_is_not_there_is_an_error_in_time(tmp_path: Path) -> Non
 
 
 def test_what_an_interrupted_thread_waited_for_is_given_up() -> None:
-    """Ctrl-C ends the call, not only the waiting for it; others go on."""
+    """Ctrl-C cancels the call itself, not only the wait; other threads continue."""
     begun, ended = threading.Event(), threading.Event()
     here = threading.get_ident()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
@@ -159,7 +159,7 @@ def test_what_an_interrupted_thread_waited_for_is_given_up() -> None:
 
 
 def test_calls_that_come_while_the_loop_is_busy_wake_it_once() -> None:
-    """A wake-up costs more than what it brings."""
+    """A wake-up costs more than the call that it brings."""
     thread = _LoopThread()
     busy, go_on = threading.Event(), threading.Event()
     begun: list[int] = []

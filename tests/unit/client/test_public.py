@@ -17,7 +17,7 @@ print(*sorted(sys.modules))
 
 
 def test_every_public_name_is_there() -> None:
-    """Lazy names included."""
+    """Names that are imported lazily included."""
     for name in adapter.client.__all__:
         assert getattr(adapter.client, name).__name__ == name
     assert not hasattr(adapter.client, "OffsetStores")

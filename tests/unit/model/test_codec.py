@@ -41,7 +41,7 @@ def test_a_record_comes_back_as_it_was(found: OffsetRecord, seq: int) -> None:
 
 @given(KEYS, KEYS)
 def test_different_keys_have_different_bytes(a: OffsetKey, b: OffsetKey) -> None:
-    """No separator, no collision."""
+    """Names have a length and no separator, so no two keys have the same bytes."""
     assert (encode_key(a) == encode_key(b)) == (a == b)
 
 

@@ -193,7 +193,7 @@ def test_a_topic_may_be_empty_but_not_bad() -> None:
 
 
 def test_a_key_knows_its_group() -> None:
-    """Loads and reads go by group."""
+    """Loads and reads work group by group."""
     assert key("s", "g", "n").group_key == ("n", "g")
 
 

@@ -1,4 +1,4 @@
-"""Group commit: who shares a call, and who gets which error."""
+"""Group commit: which items share a call, and which caller gets which error."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -12,7 +12,7 @@ from adapter.testing.waiting import eventually
 
 
 class Calls:
-    """A `perform` that notes its calls, may be held at a gate, and answers with what a test puts in."""
+    """A `perform` that records its calls, may be held at a gate, and returns what a test has set."""
 
     def __init__(self) -> None:
         self.made: list[list[str]] = []
@@ -22,7 +22,7 @@ class Calls:
         self.fails: BaseException | None = None
 
     async def perform(self, items: Sequence[str]) -> list[str | AdapterError]:
-        """Answer each item with itself in capitals, or with its error."""
+        """Return each item in capitals, or its error."""
         self.made.append(list(items))
         await self.gate.wait()
         if self.fails:
@@ -32,7 +32,7 @@ class Calls:
 
 @asynccontextmanager
 async def combining(calls: Calls, max_items: int = 100) -> AsyncIterator[Coalescer[str, str]]:
-    """A combiner that runs meanwhile."""
+    """Run a combiner for the length of a test."""
     combiner: Coalescer[str, str] = Coalescer(calls.perform, max_items=max_items)
     task = asyncio.create_task(combiner.run())
     try:
@@ -44,17 +44,17 @@ async def combining(calls: Calls, max_items: int = 100) -> AsyncIterator[Coalesc
 
 
 def submit(combiner: Coalescer[str, str], *items: str) -> list[asyncio.Task[str]]:
-    """Callers, one for each item."""
+    """One caller for each item."""
     return [asyncio.create_task(combiner.submit(item)) for item in items]
 
 
 async def outcomes(tasks: Sequence[asyncio.Task[str]]) -> list[str | BaseException]:
-    """What each caller got."""
+    """The result of each caller."""
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def held(calls: Calls, combiner: Coalescer[str, str]) -> list[asyncio.Task[str]]:
-    """A first caller whose call is under way and waits at the gate."""
+    """Begin a call that waits at the gate."""
     calls.gate.clear()
     first = submit(combiner, "first")
     await eventually(lambda: bool(calls.made))
@@ -62,7 +62,7 @@ async def held(calls: Calls, combiner: Coalescer[str, str]) -> list[asyncio.Task
 
 
 async def test_a_lone_caller_is_served_at_once() -> None:
-    """Nothing waits for a timer or for company."""
+    """There is no timer, and no wait for other callers."""
     calls = Calls()
     async with combining(calls) as combiner:
         assert await combiner.submit("a") == "A"
@@ -71,7 +71,7 @@ async def test_a_lone_caller_is_served_at_once() -> None:
 
 
 async def test_callers_that_come_during_a_call_share_the_next_in_their_order() -> None:
-    """One call for all of them: this is what makes a group commit (5)."""
+    """One call serves them all, which is the group commit (5)."""
     calls = Calls()
     async with combining(calls) as combiner:
         first = await held(calls, combiner)
@@ -84,7 +84,7 @@ async def test_callers_that_come_during_a_call_share_the_next_in_their_order() -
 
 
 async def test_a_call_takes_at_most_max_items() -> None:
-    """The rest follows at once, in order."""
+    """The remaining items follow immediately, in order."""
     calls = Calls()
     async with combining(calls, max_items=2) as combiner:
         first = await held(calls, combiner)
@@ -96,7 +96,7 @@ async def test_a_call_takes_at_most_max_items() -> None:
 
 
 async def test_an_error_for_one_item_goes_to_its_caller_alone() -> None:
-    """One bad request never disturbs another (10)."""
+    """One bad request does not affect the others (10)."""
     calls = Calls()
     calls.answers["b"] = InvalidInputError("b is bad")
     async with combining(calls) as combiner:
@@ -108,7 +108,7 @@ async def test_an_error_for_one_item_goes_to_its_caller_alone() -> None:
 
 
 async def test_an_adapter_error_of_the_call_goes_to_all_its_callers_and_the_next_call_goes_on() -> None:
-    """A full disk refuses this batch, and the one after it is tried."""
+    """For example a full disk refuses one batch; the next batch is tried as usual."""
     calls = Calls()
     calls.fails = DiskFullError("full")
     async with combining(calls) as combiner:
@@ -118,7 +118,7 @@ async def test_an_adapter_error_of_the_call_goes_to_all_its_callers_and_the_next
 
 
 async def test_any_other_exception_ends_run_and_nobody_waits_for_ever() -> None:
-    """A bug must stop the process, not hang its callers: those of the call and those behind it get NotReadyError."""
+    """A bug stops the process, and every caller, of this call and of later ones, gets NotReadyError."""
     calls = Calls()
     combiner: Coalescer[str, str] = Coalescer(calls.perform, max_items=1)
     run = asyncio.create_task(combiner.run())
@@ -134,7 +134,7 @@ async def test_any_other_exception_ends_run_and_nobody_waits_for_ever() -> None:
 
 
 async def test_a_stop_answers_everybody_who_waits() -> None:
-    """In the call: it may or may not have happened. Behind it: it did not begin, but the caller cannot know."""
+    """Items of the running call may be done or not; items behind it are not done, but their callers cannot know that."""
     calls = Calls()
     async with combining(calls) as combiner:
         first = await held(calls, combiner)
@@ -146,7 +146,7 @@ async def test_a_stop_answers_everybody_who_waits() -> None:
 
 
 async def test_after_the_end_nothing_is_taken() -> None:
-    """A late caller is told at once that nothing of it is stored."""
+    """A later caller immediately gets an error that says that nothing was stored."""
     calls = Calls()
     async with combining(calls) as combiner:
         await combiner.submit("a")
@@ -156,7 +156,7 @@ async def test_after_the_end_nothing_is_taken() -> None:
 
 
 async def test_a_cancelled_caller_disturbs_nobody() -> None:
-    """Its item may still be performed; the others get their answers."""
+    """Its item may still be performed; the others get their results."""
     calls = Calls()
     async with combining(calls) as combiner:
         first = await held(calls, combiner)
@@ -172,7 +172,7 @@ async def test_a_cancelled_caller_disturbs_nobody() -> None:
 
 
 async def test_an_error_for_a_caller_that_left_is_dropped() -> None:
-    """The others of the call get it, and nothing warns of an exception that was never read."""
+    """The other callers get theirs, and there is no warning about an exception that was never read."""
     calls = Calls()
     async with combining(calls) as combiner:
         first = await held(calls, combiner)

@@ -1,4 +1,4 @@
-"""The settings: the files in config/ are the documentation, and a bad value is refused by its name."""
+"""Settings: the files in config/ are their documentation, and the error for a bad value names the setting."""
 
 import re
 import tomllib
@@ -26,13 +26,13 @@ def adapter(text: str) -> AdapterConfig:
 
 @BOTH
 def test_the_file_in_config_equals_the_defaults(name: str) -> None:
-    """What the file says is what holds without a file."""
+    """Running with the file is the same as running without it."""
     assert load(FILES / name, KINDS[name]) == KINDS[name]()
 
 
 @BOTH
 def test_the_file_in_config_mentions_every_setting_and_nothing_else(name: str) -> None:
-    """Optional ones as examples in comments, which are valid as well."""
+    """Optional settings are examples in comments, and these are valid too."""
     values = tomllib.loads(with_examples(name))
     assert set(names_in(values)) == {found for found, _ in settings(KINDS[name])}
     parse(values, KINDS[name], source=name)
@@ -40,7 +40,7 @@ def test_the_file_in_config_mentions_every_setting_and_nothing_else(name: str) -
 
 @BOTH
 def test_the_file_in_config_gives_each_number_its_bounds(name: str) -> None:
-    """They are in the comment above it, and they are the ones that are enforced."""
+    """The comment above a setting has the bounds that are enforced."""
     text = (FILES / name).read_text()
     for setting, field in settings(KINDS[name]):
         lowest = next((found.ge for found in field.metadata if isinstance(found, Ge)), None)
@@ -57,7 +57,7 @@ def test_an_empty_file_is_a_configuration(tmp_path: Path, name: str) -> None:
 
 
 def test_settings_are_frozen() -> None:
-    """Nobody changes them at run time."""
+    """They cannot be changed at run time."""
     with pytest.raises(ValueError, match="frozen"):
         AdapterConfig().flush.interval_ms = 5
 
@@ -95,14 +95,14 @@ def test_settings_are_frozen() -> None:
     ],
 )
 def test_a_bad_setting_is_refused_by_its_name(text: str, problem: str) -> None:
-    """File, section, key, what is wrong, and what was given; nothing is corrected (10)."""
+    """The error has file, section, key, problem and value; nothing is corrected silently (10)."""
     with pytest.raises(ConfigError) as caught:
         adapter(text)
     assert problem in str(caught.value)
 
 
 def test_every_bad_setting_is_told_at_once() -> None:
-    """One line each."""
+    """The error has one line for each."""
     with pytest.raises(ConfigError) as caught:
         adapter("mode = 'x'\nnew = 1\n[flush]\ninterval_ms = -1")
     assert len(str(caught.value).splitlines()) == 3
@@ -112,7 +112,7 @@ def test_every_bad_setting_is_told_at_once() -> None:
     "address", ["", "9520", ":9520", "127.0.0.1", "127.0.0.1:", "h:65536", "h:-1", "h:1.5", "h:\u00b2", "h:a"]
 )
 def test_a_bad_address_is_refused(address: str) -> None:
-    """With the address in the text."""
+    """The error contains the address."""
     with pytest.raises(ConfigError, match=r"^file.toml: server.listen: .* is not host:port with a port from 0 to 65535"):
         adapter(f"[server]\nlisten = '{address}'")
 
@@ -122,7 +122,7 @@ def test_a_bad_address_is_refused(address: str) -> None:
     [("127.0.0.1:0", "127.0.0.1", 0), ("[::1]:65535", "::1", 65535), ("localhost:9520", "localhost", 9520)],
 )
 def test_an_address_is_split_into_host_and_port(address: str, host: str, port: int) -> None:
-    """IPv6 in brackets."""
+    """IPv6 addresses are in brackets."""
     assert split_address(address) == (host, port)
 
 
@@ -141,13 +141,13 @@ def test_an_address_is_split_into_host_and_port(address: str, host: str, port: i
     ],
 )
 def test_loopback_is_what_only_this_machine_reaches(address: str, loopback: bool) -> None:
-    """A name other than localhost may be anything."""
+    """A host name other than localhost may resolve to anything."""
     assert is_loopback(address) is loopback
 
 
 @BOTH
 def test_plaintext_beyond_loopback_is_refused_until_the_file_says_so_in_plain_words(name: str) -> None:
-    """TLS or the switch; the text names both."""
+    """The error names both ways out: TLS, or the switch."""
     server: dict[str, Any] = {"listen": "0.0.0.0:9520"}
     with pytest.raises(
         ConfigError, match=r"server: listen = '0.0.0.0:9520' is reachable from other machines, without TLS"
@@ -160,7 +160,7 @@ def test_plaintext_beyond_loopback_is_refused_until_the_file_says_so_in_plain_wo
 
 @BOTH
 def test_metrics_beyond_loopback_need_a_switch_of_their_own(name: str) -> None:
-    """They tell the names of topics and groups to whoever asks."""
+    """Metrics show the names of topics and groups to anybody who can connect."""
     with pytest.raises(ConfigError, match=r"metrics: listen = '\[::\]:9521' is reachable from other machines"):
         parse({"metrics": {"listen": "[::]:9521"}}, KINDS[name], source="f")
     parse({"metrics": {"listen": "[::]:9521", "allow_beyond_loopback": True}}, KINDS[name], source="f")
@@ -168,7 +168,7 @@ def test_metrics_beyond_loopback_need_a_switch_of_their_own(name: str) -> None:
 
 
 def test_the_first_matching_policy_decides() -> None:
-    """Case-sensitive shell patterns over group and namespace; what matches none has the general mode."""
+    """Patterns are case-sensitive shell patterns over group and namespace; without a match the default mode applies."""
     config = adapter("""
         [[policy]]
         groups = "payments-test"
@@ -191,7 +191,7 @@ def test_the_first_matching_policy_decides() -> None:
 
 
 def test_a_policy_may_take_groups_out_of_write_through() -> None:
-    """The general mode is the fallback, whichever it is."""
+    """The default mode may be either of the two."""
     config = adapter("mode = 'write_through'\n[[policy]]\ngroups = 'logs-?'\nmode = 'write_back'")
     assert config.mode_of("default", "logs-1") == "write_back"
     assert config.mode_of("default", "logs-12") == "write_through"
@@ -207,7 +207,7 @@ def test_a_policy_may_take_groups_out_of_write_through() -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: bytes | None, problem: str) -> None:
-    """With what is wrong with it."""
+    """The error also says what is wrong with the file."""
     path = tmp_path / "a.toml"
     if content is not None:
         path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Files of the tools: whole or not at all."""
+"""Writing files atomically: a file has its old or its new content, never a part."""
 
 import errno
 import io
@@ -12,7 +12,7 @@ from adapter.runtime import files
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    """Over what was there, with nothing left beside it."""
+    """An existing file is replaced, and no temporary file is left."""
     path = tmp_path / "f"
     for data in (b"first", b"second, and longer", b""):
         files.write(str(path), data)
@@ -21,7 +21,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_who_reads_the_old_file_reads_all_of_it(tmp_path: Path) -> None:
-    """Nobody ever sees a half: the new file takes the name, it is not written over the old one."""
+    """The new file is renamed over the old one, so a reader that opened the old one is not affected."""
     path = tmp_path / "f"
     path.write_bytes(b"old")
     with path.open("rb") as reader:
@@ -30,7 +30,7 @@ def test_who_reads_the_old_file_reads_all_of_it(tmp_path: Path) -> None:
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    """The file that it points to is written."""
+    """The file that it points to is replaced."""
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
     files.write(str(tmp_path / "link"), b"new")
@@ -50,7 +50,7 @@ def _no_space(_: int) -> None:
 
 
 def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left beside it, and it is told."""
+    """The error is reported, and no temporary file is left."""
     path = tmp_path / "f"
     path.write_bytes(b"old")
     with monkeypatch.context() as patched:
@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path, monkeypat
 
 
 def test_standard_input_is_a_file_while_it_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that can be read from any place, as often as one likes; a file is itself."""
+    """It is copied to a file that can be read several times at any position; a path is used as it is."""
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"piped")))
     with files.on_disk(files.STDIO) as path:
         assert [path.read_bytes(), path.read_bytes()] == [b"piped", b"piped"]
@@ -74,7 +74,7 @@ def test_standard_input_is_a_file_while_it_is_needed(monkeypatch: pytest.MonkeyP
 
 
 def test_who_fails_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
-    """And nothing beside it."""
+    """No temporary file is left."""
     path = tmp_path / "f"
     path.write_bytes(b"old")
 

@@ -1,4 +1,4 @@
-"""What a process carries that does not need it."""
+"""What the processes import."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ LIGHT = (
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_the_sidecar_imports_nothing_of_the_pipeline(module: str) -> None:
-    """It has to run where the extras are not installed, and in the memory of a sidecar."""
+    """It has to run without the extras, and in little memory."""
     heavy = f"[name for name in sys.modules if name in {HEAVY!r} or name.startswith('adapter.pipeline')]"
     code = f"import sys, {module}; found = {heavy}; sys.exit(', '.join(found) or 0)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -17,7 +17,7 @@ DOWN = MetaUnavailableError("down by the test")
 def attempts_of(
     work: Callable[[int], object], policy: Callable[[], retry.Attempts], patience_s: float = 1_000.0
 ) -> tuple[list[float], AdapterError | None]:
-    """When each attempt began, counted from the first; and the error that ended them. `work` gets the attempt's number."""
+    """The time of each attempt since the first, and the final error. `work` gets the number of the attempt."""
     loop = VirtualLoop()
     began: list[float] = []
     ended: list[AdapterError] = []
@@ -42,7 +42,7 @@ def attempts_of(
 
 
 def failing(error: AdapterError, times: int = 1_000_000) -> Callable[[int], object]:
-    """Work that fails so often."""
+    """Work that fails this many times."""
 
     def work(attempt: int) -> None:
         if attempt <= times:
@@ -52,12 +52,12 @@ def failing(error: AdapterError, times: int = 1_000_000) -> Callable[[int], obje
 
 
 def test_what_succeeds_is_done_once() -> None:
-    """And at once."""
+    """And without a pause."""
     assert attempts_of(failing(DOWN, 0), lambda: retrying("x", first_s=1.0, max_s=8.0)) == ([0.0], None)
 
 
 def test_pauses_grow_to_the_largest_and_have_jitter() -> None:
-    """Never under the first pause, never over the largest; not twice the same times unless the jitter is seeded."""
+    """Never below the first pause or above the largest; different in each run unless the jitter is seeded."""
     began, error = attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=8.0))
     backoff = [later - earlier for earlier, later in pairwise(began)]
     assert error is None
@@ -69,7 +69,7 @@ def test_pauses_grow_to_the_largest_and_have_jitter() -> None:
 
 
 def test_seeded_jitter_gives_the_same_times() -> None:
-    """The model test is deterministic by it."""
+    """The model test depends on this to be deterministic."""
     runs = []
     for _ in range(2):
         backoff.jitter.seed(7)
@@ -78,14 +78,14 @@ def test_seeded_jitter_gives_the_same_times() -> None:
 
 
 def test_after_the_limit_the_last_error_is_raised() -> None:
-    """Counted from the first attempt, in the loop's time; the attempt that the limit meets is still made."""
+    """The limit counts from the first attempt; one attempt is still made when it is reached."""
     began, error = attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=1.0, limit_s=10.0))
     assert error is DOWN
     assert began == pytest.approx(range(11))
 
 
 def test_a_limit_of_zero_is_one_attempt() -> None:
-    """As `recovery.timeout_ms = 0` says."""
+    """As for `recovery.timeout_ms = 0`."""
     assert attempts_of(failing(DOWN), lambda: retrying("x", first_s=1.0, max_s=1.0, limit_s=0.0)) == ([0.0], DOWN)
 
 
@@ -94,7 +94,7 @@ def test_a_limit_of_zero_is_one_attempt() -> None:
     [(RefusedError("no"), None, 1), (DOWN, ContendedError, 1), (ContendedError("busy"), ContendedError, 3)],
 )
 def test_only_errors_of_the_kind_are_tried_again(error: AdapterError, on: type[AdapterError] | None, attempts: int) -> None:
-    """Permanent ones would fail again; the caller may know better which."""
+    """Other errors would fail again; the caller may narrow the choice."""
     kind = {} if on is None else {"on": on}
     began, ended = attempts_of(failing(error, 2), lambda: retrying("x", first_s=1.0, max_s=1.0, **kind))  # type: ignore[arg-type]
     assert len(began) == attempts

@@ -1,4 +1,4 @@
-"""An open database stays with the directory that was opened, whatever is put at its path; the same one is not opened twice."""
+"""An open database stays with the directory that was opened, even if its path is replaced; it is not opened twice."""
 
 import shutil
 from pathlib import Path
@@ -17,7 +17,7 @@ def opened(path: Path) -> rocks.Database:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Each file of a directory, byte for byte."""
+    """The bytes of each file in a directory."""
     return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
 
 
@@ -27,7 +27,7 @@ def descriptors() -> list[Path]:
 
 
 def rows(path: Path) -> dict[bytes, bytes]:
-    """What a database holds, opened and closed for it."""
+    """All rows of a database, which is opened and closed for it."""
     store = opened(path)
     found = dict(rocks.scan(store.db, b"\0", b""))
     store.close()
@@ -35,7 +35,7 @@ def rows(path: Path) -> dict[bytes, bytes]:
 
 
 def test_another_store_at_the_path_is_left_as_it_is(tmp_path: Path) -> None:
-    """By name, RocksDB would write its files into that one, and delete those that it does not know (1)."""
+    """Files opened by path would be written into that store, and RocksDB would delete files it does not know (1)."""
     path, away = tmp_path / "db", tmp_path / "away"
     other = opened(tmp_path / "other")
     for number in range(3):  # tables, which a database that has other numbers for its own takes for left over
@@ -69,7 +69,7 @@ def test_an_empty_directory_at_the_path_stays_empty(tmp_path: Path) -> None:
 
 
 def test_a_database_is_opened_once_whatever_its_name(tmp_path: Path) -> None:
-    """Two would overwrite each other's files. The second is refused until nothing uses the first any more."""
+    """Two instances would overwrite each other's files. The second open fails until the first is completely released."""
     path = tmp_path / "db"
     store = opened(path)
     store.db.put(b"a", b"1")
@@ -86,7 +86,7 @@ def test_a_database_is_opened_once_whatever_its_name(tmp_path: Path) -> None:
 
 
 def test_a_closed_database_leaves_no_descriptor(tmp_path: Path) -> None:
-    """A store is opened again after each failure of its disk, for as long as the process lives."""
+    """A long-lived process opens its store again after each disk failure."""
     before = descriptors()
     for _ in range(3):
         rows(tmp_path / "db")
@@ -94,7 +94,7 @@ def test_a_closed_database_leaves_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_the_descriptor_stays_while_something_still_uses_the_database(tmp_path: Path) -> None:
-    """Its number would else be the next file's, and what RocksDB does at its end would go there."""
+    """Otherwise another file could get its number, and RocksDB would write there when it closes."""
     store = opened(tmp_path / "db")
     store.db.put(b"a", b"1")
     reading = rocks.scan(store.db, b"\0", b"")
@@ -105,7 +105,7 @@ def test_the_descriptor_stays_while_something_still_uses_the_database(tmp_path: 
 
 
 def test_errors_name_the_path_of_the_directory(tmp_path: Path) -> None:
-    """Not the number of a descriptor, with which nobody could do anything."""
+    """The number of a file descriptor would not help an operator."""
     path = tmp_path / "db"
     opened(path).close()
     (manifest,) = path.glob("MANIFEST-*")
@@ -117,7 +117,7 @@ def test_errors_name_the_path_of_the_directory(tmp_path: Path) -> None:
 
 
 def test_errors_of_an_open_database_name_where_it_is_now(tmp_path: Path) -> None:
-    """Also after it was moved away."""
+    """Also if it was moved after the open."""
     path = tmp_path / "db"
     store = opened(path)
     store.db.put(b"a", b"1")

@@ -1,4 +1,4 @@
-"""The watermark file: what it says after each way in which a write of it can end."""
+"""The watermark file: the value that is read after each way in which a write of it can end."""
 
 from contextlib import closing
 from pathlib import Path
@@ -13,14 +13,14 @@ SLOT = 32
 
 
 def reopened(path: Path) -> int:
-    """What the file says to the next process, which puts a new one in its place where it says nothing."""
+    """The value that the next process reads; it creates a new file if this one is not readable."""
     with closing(Watermark.open(path)) as mark:
         mark.establish()
         return mark.value
 
 
 def written(path: Path, *values: int) -> bytes:
-    """The file after these writes."""
+    """The bytes of the file after these writes."""
     with closing(Watermark.open(path)) as mark:
         mark.establish()
         for value in values:
@@ -29,7 +29,7 @@ def written(path: Path, *values: int) -> bytes:
 
 
 def test_a_missing_file_is_made_and_says_0(tmp_path: Path) -> None:
-    """A new store has acknowledged nothing; both slots take their room on the disk at once."""
+    """A new store has acknowledged nothing; space for both slots is allocated at once."""
     path = tmp_path / "watermark"
     assert reopened(path) == 0
     assert path.stat().st_size == 2 * SLOT
@@ -39,7 +39,7 @@ def test_a_missing_file_is_made_and_says_0(tmp_path: Path) -> None:
 
 
 def test_a_file_that_says_nothing_stays_until_a_new_one_is_put_in_its_place(tmp_path: Path) -> None:
-    """Killed before the loss is noted, the next start sees the same: nothing is healed in silence."""
+    """If the process is killed before it records the loss, the next start sees the damage again."""
     path = tmp_path / "watermark"
     for content in (None, b"", b"\0" * 64, b"garbage" * 9):
         path.unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def test_a_file_that_says_nothing_stays_until_a_new_one_is_put_in_its_place(tmp_
 
 
 def test_a_file_that_was_unlinked_or_replaced_is_not_in_place(tmp_path: Path) -> None:
-    """What is written to it, nobody reads again."""
+    """Values written to it would never be read."""
     path = tmp_path / "watermark"
     with closing(Watermark.open(path)) as mark:
         mark.establish()
@@ -70,7 +70,7 @@ def test_a_file_that_was_unlinked_or_replaced_is_not_in_place(tmp_path: Path) ->
 
 @pytest.mark.parametrize("values", [[1], [1, 2], [1, 2, 3], [7, 2**64 - 1]])
 def test_the_newest_value_survives_without_a_sync_or_a_close(tmp_path: Path, values: list[int]) -> None:
-    """A killed process leaves it with the kernel (1)."""
+    """The page cache keeps it when the process is killed (1)."""
     path = tmp_path / "watermark"
     mark = Watermark.open(path)
     mark.establish()
@@ -84,7 +84,7 @@ def test_the_newest_value_survives_without_a_sync_or_a_close(tmp_path: Path, val
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 @pytest.mark.parametrize("keep", range(SLOT))
 def test_a_torn_write_leaves_the_value_before(tmp_path: Path, count: int, keep: int) -> None:
-    """The write in which the power went is lost, the one before it is not: the slots take turns."""
+    """Slots alternate, so a power cut during a write cannot damage the previous value."""
     path = tmp_path / "watermark"
     values = [300 + at for at in range(count)]
     before = written(path, *values)
@@ -98,7 +98,7 @@ def test_a_torn_write_leaves_the_value_before(tmp_path: Path, count: int, keep: 
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_damaged_slot_reads_as_the_other_one_and_is_overwritten_first(tmp_path: Path, slot: int) -> None:
-    """No damage of one slot makes the file say more than was acknowledged, or nothing."""
+    """Damage of one slot never raises the value or makes the file unreadable."""
     path = tmp_path / "watermark"
     data = bytearray(written(path, 8, 9))
     data[slot * SLOT + 9] ^= 0x40
@@ -115,7 +115,7 @@ def test_a_damaged_slot_reads_as_the_other_one_and_is_overwritten_first(tmp_path
 
 @pytest.mark.parametrize(("size", "whole"), [(0, 0), (1, 0), (19, 0), (20, 5), (32, 5), (51, 5), (52, 6), (63, 6)])
 def test_a_short_file_says_what_is_whole_in_it_and_is_filled_up(tmp_path: Path, size: int, whole: int) -> None:
-    """A file that was never written whole reads as 0, and writes of it work again."""
+    """A file whose first write was cut short reads as 0, and can be written again."""
     path = tmp_path / "watermark"
     path.write_bytes(written(path, 5, 6)[:size])
     with closing(Watermark.open(path)) as mark:
@@ -127,14 +127,14 @@ def test_a_short_file_says_what_is_whole_in_it_and_is_filled_up(tmp_path: Path, 
 
 @given(data=st.binary(max_size=80))
 def test_garbage_says_0(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    """Only what carries the mark and its checksum counts."""
+    """Only slots with the magic number and a valid checksum count."""
     path = tmp_path_factory.getbasetemp() / "garbage-watermark"
     path.write_bytes(data)
     assert reopened(path) == 0
 
 
 def test_a_sync_keeps_the_value(tmp_path: Path) -> None:
-    """It is about the disk, not about the number."""
+    """A sync makes the value durable and does not change it."""
     with closing(Watermark.open(tmp_path / "watermark")) as mark:
         mark.advance(3)
         mark.sync()
@@ -143,7 +143,7 @@ def test_a_sync_keeps_the_value(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
-    """The store turns it into a failed store."""
+    """The exception lets the store fail."""
     mark = Watermark.open(tmp_path / "watermark")
     mark.close()
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -1,4 +1,4 @@
-"""The LocalFileOffsetStore's file: where it is, what is kept of it, and which of the two is read when one is torn."""
+"""The file of LocalFileOffsetStore: its path, its content, and the choice between the file and its .bak when one is torn."""
 
 import asyncio
 import errno
@@ -32,14 +32,14 @@ def store_in(directory: Path) -> LocalFileOffsetStore:
 
 
 async def stored_in(directory: Path) -> dict[MessageQueue, int]:
-    """What another process finds."""
+    """The offsets that another process reads."""
     store = store_in(directory)
     await store.load()
     return store.clone_offset_table()
 
 
 async def with_two_files(directory: Path) -> tuple[Path, Path]:
-    """The file says 2, its .bak 1."""
+    """A store whose file has offset 2 and whose .bak has offset 1."""
     store = store_in(directory)
     for offset in (1, 2):
         store.update_offset(A, offset)
@@ -48,7 +48,7 @@ async def with_two_files(directory: Path) -> tuple[Path, Path]:
 
 
 async def test_the_file_is_where_the_java_client_looks(tmp_path: Path) -> None:
-    """LocalFileOffsetStore.java:45 and :56, with the directory for user.home."""
+    """LocalFileOffsetStore.java:45 and :56, with the directory in place of user.home."""
     store = store_in(tmp_path)
     store.update_offset(A, 1)
     await store.persist(A)
@@ -58,7 +58,7 @@ async def test_the_file_is_where_the_java_client_looks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../g", "/etc", "a/b", "a\0b", "n" * 256])
 def test_a_name_that_is_not_one_part_of_a_path_is_refused(tmp_path: Path, name: str) -> None:
-    """Neither a client id nor a group leaves the directory."""
+    """No client id or group can lead to a file outside of the directory."""
     with pytest.raises(InvalidInputError, match="client_id"):
         LocalFileOffsetStore(tmp_path, name, "g")
     with pytest.raises(InvalidInputError, match="group"):
@@ -66,7 +66,7 @@ def test_a_name_that_is_not_one_part_of_a_path_is_refused(tmp_path: Path, name: 
 
 
 async def test_names_of_rocketmq_are_parts_of_a_path(tmp_path: Path) -> None:
-    """Retry groups, IPv6, spaces, other scripts."""
+    """Retry groups, IPv6 addresses, spaces and other scripts are accepted."""
     for client_id, group in [("fe80::1%eth0@4711#88", "%RETRY%g"), ("...", "группа 1"), ("~", "-rf")]:
         store = LocalFileOffsetStore(tmp_path, client_id, group)
         store.update_offset(A, 3)
@@ -76,7 +76,7 @@ async def test_names_of_rocketmq_are_parts_of_a_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("queue", [MessageQueue("orders", 0), MessageQueue("a/b", 0, "b"), MessageQueue("", 0, "b")])
 async def test_a_queue_that_the_file_cannot_name_is_refused_at_once(tmp_path: Path, queue: MessageQueue) -> None:
-    """Not first when it is persisted, with all the others."""
+    """The update is refused, so that the persist of other queues cannot fail because of it."""
     for put in (store_in(tmp_path).update_offset, store_in(tmp_path).update_and_freeze_offset):
         with pytest.raises(InvalidInputError):
             put(queue, 1)
@@ -86,7 +86,7 @@ async def test_a_queue_that_the_file_cannot_name_is_refused_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("offset", [-1, 2**63, 1.5, "7", None])
 def test_an_offset_that_java_cannot_hold_is_refused_at_once(tmp_path: Path, offset: int) -> None:
-    """Its long goes to 2^63 - 1; its -1 is our None."""
+    """A Java long goes to 2^63 - 1; its -1 (none) is None here."""
     store = store_in(tmp_path)
     for put in (store.update_offset, store.update_and_freeze_offset):
         with pytest.raises(InvalidInputError, match="offset"):
@@ -95,7 +95,7 @@ def test_an_offset_that_java_cannot_hold_is_refused_at_once(tmp_path: Path, offs
 
 
 async def test_a_file_of_the_java_client_is_read_and_its_other_queues_are_kept(tmp_path: Path) -> None:
-    """LocalFileOffsetStore.persistAll:145 reads before it writes."""
+    """As LocalFileOffsetStore.persistAll:145, which reads the file before it writes."""
     store = store_in(tmp_path)
     store.path.parent.mkdir(parents=True)
     store.path.write_text(JAVA)
@@ -107,7 +107,7 @@ async def test_a_file_of_the_java_client_is_read_and_its_other_queues_are_kept(t
 
 @contextmanager
 def held_by_another(path: Path) -> Iterator[None]:
-    """Another process is writing the file."""
+    """Hold the file's lock in another process."""
     directory = os.open(path.parent, os.O_RDONLY)
     fcntl.flock(directory, fcntl.LOCK_EX)
     try:
@@ -117,7 +117,7 @@ def held_by_another(path: Path) -> Iterator[None]:
 
 
 def waits_for_a_lock() -> bool:
-    """As the kernel tells."""
+    """Whether the kernel says that a thread waits for a lock."""
     return any("->" in line and f" {os.getpid()} " in line for line in Path("/proc/locks").read_text().splitlines())
 
 
@@ -129,7 +129,7 @@ async def until_waiting(task: asyncio.Task[Any]) -> None:
 
 
 async def test_processes_that_share_a_file_wait_for_each_other(tmp_path: Path) -> None:
-    """Otherwise what one merges could be overwritten by the other."""
+    """Without a lock, one process could overwrite what the other has just merged."""
     path, _ = await with_two_files(tmp_path)
     store = store_in(tmp_path)
     store.update_offset(B, 5)
@@ -142,7 +142,7 @@ async def test_processes_that_share_a_file_wait_for_each_other(tmp_path: Path) -
 
 
 async def test_a_cancelled_persist_is_made_up_for_and_never_comes_after_a_newer_one(tmp_path: Path) -> None:
-    """Its thread may still be waiting for another process."""
+    """Its thread may still wait for another process's lock when the next persist begins."""
     path, _ = await with_two_files(tmp_path)
     store = store_in(tmp_path)
     store.update_offset(A, 5)
@@ -159,7 +159,7 @@ async def test_a_cancelled_persist_is_made_up_for_and_never_comes_after_a_newer_
 
 
 async def test_what_is_said_while_the_file_is_read_is_newer(tmp_path: Path) -> None:
-    """RocketMQ's read would overwrite it."""
+    """An update during the read stays; RocketMQ's client would overwrite it."""
     path, _ = await with_two_files(tmp_path)
     store = store_in(tmp_path)
     with held_by_another(path):
@@ -173,19 +173,19 @@ async def test_what_is_said_while_the_file_is_read_is_newer(tmp_path: Path) -> N
 async def test_where_directories_cannot_be_locked_the_file_is_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Home directories are often on NFS."""
+    """Home directories are often on NFS, which may refuse locks."""
     monkeypatch.setattr(fcntl, "flock", refuse)
     await with_two_files(tmp_path)
     assert await stored_in(tmp_path) == {A: 2}
 
 
 def refuse(*_: Any) -> None:
-    """As NFS does."""
+    """Refuse the lock as NFS does."""
     raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 async def test_nothing_new_is_nothing_written(tmp_path: Path) -> None:
-    """The .bak stays the one before."""
+    """A persist without changes leaves the file and its .bak as they are."""
     path, backup = await with_two_files(tmp_path)
     before = path.stat(), backup.stat()
     store = store_in(tmp_path)
@@ -196,7 +196,7 @@ async def test_nothing_new_is_nothing_written(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_was_removed_is_made_anew_as_a_whole(tmp_path: Path) -> None:
-    """With all queues that are persisted, changed or not."""
+    """The new file has all persisted queues, changed or not."""
     store = store_in(tmp_path)
     store.update_offset(A, 1)
     store.update_offset(B, 1)
@@ -208,7 +208,7 @@ async def test_a_file_that_was_removed_is_made_anew_as_a_whole(tmp_path: Path) -
 
 
 async def test_a_file_torn_at_any_byte_falls_back_to_the_one_before(tmp_path: Path) -> None:
-    """RocketMQ's own client writes in place. What is lost of the end, white space aside, is noticed, and told."""
+    """RocketMQ's client writes in place. Any loss but white space at the end is detected and logged."""
     path, _ = await with_two_files(tmp_path)
     whole = path.read_bytes()
     for size in range(len(whole.rstrip())):
@@ -219,7 +219,7 @@ async def test_a_file_torn_at_any_byte_falls_back_to_the_one_before(tmp_path: Pa
 
 
 async def test_a_persist_over_a_torn_file_keeps_the_backup(tmp_path: Path) -> None:
-    """The torn one must not take its place."""
+    """The torn file must not replace the good .bak."""
     path, backup = await with_two_files(tmp_path)
     kept = backup.read_bytes()
     path.write_bytes(path.read_bytes()[:-9])
@@ -231,7 +231,7 @@ async def test_a_persist_over_a_torn_file_keeps_the_backup(tmp_path: Path) -> No
 
 
 async def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
-    """The .bak is then the newest that was acknowledged; what was on its way is not there, and does not stay in the way."""
+    """The .bak has the newest acknowledged offsets, and the temporary file that is left over is replaced."""
     path, backup = await with_two_files(tmp_path)
     path.with_name("offsets.json.new").write_text("torn")
     path.replace(backup)
@@ -246,7 +246,7 @@ async def test_a_crash_between_the_two_renames_loses_nothing(tmp_path: Path) -> 
 
 
 async def test_what_a_crashed_process_of_the_same_number_left_is_not_in_the_way(tmp_path: Path) -> None:
-    """In a container every process may have number 1."""
+    """In a container every process may have the process id 1."""
     path, _ = await with_two_files(tmp_path)
     for name in ("offsets.json.new", f".offsets.json.new.{os.getpid()}"):
         path.with_name(name).write_text("torn")
@@ -262,7 +262,7 @@ async def test_what_a_crashed_process_of_the_same_number_left_is_not_in_the_way(
     [("{", "{"), ("", None), (None, ""), ("{}{}", '{"offsetTable":[]}'), ("[]", '{"offsetTable":{"x":1}}'), ("\xff", "{")],
 )
 async def test_neither_readable_is_an_error_that_names_both(tmp_path: Path, file: str | None, backup: str | None) -> None:
-    """Never offsets that are absent, or half of them; and nothing is written over them."""
+    """The offsets are not treated as absent, and neither file is overwritten."""
     path, beside = await with_two_files(tmp_path)
     for at, text in ((path, file), (beside, backup)):
         at.unlink() if text is None else at.write_text(text, encoding="latin-1")
@@ -279,14 +279,14 @@ async def test_neither_readable_is_an_error_that_names_both(tmp_path: Path, file
 
 
 async def test_neither_there_is_no_offsets(tmp_path: Path) -> None:
-    """As on the first start."""
+    """On the first start there is neither a file nor a .bak."""
     assert await stored_in(tmp_path) == {}
     (tmp_path / ".rocketmq_offsets" / CLIENT_ID / "audit").mkdir(parents=True)
     assert await stored_in(tmp_path) == {}
 
 
 async def test_a_persist_that_failed_is_made_up_for(tmp_path: Path) -> None:
-    """The value stays in memory, and to be persisted."""
+    """The value stays in memory, and the next persist writes it."""
     store = store_in(tmp_path)
     store.update_offset(A, 1)
     (tmp_path / ".rocketmq_offsets").write_text("in the way")
@@ -299,7 +299,7 @@ async def test_a_persist_that_failed_is_made_up_for(tmp_path: Path) -> None:
 
 
 async def test_what_is_released_is_stored_and_forgotten(tmp_path: Path) -> None:
-    """The others stay in memory."""
+    """The offsets of other queues stay in memory."""
     store = store_in(tmp_path)
     store.update_offset(A, 1)
     store.update_offset(B, 2)
@@ -310,7 +310,7 @@ async def test_what_is_released_is_stored_and_forgotten(tmp_path: Path) -> None:
 
 
 async def test_the_file_is_json_but_for_its_keys(tmp_path: Path) -> None:
-    """Which are objects, as fastjson writes and reads them."""
+    """Keys are JSON objects, as fastjson writes and reads them."""
     path, _ = await with_two_files(tmp_path)
     key = '{"brokerName":"broker-a","queueId":0,"topic":"orders"}'
     assert json.loads(path.read_text().replace(key, json.dumps(key))) == {"offsetTable": {key: 2}}

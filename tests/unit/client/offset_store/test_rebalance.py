@@ -1,4 +1,4 @@
-"""A consumer's rebalance: what is given up, what is begun, what fails alone, and what a repetition does."""
+"""A consumer's rebalance: which queues are handed over or begun, what fails for one queue only, and repeated rebalances."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ Hook = Callable[[MessageQueue], Awaitable[None]]
 
 
 class Hooks:
-    """Stops workers: notes the queue, and puts the last offset into the store."""
+    """The hook that stops workers: records the queue, and stores the last offset that the worker finished."""
 
     def __init__(self, store: FakeStore, last: dict[MessageQueue, int] | None = None) -> None:
         self.store = store
@@ -46,12 +46,12 @@ class Hooks:
 
 
 def only(*queues: MessageQueue) -> Queues:
-    """These."""
+    """These queues as a set."""
     return frozenset(queues)
 
 
 def consumer(store: FakeStore, hook: Hook | None = None) -> Rebalance:
-    """A consumer that begins at the beginning where its group has nothing."""
+    """A consumer that begins at offset 0 where its group has no offset."""
     return Rebalance(store, StartPositions(store, LOGS, ConsumeFromWhere.FIRST), hook or Hooks(store))
 
 
@@ -68,7 +68,7 @@ async def test_what_went_is_persisted_before_and_after_its_workers_stop_and_then
 
 
 async def test_a_consumer_that_dies_while_its_workers_stop_has_persisted_what_it_knew() -> None:
-    """What comes twice then is what was not yet known to be finished, however long the workers take."""
+    """The first persist comes before the workers stop, so a slow stop does not increase what is delivered twice."""
     store = FakeStore({A: 10})
     hooks = Hooks(store)
     rebalance = consumer(store, hooks)
@@ -105,7 +105,7 @@ async def test_a_queue_that_goes_before_its_first_message_begins_where_it_began(
 
 
 async def test_what_stays_is_left_alone() -> None:
-    """Neither stopped, nor persisted, nor read again."""
+    """A queue in both assignments is neither stopped, nor persisted, nor read again."""
     store = FakeStore({A: 10})
     rebalance = consumer(store)
     await rebalance.to([A])
@@ -117,7 +117,7 @@ async def test_what_stays_is_left_alone() -> None:
 
 
 async def test_a_queue_whose_offset_is_not_in_the_meta_service_is_not_given_up() -> None:
-    """It is told by name, kept, and tried again by the next rebalance; the others went and came."""
+    """The result names it, and the next rebalance tries again; the other queues are handed over and begun."""
     store = FakeStore({A: 10, B: 10, C: 10})
     hooks = Hooks(store, {A: 30, B: 40})
     rebalance = consumer(store, hooks)
@@ -133,7 +133,7 @@ async def test_a_queue_whose_offset_is_not_in_the_meta_service_is_not_given_up()
 
 
 async def test_a_held_queue_that_comes_back_is_begun_anew_where_its_workers_ended() -> None:
-    """Its workers are stopped, so it does not just stay; and what only memory had is persisted first."""
+    """Its workers are stopped, so it is begun again, after the offset that only memory has is persisted."""
     store = FakeStore({A: 10})
     rebalance = consumer(store, Hooks(store, {A: 30}))
     await rebalance.to([A])
@@ -146,7 +146,7 @@ async def test_a_held_queue_that_comes_back_is_begun_anew_where_its_workers_ende
 
 
 async def test_a_hook_that_fails_holds_its_queue_alone() -> None:
-    """Its workers may still be at work: what they finish would be lost to the next owner."""
+    """Its workers may still run: what they finish would be lost if the queue went to the next owner."""
     store = FakeStore({A: 10, B: 10})
     hooks = Hooks(store)
     rebalance = consumer(store, hooks)
@@ -158,7 +158,7 @@ async def test_a_hook_that_fails_holds_its_queue_alone() -> None:
 
 
 async def test_a_queue_without_a_beginning_is_not_read_and_comes_again() -> None:
-    """RebalanceImpl.updateProcessQueueTableInRebalance:494-496: not in the table, so that the next rebalance adds it."""
+    """As RebalanceImpl.updateProcessQueueTableInRebalance:494-496: it is not in the table, so the next rebalance adds it."""
     store = FakeStore({A: 10, B: 20})
     store.faults[A] = DOWN
     rebalance = consumer(store)
@@ -169,7 +169,7 @@ async def test_a_queue_without_a_beginning_is_not_read_and_comes_again() -> None
 
 
 async def test_a_rebalance_that_is_repeated_changes_nothing() -> None:
-    """Also by a consumer that was started again and knows of nothing."""
+    """Also for a restarted consumer, which has no memory of the first rebalance."""
     store = FakeStore({A: 10, B: 20})
     rebalance = consumer(store)
     await rebalance.to([A, B])
@@ -181,7 +181,7 @@ async def test_a_rebalance_that_is_repeated_changes_nothing() -> None:
 
 
 async def test_a_cancelled_rebalance_is_taken_up_by_the_next() -> None:
-    """Queues whose workers were stopped do not count as read; what had not come yet, comes."""
+    """The next one begins queues whose workers were stopped, and those that had not been begun."""
     store = FakeStore({A: 10, B: 20})
     hooks = Hooks(store, {A: 30})
     rebalance = consumer(store, hooks)
@@ -199,7 +199,7 @@ async def test_a_cancelled_rebalance_is_taken_up_by_the_next() -> None:
 
 
 async def test_rebalances_come_one_after_the_other() -> None:
-    """The second one sees what the first one left, and does not begin a queue that the other is still giving up."""
+    """The second one starts from the result of the first, and begins no queue that the first is still handing over."""
     store = FakeStore({A: 10})
     hooks = Hooks(store)
     rebalance = consumer(store, hooks)
@@ -215,7 +215,7 @@ async def test_rebalances_come_one_after_the_other() -> None:
 
 
 async def test_a_late_commit_of_a_lost_queue_neither_rewinds_it_nor_is_begun_from(tmp_path: Path) -> None:
-    """confluentinc/librdkafka #2782, a rewind during a rebalance: a worker of the old owner finishes late. Over adapters."""
+    """confluentinc/librdkafka #2782: a worker of the old owner finishes after the rebalance. Runs over adapters."""
     meta, log = FakeMeta(), Logs({A: QueueBounds(0, 1_000)})
 
     async def nothing_more(_: MessageQueue) -> None:
@@ -239,7 +239,7 @@ async def test_a_late_commit_of_a_lost_queue_neither_rewinds_it_nor_is_begun_fro
 
 
 async def test_a_reset_while_the_queue_changes_hands_is_where_the_next_owner_begins(tmp_path: Path) -> None:
-    """apache/rocketmq #4206: the old owner's last commit, in flight, must not undo it."""
+    """apache/rocketmq #4206: the last commit of the old owner, still in flight, must not undo the reset."""
     meta, log = FakeMeta(), Logs({A: QueueBounds(0, 1_000)})
     async with serving(tmp_path / "1", meta) as (_, here), serving(tmp_path / "2", meta) as (_, there):
         old, new = (RemoteOffsetStore(client, "g") for client in (here, there))
@@ -259,7 +259,7 @@ async def test_a_reset_while_the_queue_changes_hands_is_where_the_next_owner_beg
 
 @given(QUEUES, QUEUES, QUEUES)
 def test_every_queue_has_one_place_in_a_change(reads: Queues, holds: Queues, assigned: Queues) -> None:
-    """The decision alone, for any old and new assignment: nothing is lost, and nothing both goes and comes."""
+    """For any old and new assignment, each queue either goes, comes or stays."""
     step = change(reads, holds - reads, assigned)
     assert step.came | step.stays == assigned
     assert step.went | (assigned & (reads | holds)) == reads | holds
@@ -269,5 +269,5 @@ def test_every_queue_has_one_place_in_a_change(reads: Queues, holds: Queues, ass
 
 
 def test_a_change_in_small() -> None:
-    """One of each."""
+    """One queue goes, one comes and one stays."""
     assert change(only(A, B), NONE, only(B, C)) == Change(only(A), only(C), only(B))

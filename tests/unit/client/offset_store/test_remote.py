@@ -1,4 +1,4 @@
-"""What the RemoteOffsetStore sends, and what becomes of it when answers get lost, on an adapter in memory."""
+"""The requests of RemoteOffsetStore, and its state after lost replies, over an adapter in memory."""
 
 import pytest
 
@@ -15,12 +15,12 @@ INCREASE_ONLY, OVERWRITE = CommitMode.INCREASE_ONLY, CommitMode.OVERWRITE
 
 
 def store_over(adapter: FakeAdapter, resets: dict[MessageQueue, int | None] | None = None) -> RemoteOffsetStore:
-    """A store that notes its resets."""
+    """A store that records the resets it is informed of."""
     return RemoteOffsetStore(adapter, "g", on_reset=None if resets is None else resets.__setitem__)
 
 
 async def test_only_what_changed_is_sent_in_one_request() -> None:
-    """Many queues, one commit; nothing for what the adapter has already."""
+    """Many queues go in one commit; offsets that the adapter already has are left out."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     for queue in (A, B, C):
@@ -37,7 +37,7 @@ async def test_only_what_changed_is_sent_in_one_request() -> None:
 
 
 async def test_what_was_read_is_not_sent_back() -> None:
-    """The adapter has it."""
+    """A read offset is known to be in the adapter."""
     adapter = FakeAdapter({SHARD: 9})
     store = store_over(adapter)
     assert await store.read_offset(A) == 9
@@ -46,7 +46,7 @@ async def test_what_was_read_is_not_sent_back() -> None:
 
 
 async def test_a_rewind_goes_by_itself_and_overwrites() -> None:
-    """The other queues only increase."""
+    """It has a request of its own with OVERWRITE; the other queues go with INCREASE_ONLY."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     store.update_offset(A, 9)
@@ -60,7 +60,7 @@ async def test_a_rewind_goes_by_itself_and_overwrites() -> None:
 
 
 async def test_progress_after_a_rewind_is_stored() -> None:
-    """The rewind began an epoch that this consumer learns of: otherwise its commits would be superseded for ever."""
+    """The store learns the rewind's epoch; without it every later commit would be superseded."""
     adapter, resets = FakeAdapter({SHARD: 9}), dict[MessageQueue, int | None]()
     store = store_over(adapter, resets)
     await store.read_offset(A)
@@ -72,7 +72,7 @@ async def test_progress_after_a_rewind_is_stored() -> None:
 
 
 async def test_a_larger_offset_of_another_stays_and_is_not_taken_for_ones_own() -> None:
-    """So far this consumer has not come; its next offset is no rewind of the other's."""
+    """The larger offset is another consumer's, so this consumer's next lower offset is no rewind."""
     adapter = FakeAdapter({SHARD: 10})
     store = store_over(adapter)
     await store.read_offset(A)
@@ -85,7 +85,7 @@ async def test_a_larger_offset_of_another_stays_and_is_not_taken_for_ones_own() 
 
 
 async def test_a_rewind_of_another_is_not_taken_for_ones_own() -> None:
-    """One's own raised no epoch, as the commit after it showed."""
+    """The own rewind did not raise the epoch, as the reply to the next commit showed."""
     adapter, resets = FakeAdapter({SHARD: 1}), dict[MessageQueue, int | None]()
     store = store_over(adapter, resets)
     await store.read_offset(A)
@@ -101,7 +101,7 @@ async def test_a_rewind_of_another_is_not_taken_for_ones_own() -> None:
 
 
 async def test_a_rewind_of_another_below_ones_own_that_was_lost_stands() -> None:
-    """It came from somewhere else: one's own would have been higher."""
+    """The stored offset is below the one this consumer rewound to, so it is another consumer's."""
     adapter, resets = FakeAdapter({SHARD: 9}), dict[MessageQueue, int | None]()
     store = store_over(adapter, resets)
     await store.read_offset(A)
@@ -115,7 +115,7 @@ async def test_a_rewind_of_another_below_ones_own_that_was_lost_stands() -> None
 
 
 async def test_a_reset_of_a_queue_that_was_new_is_noticed() -> None:
-    """Its epoch is learned from the first commit."""
+    """The epoch of a new queue is learned from its first commit."""
     adapter, resets = FakeAdapter(), dict[MessageQueue, int | None]()
     store = store_over(adapter, resets)
     assert await store.read_offset(A) is None
@@ -128,7 +128,7 @@ async def test_a_reset_of_a_queue_that_was_new_is_noticed() -> None:
 
 
 async def test_an_epoch_that_could_not_be_learned_fails_nothing() -> None:
-    """The offset is stored; the next commit asks again."""
+    """The offset is stored, and the next commit asks for the epoch again."""
     adapter, resets = FakeAdapter(), dict[MessageQueue, int | None]()
     store = store_over(adapter, resets)
     adapter.unreadable = True
@@ -144,7 +144,7 @@ async def test_an_epoch_that_could_not_be_learned_fails_nothing() -> None:
 
 
 async def test_every_broker_is_tried_before_a_persist_fails() -> None:
-    """The error names each queue with its reason; only those are persisted again."""
+    """The error names each failed queue with its reason; the next persist sends only those."""
     good, bad = FakeAdapter(), FakeAdapter()
     bad.faults.append(Fault.LOST)
     store = RemoteOffsetStore({"broker-a": good, "broker-b": bad}, "g")
@@ -164,21 +164,21 @@ async def test_every_broker_is_tried_before_a_persist_fails() -> None:
 
 
 async def test_reading_a_queue_of_an_unknown_broker_fails_by_name() -> None:
-    """RemoteBrokerOffsetStore.java:253."""
+    """As RemoteBrokerOffsetStore.java:253."""
     store = RemoteOffsetStore({}, "g")
     with pytest.raises(OffsetStoreError, match="broker 'broker-a'"):
         await store.read_offset(A)
 
 
 def test_an_error_names_some_and_has_all() -> None:
-    """A thousand queues would fill a log."""
+    """The text names a few queues so that a thousand do not fill a log; the attribute has all of them."""
     error = OffsetStoreError.of("storing", {MessageQueue("t", number): "no route" for number in range(12)})
     assert str(error).endswith("t/8, t/9 and 2 more failed: no route")
     assert len(error.failed) == 12
 
 
 async def test_a_forced_persist_of_no_queues_asks_nobody() -> None:
-    """No shard named would mean all of the group."""
+    """A request that names no shard would mean the whole group."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     await store.force_persist([])

@@ -23,7 +23,7 @@ MOVES = st.one_of(
 
 @given(st.lists(MOVES, max_size=20))
 async def test_alone_the_store_ends_with_exactly_what_the_consumer_said_last(moves: list[Step | tuple[str, Fault]]) -> None:
-    """Whatever was rewound, and whichever answers were lost: one answered persist, and nothing was taken for a reset."""
+    """After any rewinds and lost replies, one answered persist is enough, and none of it is mistaken for a reset."""
     adapter, resets = FakeAdapter(), dict[MessageQueue, int | None]()
     await adapter.commit("g", {SHARD: 5})
     store = RemoteOffsetStore(adapter, "g", on_reset=resets.__setitem__)
@@ -40,7 +40,7 @@ async def test_alone_the_store_ends_with_exactly_what_the_consumer_said_last(mov
 async def test_nothing_undoes_a_reset(
     *, new: bool, before: list[Step | tuple[str, Fault]], target: int, after: list[Step | tuple[str, Fault]]
 ) -> None:
-    """Invariant 7. The consumer is told, and memory stands where the reset does. Also of a queue that was new."""
+    """Invariant 7: the consumer is informed, and memory takes the offset of the reset, even of a new queue."""
     adapter, resets = FakeAdapter(), dict[MessageQueue, int | None]()
     store = RemoteOffsetStore(adapter, "g", on_reset=resets.__setitem__)
     if new:
@@ -64,7 +64,7 @@ async def test_nothing_undoes_a_reset(
 
 
 async def move(store: RemoteOffsetStore, adapter: FakeAdapter, name: str, value: int | Fault) -> None:
-    """Do one move."""
+    """Do one random step."""
     if isinstance(value, int):
         store.update_offset(A, value, name == "raise")
         return

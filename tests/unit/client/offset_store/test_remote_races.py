@@ -1,4 +1,4 @@
-"""What happens to the RemoteOffsetStore while it waits for its adapter: updates, removes, resets, other persists."""
+"""What RemoteOffsetStore does with updates, removals, resets and other persists while it waits for its adapter."""
 
 import asyncio
 
@@ -20,12 +20,12 @@ INCREASE_ONLY, OVERWRITE = CommitMode.INCREASE_ONLY, CommitMode.OVERWRITE
 
 
 def store_over(adapter: FakeAdapter, resets: dict[MessageQueue, int | None] | None = None) -> RemoteOffsetStore:
-    """A store that notes its resets."""
+    """A store that records the resets it is informed of."""
     return RemoteOffsetStore(adapter, "g", on_reset=None if resets is None else resets.__setitem__)
 
 
 async def test_what_comes_in_during_a_persist_stays_to_be_persisted() -> None:
-    """The value that was sent is compared, not the one that is there when the answer comes."""
+    """The reply acknowledges the value that was sent, not the newer one in memory."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     store.update_offset(A, 1)
@@ -41,7 +41,7 @@ async def test_what_comes_in_during_a_persist_stays_to_be_persisted() -> None:
 
 
 async def test_a_rewind_during_a_persist_stays_a_rewind() -> None:
-    """It is stored after what was under way."""
+    """The next persist stores it, after the value that was in flight."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     store.update_offset(A, 9)
@@ -57,7 +57,7 @@ async def test_a_rewind_during_a_persist_stays_a_rewind() -> None:
 
 
 async def test_a_value_that_is_under_way_is_not_sent_twice() -> None:
-    """Who persists meanwhile waits for the same answer."""
+    """A second persist of the same value waits for the reply to the first."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     store.update_offset(A, 9)
@@ -72,7 +72,7 @@ async def test_a_value_that_is_under_way_is_not_sent_twice() -> None:
 
 @pytest.mark.parametrize("reset", [False, True])
 async def test_what_is_removed_while_its_persist_waits_is_not_sent(*, reset: bool) -> None:
-    """Nor is the consumer told of a reset of a queue that it gave up."""
+    """The consumer is also not informed of a reset of the removed queue."""
     adapter, resets = FakeAdapter({SHARD: 1}), dict[MessageQueue, int | None]()
     store = store_over(adapter, resets)
     await store.read_offset(A)
@@ -91,7 +91,7 @@ async def test_what_is_removed_while_its_persist_waits_is_not_sent(*, reset: boo
 
 
 async def test_what_comes_in_during_a_release_is_not_forgotten() -> None:
-    """It is not stored yet."""
+    """The update is not stored yet, so it stays in memory."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     store.update_offset(A, 1)
@@ -106,7 +106,7 @@ async def test_what_comes_in_during_a_release_is_not_forgotten() -> None:
 
 
 async def test_two_persists_of_the_same_queues_do_not_wait_for_each_other_for_ever() -> None:
-    """In whichever order each names them."""
+    """There is no deadlock, whichever order each of them names the queues in."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     adapter.gate.clear()
@@ -123,7 +123,7 @@ async def test_two_persists_of_the_same_queues_do_not_wait_for_each_other_for_ev
 
 
 async def test_a_reset_right_after_the_first_commit_is_noticed() -> None:
-    """Before the epoch was learned."""
+    """The reset comes before the queue's epoch was learned."""
     adapter, resets = FakeAdapter(), dict[MessageQueue, int | None]()
     store = store_over(adapter, resets)
     store.update_offset(A, 9)
@@ -139,7 +139,7 @@ async def test_a_reset_right_after_the_first_commit_is_noticed() -> None:
 
 
 async def test_a_cancelled_persist_is_persisted_again() -> None:
-    """It may have been applied, or not."""
+    """It is unknown whether the cancelled request was applied."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     store.update_offset(A, 9)
@@ -159,7 +159,7 @@ async def test_a_cancelled_persist_is_persisted_again() -> None:
 
 
 async def test_commits_of_one_queue_wait_for_each_other_and_share() -> None:
-    """Ten at once are two requests: the first, and the newest of all others. A late one of a lower offset is none."""
+    """Ten concurrent commits make two requests: the first, then the newest. A late lower offset makes none."""
     adapter = FakeAdapter()
     store = store_over(adapter)
     adapter.gate.clear()
@@ -172,7 +172,7 @@ async def test_commits_of_one_queue_wait_for_each_other_and_share() -> None:
 
 
 async def test_what_is_said_while_the_store_is_read_is_newer() -> None:
-    """RocketMQ's read would overwrite it."""
+    """An update during the read stays; RocketMQ's client would overwrite it."""
     adapter = FakeAdapter({SHARD: 9})
     store = store_over(adapter)
     await store.read_offset(A)
@@ -188,7 +188,7 @@ async def test_what_is_said_while_the_store_is_read_is_newer() -> None:
 
 
 async def test_what_is_removed_while_the_store_is_read_stays_removed() -> None:
-    """A queue that was given up does not come back."""
+    """The reply to the read does not bring a removed queue back."""
     adapter = FakeAdapter({SHARD: 9})
     store = store_over(adapter)
     store.update_offset(A, 1)
@@ -202,7 +202,7 @@ async def test_what_is_removed_while_the_store_is_read_stays_removed() -> None:
 
 
 async def test_a_read_waits_for_a_persist_of_its_queue() -> None:
-    """Otherwise it could bring back what is being rewound at this moment."""
+    """Otherwise the read could return the offset that is just being rewound."""
     adapter = FakeAdapter({SHARD: 9})
     store = store_over(adapter)
     store.update_and_freeze_offset(A, 3)

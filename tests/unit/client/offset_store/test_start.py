@@ -1,4 +1,4 @@
-"""RocketMQ's ConsumeFromWhere as a table: where a consumer begins. Lines are those of apache/rocketmq at 8fc57f1."""
+"""RocketMQ's ConsumeFromWhere as a table of start positions. Line numbers are those of apache/rocketmq at 8fc57f1."""
 
 import asyncio
 import time
@@ -89,7 +89,7 @@ TABLE = {
 async def test_a_consumer_begins_where_rocketmq_does(
     where: ConsumeFromWhere, topic: str, stored: int | None, bounds: QueueBounds, expected: int
 ) -> None:
-    """One row for each case of RocketMQ's client, and of what its broker makes of the client's answer."""
+    """One row for each case of RocketMQ's client, and of its broker's correction of the client's answer."""
     queue = Q._replace(topic=topic)
     store = FakeStore({} if stored is None else {queue: stored})
     positions = StartPositions(store, Logs({queue: bounds}, {queue: AT_TIME}), where, timestamp_ms=1)
@@ -101,7 +101,7 @@ async def test_a_consumer_begins_where_rocketmq_does(
 
 @pytest.mark.parametrize("where", ConsumeFromWhere)
 async def test_an_offset_that_cannot_be_read_is_an_error_and_not_a_beginning(where: ConsumeFromWhere) -> None:
-    """-2 against -1 (RebalancePushImpl.computePullFromWhereWithException:191-194, 204-207, 232-235). The others begin."""
+    """-2 instead of -1 (RebalancePushImpl.computePullFromWhereWithException:191-194, 204-207, 232-235); others begin."""
     other = Q._replace(queue_id=4)
     store = FakeStore({Q: 500, other: 600})
     store.faults[Q] = DOWN
@@ -110,7 +110,7 @@ async def test_an_offset_that_cannot_be_read_is_an_error_and_not_a_beginning(whe
 
 
 async def test_a_broker_that_does_not_answer_takes_only_its_own_queues_along() -> None:
-    """RebalancePushImpl.computePullFromWhereWithException:186-189 throws where maxOffset does. Nothing is guessed."""
+    """As RebalancePushImpl.computePullFromWhereWithException:186-189, which throws when maxOffset does."""
     elsewhere = Q._replace(broker_name="broker-b")
     logs = Logs({Q: AGED, elsewhere: AGED})
     logs.down["broker-a"] = BrokerLogError("away")
@@ -119,14 +119,14 @@ async def test_a_broker_that_does_not_answer_takes_only_its_own_queues_along() -
 
 
 async def test_a_time_that_cannot_be_looked_up_is_an_error() -> None:
-    """RebalancePushImpl.computePullFromWhereWithException:227-230 throws where searchOffset does."""
+    """As RebalancePushImpl.computePullFromWhereWithException:227-230, which throws when searchOffset does."""
     logs = Logs({Q: AGED})
     logs.no_times = BrokerLogError("away")
     assert await StartPositions(FakeStore(), logs, TIMESTAMP).of([Q]) == Starts({}, {Q: logs.no_times})
 
 
 async def test_a_queue_that_the_broker_does_not_have_has_no_beginning() -> None:
-    """PullMessageProcessor.processRequest:346-349 TOPIC_NOT_EXIST: neither 0 nor the stored offset."""
+    """As PullMessageProcessor.processRequest:346-349 (TOPIC_NOT_EXIST): neither 0 nor the stored offset is used."""
     found = await StartPositions(FakeStore({Q: 500}), Logs({})).of([Q])
     assert isinstance(found.failed[Q], UnknownBoundsError)
     assert found.starts == {}
@@ -134,7 +134,7 @@ async def test_a_queue_that_the_broker_does_not_have_has_no_beginning() -> None:
 
 @pytest.mark.parametrize(("stored", "corrected", "reason"), [(99, 100, "too_small"), (5_000, 900, "too_large")])
 async def test_a_correction_is_warned_of_and_counted_once(stored: int, corrected: int, reason: str) -> None:
-    """PullMessageProcessor.composeResponseHeader:659-675; after it the store has the corrected offset, as in RocketMQ."""
+    """PullMessageProcessor.composeResponseHeader:659-675; the corrected offset is stored, as in RocketMQ."""
     store = FakeStore({Q: stored})
     positions = StartPositions(store, Logs({Q: AGED}))
     before = corrections(reason)
@@ -147,7 +147,7 @@ async def test_a_correction_is_warned_of_and_counted_once(stored: int, corrected
 
 
 async def test_a_correction_that_could_not_be_stored_is_no_beginning() -> None:
-    """Otherwise the offset that stands would be above all that the consumer commits from then on. It is not counted."""
+    """The larger stored offset would supersede every later commit. Such a correction is not counted."""
     store, logs = FakeStore({Q: 5_000}), Logs({Q: AGED})
     store.persist_faults[Q] = DOWN
     before = corrections("too_large")
@@ -158,7 +158,7 @@ async def test_a_correction_that_could_not_be_stored_is_no_beginning() -> None:
 
 
 async def test_a_topic_made_anew_under_old_offsets_is_read_and_committed_again(tmp_path: Path) -> None:
-    """apache/rocketmq #4774: an offset above the end would stay above every commit, and the lag negative. Over a real adapter."""
+    """apache/rocketmq #4774: an offset above the end would supersede every commit and make the lag negative. Real adapter."""
     q, meta = MessageQueue("orders", 0), FakeMeta()
     async with serving(tmp_path, meta) as (_, client):
         await client.commit("g", {"orders/0": 88_526})
@@ -174,7 +174,7 @@ async def test_a_topic_made_anew_under_old_offsets_is_read_and_committed_again(t
 
 
 async def test_the_log_is_asked_after_the_store() -> None:
-    """Another consumer reads on meanwhile: what it commits must not look like an offset beyond the end, and be rewound."""
+    """Otherwise another consumer's commit in between could look like an offset beyond the end, and be rewound."""
     store = FakeStore({Q: 500})
 
     class Growing(Logs):
@@ -186,7 +186,7 @@ async def test_the_log_is_asked_after_the_store() -> None:
 
 
 async def test_a_message_that_comes_during_the_look_up_by_time_is_not_passed_over() -> None:
-    """No message is that young: begin at the end that was seen before this was said, not at a later one."""
+    """If no message is young enough, begin at the end read before the look-up, not at the present one."""
 
     class Appending(Logs):
         async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int | None:  # noqa: ARG002
@@ -197,7 +197,7 @@ async def test_a_message_that_comes_during_the_look_up_by_time_is_not_passed_ove
 
 
 async def test_a_timestamp_is_half_an_hour_before_the_consumer_unless_given() -> None:
-    """DefaultMQPushConsumer.consumeTimestamp:131."""
+    """As DefaultMQPushConsumer.consumeTimestamp:131."""
     logs = Logs({Q: AGED}, {Q: AT_TIME})
     earliest = wall_ms() - 30 * 60 * 1000
     await StartPositions(FakeStore(), logs, TIMESTAMP).of([Q])
@@ -209,12 +209,12 @@ async def test_a_timestamp_is_half_an_hour_before_the_consumer_unless_given() ->
 
 @pytest.mark.parametrize("name", ["LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", "MIN_OFFSET", "MAX_OFFSET", "LAST_OFFSET"])
 def test_what_rocketmq_deprecated_means_last(name: str) -> None:
-    """RebalancePushImpl.computePullFromWhereWithException:171-174, for all of ConsumeFromWhere:20-27."""
+    """RebalancePushImpl.computePullFromWhereWithException:171-174 maps the deprecated names of ConsumeFromWhere:20-27."""
     assert ConsumeFromWhere(f"CONSUME_FROM_{name}") is LAST
 
 
 def test_an_unknown_name_is_refused() -> None:
-    """As Java's valueOf does."""
+    """As Java's valueOf refuses it."""
     with pytest.raises(ValueError, match="CONSUME_FROM_HERE"):
         ConsumeFromWhere("CONSUME_FROM_HERE")
 
@@ -231,13 +231,13 @@ POP_TABLE = {
 
 @pytest.mark.parametrize(("mode", "topic", "bounds", "expected"), POP_TABLE.values(), ids=POP_TABLE)
 def test_a_pop_group_begins_where_rocketmq_lets_it(mode: ConsumeInitMode, topic: str, bounds: QueueBounds, expected: int) -> None:
-    """PopConsumerService.getPopOffset:212-213 asks the same method."""
+    """PopConsumerService.getPopOffset:212-213 uses the same method."""
     assert pop_start(topic, mode, bounds) == expected
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_a_corrected_offset_is_in_the_log_and_no_other_is_nearer(offset: int, one: int, other: int) -> None:
-    """Whatever the numbers."""
+    """For any offset and any bounds."""
     bounds = QueueBounds(min(one, other), max(one, other))
     corrected = within(offset, bounds)
     assert bounds.low <= corrected <= bounds.high
@@ -256,7 +256,7 @@ def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_berlin")
 def test_a_consume_timestamp_is_a_time_of_this_machine() -> None:
-    """DefaultMQPushConsumer:126-131's own example, read by UtilAll.parseDate:453-460: 17:12:01 in Berlin's winter."""
+    """The example of DefaultMQPushConsumer:126-131, parsed as UtilAll.parseDate:453-460: 17:12:01 in Berlin's winter."""
     expected = datetime(2013, 12, 23, 16, 12, 1, tzinfo=UTC)
     assert consume_timestamp_ms("20131223171201") == int(expected.timestamp() * 1000)
 
@@ -265,13 +265,13 @@ def test_a_consume_timestamp_is_a_time_of_this_machine() -> None:
     "text", ["", "2013122317120", "201312231712011", "20131323171201", "2013-12-23 17:", "\u0662\u0660131223171201"]
 )
 def test_what_is_no_consume_timestamp_is_refused_by_name(text: str) -> None:
-    """DefaultMQPushConsumerImpl.checkConfig:1058-1063."""
+    """As DefaultMQPushConsumerImpl.checkConfig:1058-1063."""
     with pytest.raises(InvalidInputError, match="yyyyMMddHHmmss"):
         consume_timestamp_ms(text)
 
 
 async def test_the_bounds_come_from_a_broker_that_serves_them() -> None:
-    """offsets.v1.BrokerLog: its bounds, its times, and its ignorance."""
+    """Over offsets.v1.BrokerLog: bounds, offsets by time, and shards that the broker does not know."""
     memory, there, not_there = MemoryLog(), MessageQueue("orders", 0), MessageQueue("orders", 1)
     memory.create(ShardKey("default", "orders/0"), low=5)
     memory.append(ShardKey("default", "orders/0"), 100, 200, 300)
@@ -284,7 +284,7 @@ async def test_the_bounds_come_from_a_broker_that_serves_them() -> None:
 
 
 async def test_a_cancelled_read_is_a_cancellation_and_not_a_failed_queue() -> None:
-    """Else a consumer that is stopped would go on without the queue."""
+    """Treated as a failed queue, it would let a consumer that is being stopped go on."""
     store = FakeStore()
     store.faults[Q] = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
@@ -292,7 +292,7 @@ async def test_a_cancelled_read_is_a_cancellation_and_not_a_failed_queue() -> No
 
 
 def corrections(reason: str) -> float:
-    """How many were counted so far."""
+    """The number of corrections counted so far."""
     labels = {"group": "g", "topic": "orders", "reason": reason}
     return REGISTRY.get_sample_value("offset_store_corrections_total", labels) or 0.0
 

@@ -1,4 +1,4 @@
-"""The server's side of a connection that has been opened, for tests: what is fed to it, and its output as frames and events."""
+"""The server's side of an open HTTP/2 connection, for tests: bytes go in; frames and events come out."""
 
 from hyperframe.frame import Frame, GoAwayFrame, RstStreamFrame, WindowUpdateFrame
 
@@ -24,7 +24,7 @@ class Server:
         self.take()
 
     def feed(self, received: bytes, now: float = 0.0) -> Told:
-        """What happened."""
+        """Feed frames to the connection; returns the events."""
         told: Told = []
         for event in self.connection.receive(received, now):
             stream = event[1]
@@ -34,29 +34,29 @@ class Server:
         return told
 
     def call(self, number: int = 1, *more: tuple[str, str], end: bool = False) -> Stream:
-        """A call has begun."""
+        """Begin a call."""
         assert self.feed(head(number, block(request("/s/m", *more)), end=end))[0] == ("call", number)
         return self.streams[number]
 
     def take(self) -> list[Frame]:
-        """The frames that are to be sent now."""
+        """The frames that the connection wants to send."""
         taken = self.connection.take_output()
         self.output += taken
         return list(frames_of(taken))
 
     def answer(self, number: int = 1) -> Answer:
-        """All that was said in a stream."""
+        """Everything that was sent in a stream."""
         self.take()
         return answers_of(self.output).get(number, Answer())
 
     @property
     def resets(self) -> dict[int, int]:
-        """Streams and codes."""
+        """Streams with the error codes of their RST_STREAM frames."""
         return {frame.stream_id: int(frame.error_code) for frame in self.take() if isinstance(frame, RstStreamFrame)}
 
     @property
     def gone(self) -> tuple[int, int] | None:
-        """The last stream and the code of a GOAWAY."""
+        """The last stream id and the error code of a GOAWAY."""
         for frame in self.take():
             if isinstance(frame, GoAwayFrame):
                 return int(frame.last_stream_id), int(frame.error_code)
@@ -64,7 +64,7 @@ class Server:
 
     @property
     def windows(self) -> dict[int, int]:
-        """By stream, what the client may send beyond what it might before."""
+        """By stream, how many more bytes the client may send."""
         more: dict[int, int] = {}
         for frame in self.take():
             if isinstance(frame, WindowUpdateFrame):

@@ -1,4 +1,4 @@
-"""What goes out: answers within the client's windows, in turn, each with one end."""
+"""Outgoing replies: they keep to the client's windows, share them fairly, and have exactly one end."""
 
 import pytest
 from hyperframe.frame import DataFrame, SettingsFrame, WindowUpdateFrame
@@ -17,17 +17,17 @@ def server() -> Server:
 
 
 def window(number: int, size: int) -> bytes:
-    """A client takes so many bytes more."""
+    """The client's WINDOW_UPDATE of this many bytes."""
     return WindowUpdateFrame(number, window_increment=size).serialize()
 
 
 def pieces(server: Server) -> list[int]:
-    """The sizes of the DATA frames that are sent now."""
+    """The sizes of the DATA frames that are sent."""
     return [len(frame.data) for frame in server.take() if isinstance(frame, DataFrame)]
 
 
 def test_an_answer_waits_for_its_window(server: Server) -> None:
-    """In frames of 16 KiB; the status comes behind it."""
+    """It is sent in frames of 16 KiB; the status follows the last of them."""
     stream = server.call(1, end=True)
     server.connection.answer(stream, bytes(100_000))
     assert sum(pieces(server)) == WINDOW
@@ -44,7 +44,7 @@ def test_an_answer_waits_for_its_window(server: Server) -> None:
 
 
 def test_streams_that_wait_for_the_connection_share_what_comes(server: Server) -> None:
-    """In turn, and nothing beyond it."""
+    """They take turns, and never send more than the window allows."""
     streams = [server.call(number) for number in (1, 3, 5)]
     for stream in streams:
         server.connection.send_message(stream, bytes(40_000))
@@ -56,7 +56,7 @@ def test_streams_that_wait_for_the_connection_share_what_comes(server: Server) -
 
 
 def test_a_window_may_shrink_below_nothing(server: Server) -> None:
-    """A new INITIAL_WINDOW_SIZE counts for streams that have begun (RFC 9113, 6.9.2)."""
+    """A new INITIAL_WINDOW_SIZE also applies to open streams (RFC 9113, 6.9.2)."""
     stream = server.call()
     server.connection.send_message(stream, bytes(1_000))
     server.feed(SettingsFrame(settings={4: 100}).serialize())
@@ -71,7 +71,7 @@ def test_a_window_may_shrink_below_nothing(server: Server) -> None:
 
 
 def test_who_streams_is_told_when_all_is_out(server: Server) -> None:
-    """Not before, and not when the call is over with it."""
+    """The event comes when the last message is sent, and not at all for a call that has ended."""
     stream = server.call()
     server.connection.send_message(stream, bytes(WINDOW))
     assert server.feed(window(1, 4) + window(0, 4)) == []
@@ -83,7 +83,7 @@ def test_who_streams_is_told_when_all_is_out(server: Server) -> None:
 
 
 def test_the_first_end_of_a_call_counts(server: Server) -> None:
-    """What was answered is not taken back while it waits for a window."""
+    """A reply that waits for a window is not replaced by a later status."""
     stream = server.call(1, end=True)
     server.connection.answer(stream, bytes(10**5))
     server.connection.finish(stream, 4, "too late")
@@ -95,7 +95,7 @@ def test_the_first_end_of_a_call_counts(server: Server) -> None:
 
 
 def test_an_answer_before_the_end_of_its_request_says_that_the_rest_is_of_no_use(server: Server) -> None:
-    """RST_STREAM NO_ERROR behind END_STREAM (RFC 9113, 8.1)."""
+    """END_STREAM is followed by RST_STREAM NO_ERROR (RFC 9113, 8.1)."""
     server.connection.answer(server.call(), b"x")
     answer = server.answer()
     assert (answer.status, answer.messages, answer.reset) == (0, [b"x"], Code.NO_ERROR)
@@ -103,7 +103,7 @@ def test_an_answer_before_the_end_of_its_request_says_that_the_rest_is_of_no_use
 
 @pytest.mark.parametrize("told", [True, False])
 def test_an_empty_answer_is_like_any_other(server: Server, told: bool) -> None:
-    """Most answers are; they are sent in one piece."""
+    """Most replies are empty; headers, message and trailers are sent together."""
     if told:
         server.connection.answer(server.call(end=True), b"x")
     number = 3
@@ -115,7 +115,7 @@ def test_an_empty_answer_is_like_any_other(server: Server, told: bool) -> None:
 
 
 def test_an_empty_answer_keeps_to_its_windows() -> None:
-    """Its five bytes count."""
+    """The five bytes of its prefix count."""
     server = Server()
     server.connection.answer(server.call(end=True), bytes(WINDOW - 5 - 4))
     server.connection.answer(server.call(3, end=True), b"")

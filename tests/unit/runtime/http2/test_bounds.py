@@ -1,4 +1,4 @@
-"""What a peer may cost: frames that carry no message, memory, and steps of work for each byte. Honest peers are never cut off."""
+"""Limits on what one peer can cost: frames without a message, memory, work per byte. Correct clients are never disconnected."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -31,12 +31,12 @@ MIB = 2**20
 
 
 def reset(number: int) -> bytes:
-    """A call is given up."""
+    """Frames that cancel a call."""
     return RstStreamFrame(number, error_code=8).serialize()
 
 
 def same(frame: bytes) -> Callable[[int], bytes]:
-    """The same each time."""
+    """The same frames each time."""
     return lambda _: frame
 
 
@@ -61,7 +61,7 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 def test_a_flood_is_told_to_calm_down(flood: Callable[[int], bytes]) -> None:
-    """Within a number of frames that is known."""
+    """GOAWAY ENHANCE_YOUR_CALM, after at most a known number of frames."""
     server = Server()
     server.call(1)
     server.connection.finish(server.call(3), 12)
@@ -77,7 +77,7 @@ def test_a_flood_is_told_to_calm_down(flood: Callable[[int], bytes]) -> None:
 
 @pytest.mark.parametrize("piece", [b"", b"\0"])
 def test_a_flood_of_continuation_is_told_to_calm_down(piece: bytes) -> None:
-    """A block that never ends, with bytes or without."""
+    """A header block that never ends, of full or of empty frames."""
     server = Server()
     server.feed(head(1, b"", most=1)[:4] + b"\0" + head(1, b"")[5:])
     server.feed(ContinuationFrame(1, piece).serialize() * 2_100)
@@ -85,7 +85,7 @@ def test_a_flood_of_continuation_is_told_to_calm_down(piece: bytes) -> None:
 
 
 def test_a_flood_in_the_long_run_counts_by_time() -> None:
-    """Below the rate it goes on for ever, above it does not."""
+    """A rate below the limit may go on for ever, a rate above it may not."""
     quiet, loud = Server(), Server()
     for second in range(100):
         quiet.feed(PING * int(OVERHEAD_PER_S), float(second))
@@ -96,7 +96,7 @@ def test_a_flood_in_the_long_run_counts_by_time() -> None:
 
 @pytest.mark.parametrize("cancelled", [0, 5, 2])
 def test_an_honest_client_is_never_thrown_out(cancelled: int) -> None:
-    """At 10,000 calls a second, a PING with each, some of them cancelled behind their message or before it is answered."""
+    """10,000 calls per second with a PING each, some cancelled after their message or before their reply."""
     server = Server()
     call = data(1, message(b"x"), end=True)[9:]
     for count in range(4_000):
@@ -114,7 +114,7 @@ def test_an_honest_client_is_never_thrown_out(cancelled: int) -> None:
 
 
 def test_the_window_updates_of_a_client_are_no_noise() -> None:
-    """Some send two for each message that they read."""
+    """Some clients send two of them for each message that they read."""
     server = Server()
     server.call()
     server.feed(
@@ -124,7 +124,7 @@ def test_the_window_updates_of_a_client_are_no_noise() -> None:
 
 
 def half_messages(server: Server) -> None:
-    """All streams with as much as they may send, all extra credit granted."""
+    """Every stream sends as much as it may, and all extra credit is granted."""
     for number in range(1, 2 * STREAMS_MAX, 2):
         server.feed(head(number, BLOCK) + data(number, b"\0" + MESSAGE_MAX.to_bytes(4, "big") + bytes(16_000)))
     for number in range(1, 2 * STREAMS_MAX, 2):
@@ -135,7 +135,7 @@ def half_messages(server: Server) -> None:
 
 
 def heads_and_resets(server: Server) -> None:
-    """As large as they may be, then given up while their answers wait for a window."""
+    """The largest allowed headers, cancelled while their replies wait for a window."""
     server.feed(SettingsFrame(settings={4: 0}).serialize())
     for number in range(1, STREAMS_MAX, 2):
         server.feed(head(number, block(request("/s/m", ("x", "y" * 6_000), ("z", str(number))))), float(number))
@@ -146,7 +146,7 @@ def heads_and_resets(server: Server) -> None:
 
 
 def bombs(server: Server) -> None:
-    """Small blocks that are large lists, of calls and of others, open and over."""
+    """Small header blocks that unpack to large lists, in calls and other requests, open and ended."""
     server.feed(SettingsFrame(settings={4: 0}).serialize())
     for number in range(1, 601, 2):
         kind = b"\x82" if number % 4 == 1 else b"\x83"
@@ -156,7 +156,7 @@ def bombs(server: Server) -> None:
 
 
 def waiting_for_credit(server: Server) -> None:
-    """Streams that come and go while others hold all extra credit."""
+    """Streams that begin and end while others hold all extra credit."""
     begin = b"\0" + MESSAGE_MAX.to_bytes(4, "big")
     for number in range(1, 4 * STREAMS_MAX, 2):
         server.feed(head(number, BLOCK) + data(number, begin + bytes(16_000)), float(number))
@@ -166,14 +166,14 @@ def waiting_for_credit(server: Server) -> None:
 
 
 def tiny_messages(server: Server) -> None:
-    """Which nobody takes."""
+    """Small messages that the servicer does not take."""
     for number in range(1, 201, 2):
         server.feed(head(number, BLOCK) + data(number, message(b"") * 2_000))
         server.connection.take_output()
 
 
 def test_messages_that_nobody_takes_are_counted() -> None:
-    """The smallest take more memory than their bytes in the window."""
+    """The smallest messages use more memory than window."""
     server = Server()
     for number in range(1, 41, 2):
         server.feed(head(number, BLOCK) + data(number, message(b"") * 3_000) * 4)
@@ -193,7 +193,7 @@ ATTACKS: dict[str, tuple[Callable[[Server], None], int]] = {
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("attack", "most"), ATTACKS.values(), ids=ATTACKS)
 def test_what_a_connection_holds_is_bounded(attack: Callable[[Server], None], most: int) -> None:
-    """By its streams, their windows and the extra credit; not by how long it lasts."""
+    """The bound depends on streams, windows and extra credit, not on the age of the connection."""
     server = Server()
     attack(server)
     server.streams.clear()
@@ -201,7 +201,7 @@ def test_what_a_connection_holds_is_bounded(attack: Callable[[Server], None], mo
 
 
 def steps_of(work: Callable[[], object]) -> int:
-    """Lines of Python that are run, ours and hpack's: a measure that does not depend on the machine."""
+    """The number of Python lines run, in our code and hpack's: a measure that does not depend on the machine."""
     count = 0
 
     def line(_: FrameType, event: str, __: Any) -> Any:
@@ -219,18 +219,18 @@ def steps_of(work: Callable[[], object]) -> int:
 
 
 def blocked(server: Server) -> None:
-    """Streams that all wait for the connection's window."""
+    """Streams that all wait for the window of the connection."""
     for number in range(1, 1_800, 2):
         server.connection.send_message(server.call(number), bytes(1_000))
 
 
 def in_pieces(sent: bytes, size: int) -> Iterator[bytes]:
-    """Cut."""
+    """The bytes cut into pieces."""
     return (sent[at : at + size] for at in range(0, len(sent), size))
 
 
 def settings_of(count: int) -> bytes:
-    """Those that we do not know, in one frame."""
+    """A SETTINGS frame with this many unknown settings."""
     entries = b"".join((100 + number).to_bytes(2, "big") + bytes(4) for number in range(count))
     return len(entries).to_bytes(3, "big") + b"\4\0\0\0\0\0" + entries
 
@@ -258,7 +258,7 @@ STEPS_PER_BYTE = 60
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("prepare", "make", "size"), WORK.values(), ids=WORK)
 def test_work_grows_with_the_bytes_alone(prepare: Prepare, make: Callable[[int], bytes], size: int) -> None:
-    """Four times as much of it is four times the work, and each byte is worth a bounded number of steps."""
+    """Four times the input takes four times the steps, with a bounded number of steps per byte."""
     taken = []
     for count in (size // 4, size):
         server = Server()
@@ -273,7 +273,7 @@ def test_work_grows_with_the_bytes_alone(prepare: Prepare, make: Callable[[int],
 
 @pytest.mark.no_cover
 def test_reads_of_one_byte_cost_a_few_steps_each() -> None:
-    """Also within a large frame."""
+    """Also while a large frame is incomplete."""
     server = Server()
     server.call()
     sent = data(1, message(bytes(4_000)))
@@ -282,7 +282,7 @@ def test_reads_of_one_byte_cost_a_few_steps_each() -> None:
 
 @pytest.mark.parametrize("messages", [0, 1, 10, 1_000])
 def test_a_connection_may_send_more_that_brings_nothing_the_more_it_has_brought(messages: int) -> None:
-    """At first little: a connection that was made for it costs the server little."""
+    """A new connection is allowed little, so that opening one for this purpose gains nothing."""
     server = Server()
     server.connection._guard.messages = messages
     allowed = int(min(OVERHEAD_FIRST + messages * OVERHEAD_PER_MESSAGE, OVERHEAD_MAX)) - 2  # its settings, and ours acknowledged

@@ -1,4 +1,4 @@
-"""The rules of HTTP/2 for one connection (RFC 9113): what is answered, what fails a stream, what fails the connection."""
+"""HTTP/2 rules for one connection (RFC 9113): what gets a reply, what ends a stream, and what ends the connection."""
 
 import pytest
 from hyperframe.frame import (
@@ -23,12 +23,12 @@ from tests.unit.runtime.http2.connections import BLOCK, Server, block, data, hea
 
 
 def raw(kind: int, payload: bytes = b"", stream_id: int = 0, flags: int = 0) -> bytes:
-    """A frame that no library would make."""
+    """A frame that no library would create."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream_id.to_bytes(4, "big") + payload
 
 
 def test_the_greeting_is_settings_and_a_wider_window() -> None:
-    """The first frame has to be SETTINGS; there is only one of them."""
+    """SETTINGS is the first frame that the server sends, as the RFC demands, and is sent once."""
     first, second = Server().greeting
     assert isinstance(first, SettingsFrame)
     assert first.settings[SettingsFrame.MAX_CONCURRENT_STREAMS] == STREAMS_MAX
@@ -38,7 +38,7 @@ def test_the_greeting_is_settings_and_a_wider_window() -> None:
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n", PREFACE[:-1] + b"x", b"\x16\x03\x01", PREFACE + PingFrame().serialize()])
 def test_what_is_no_http2_ends_the_connection(sent: bytes) -> None:
-    """With a GOAWAY, for who can read it."""
+    """A GOAWAY is sent first, for a peer that can read it."""
     connection = Connection(0.0)
     connection.receive(sent, 0.0)
     assert connection.closed
@@ -46,7 +46,7 @@ def test_what_is_no_http2_ends_the_connection(sent: bytes) -> None:
 
 
 def test_settings_are_acknowledged_each_in_its_turn() -> None:
-    """As often as they come."""
+    """One acknowledgement for each SETTINGS frame."""
     server = Server()
     server.feed(SettingsFrame(settings={4: 9}).serialize() * 3)
     acks = server.take()
@@ -55,7 +55,7 @@ def test_settings_are_acknowledged_each_in_its_turn() -> None:
 
 
 def test_a_ping_is_answered_with_its_bytes() -> None:
-    """Not one that is an answer itself."""
+    """A PING that is itself an acknowledgement gets no reply."""
     server = Server()
     server.feed(PingFrame(opaque_data=b"12345678").serialize() + PingFrame(opaque_data=b"x" * 8, flags=["ACK"]).serialize())
     (ping,) = server.take()
@@ -117,7 +117,7 @@ BROKEN: dict[str, tuple[bytes, Code]] = {
 
 @pytest.mark.parametrize(("sent", "code"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_rule_ends_the_connection_with_its_code(sent: bytes, code: Code) -> None:
-    """A GOAWAY names the last stream that was looked at; nothing behind it is."""
+    """The GOAWAY names the last stream that was processed; later frames are ignored."""
     server = Server()
     server.call()
     server.feed(sent + head(11, BLOCK))
@@ -140,7 +140,7 @@ FAILED: dict[str, tuple[bytes, Code]] = {
 
 @pytest.mark.parametrize(("sent", "code"), FAILED.values(), ids=FAILED)
 def test_a_broken_rule_of_a_stream_ends_that_stream_alone(sent: bytes, code: Code) -> None:
-    """The others go on."""
+    """Other streams continue."""
     server = Server()
     server.call()
     server.call(3)
@@ -152,7 +152,7 @@ def test_a_broken_rule_of_a_stream_ends_that_stream_alone(sent: bytes, code: Cod
 
 @pytest.mark.parametrize("sent", [data(1, b"x"), head(1, block([("x", "1")]), end=True)], ids=["DATA", "HEADERS"])
 def test_what_comes_behind_the_end_of_a_request_fails_its_stream(sent: bytes) -> None:
-    """STREAM_CLOSED, whether it was answered or not."""
+    """STREAM_CLOSED, before and after the reply."""
     server = Server()
     server.call(end=True)
     assert server.feed(sent) == [("reset", 1)]
@@ -161,7 +161,7 @@ def test_what_comes_behind_the_end_of_a_request_fails_its_stream(sent: bytes) ->
 
 @pytest.mark.parametrize("sent", [data(1, b"x" * 100), data(1, b"", end=True), head(1, block([("x", "1")]), end=True)])
 def test_late_frames_of_a_stream_that_this_side_ended_are_forgiven(sent: bytes) -> None:
-    """They were on their way; their bytes still count in the connection's window, and their headers in the table."""
+    """They were in flight. They still count in the connection's window, and headers in the HPACK table."""
     server = Server()
     server.connection.finish(server.call(), 12, "no")
     assert server.resets == {1: Code.NO_ERROR}
@@ -171,7 +171,7 @@ def test_late_frames_of_a_stream_that_this_side_ended_are_forgiven(sent: bytes) 
 
 
 def test_headers_of_a_stream_that_has_ended_end_the_connection() -> None:
-    """STREAM_CLOSED: that is no late frame."""
+    """STREAM_CLOSED: the client had ended the stream itself, so this is no late frame."""
     server = Server()
     server.connection.answer(server.call(end=True), b"")
     server.take()
@@ -180,7 +180,7 @@ def test_headers_of_a_stream_that_has_ended_end_the_connection() -> None:
 
 
 def test_this_side_may_end_a_call_without_an_answer() -> None:
-    """And ask whether the client is there."""
+    """The server may also send a PING to see whether the client is alive."""
     server = Server()
     stream = server.call()
     server.connection.cut_off(stream, Code.CANCEL)
@@ -192,7 +192,7 @@ def test_this_side_may_end_a_call_without_an_answer() -> None:
 
 
 def test_a_block_may_come_in_pieces_of_any_size() -> None:
-    """HEADERS and CONTINUATION, padded and with a priority."""
+    """HEADERS and CONTINUATION frames, with padding and priority."""
     server = Server()
     assert server.feed(head(1, BLOCK, most=1, end=True)) == [("call", 1), ("ended", 1)]
     dressed = HeadersFrame(3, BLOCK, pad_length=9, stream_weight=3, depends_on=1, flags=["PADDED", "PRIORITY", "END_HEADERS"])
@@ -201,7 +201,7 @@ def test_a_block_may_come_in_pieces_of_any_size() -> None:
 
 @pytest.mark.parametrize("flags", [["END_HEADERS"], []])
 def test_a_stream_that_depends_on_itself_never_becomes_a_call(flags: list[str]) -> None:
-    """Also when the rest of its headers comes later."""
+    """Also if the rest of its headers follows in CONTINUATION frames."""
     server = Server()
     sent = HeadersFrame(3, BLOCK, depends_on=3, flags=["PRIORITY", *flags]).serialize()
     told = server.feed(sent + (b"" if flags else ContinuationFrame(3, b"", flags=["END_HEADERS"]).serialize()))
@@ -210,7 +210,7 @@ def test_a_stream_that_depends_on_itself_never_becomes_a_call(flags: list[str]) 
 
 
 def test_frames_that_are_unknown_or_about_priority_are_passed_over() -> None:
-    """Also flags, settings and the bit that mean nothing."""
+    """Unknown flags, settings and the reserved bit are ignored too."""
     server = Server()
     server.feed(raw(99, b"x", 5) + PriorityFrame(7, depends_on=5, stream_weight=9).serialize())
     server.feed(raw(4, b"\0\x99\0\0\0\1"), 0)
@@ -220,7 +220,7 @@ def test_frames_that_are_unknown_or_about_priority_are_passed_over() -> None:
 
 
 def test_a_client_that_ends_a_call_is_heard_once() -> None:
-    """Nothing is answered any more."""
+    """One event; nothing more is sent in the stream."""
     server = Server()
     stream = server.call()
     assert server.feed(RstStreamFrame(1, error_code=8).serialize() * 2) == [("reset", 1)]
@@ -232,12 +232,12 @@ def test_a_client_that_ends_a_call_is_heard_once() -> None:
 
 
 def goaways(taken: list[Frame]) -> list[tuple[int, int]]:
-    """The last stream and the code of each."""
+    """The last stream id and the error code of each GOAWAY."""
     return [(int(frame.last_stream_id), int(frame.error_code)) for frame in taken if isinstance(frame, GoAwayFrame)]
 
 
 def test_a_drain_first_asks_for_no_more_calls_and_then_takes_none() -> None:
-    """GOAWAY 2^31 - 1 and a PING; what comes before its answer is taken, what comes behind it is refused (RFC 9113, 6.8)."""
+    """GOAWAY 2^31 - 1 and a PING; streams before the PING's reply are served, later ones refused (RFC 9113, 6.8)."""
     server = Server()
     server.call()
     server.connection.drain()
@@ -256,7 +256,7 @@ def test_a_drain_first_asks_for_no_more_calls_and_then_takes_none() -> None:
 
 
 def test_the_last_stream_of_a_goaway_never_rises() -> None:
-    """Who was told that 1 is the last has given up the others."""
+    """A client that was told 1 has given up the streams above it."""
     server = Server()
     server.call()
     server.connection.go_away()
@@ -266,7 +266,7 @@ def test_the_last_stream_of_a_goaway_never_rises() -> None:
 
 
 def test_the_answer_to_a_ping_that_nobody_sent_ends_nothing() -> None:
-    """A client cannot start a drain."""
+    """A client cannot make the server drain the connection."""
     server = Server()
     server.feed(PingFrame(opaque_data=b"draining", flags=["ACK"]).serialize())
     assert not server.take()
@@ -274,7 +274,7 @@ def test_the_answer_to_a_ping_that_nobody_sent_ends_nothing() -> None:
 
 
 def test_the_size_of_the_table_is_told_once_and_first() -> None:
-    """The server keeps none, whatever the client offers."""
+    """The server's encoder uses no dynamic table, whatever size the client offers."""
     server = Server({SettingsFrame.HEADER_TABLE_SIZE: 0})
     for number in (1, 3):
         server.connection.answer(server.call(number, end=True), b"x")
@@ -283,7 +283,7 @@ def test_the_size_of_the_table_is_told_once_and_first() -> None:
 
 
 def test_a_preface_may_come_byte_by_byte() -> None:
-    """Nothing is said before it is whole but the greeting."""
+    """Until it is complete, only the server's own preface is sent."""
     connection = Connection(0.0)
     connection.take_output()
     for byte in opening()[:-1]:

@@ -1,4 +1,4 @@
-"""What fuzzing found, and the inputs that it begins with: all targets of tests/fuzz hold on them, without atheris."""
+"""The fuzz targets of tests/fuzz, run without atheris on their corpus and on the inputs that fuzzing found."""
 
 import pytest
 
@@ -16,7 +16,7 @@ REGRESSIONS = {
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_promises_hold_on_what_fuzzing_begins_with(target: str) -> None:
-    """Real files and odd ones, each whole, cut short and with one byte changed."""
+    """Real and unusual files, each complete, cut short, and with one byte changed."""
     for seed in seeds(target):
         for at in range(0, len(seed), max(len(seed) // 16, 1)):
             TARGETS[target](seed[:at])
@@ -26,5 +26,5 @@ def test_the_promises_hold_on_what_fuzzing_begins_with(target: str) -> None:
 
 @pytest.mark.parametrize(("target", "data"), REGRESSIONS.values(), ids=REGRESSIONS)
 def test_what_fuzzing_found_stays_mended(target: str, data: bytes) -> None:
-    """Each was a lost row, another error than NotReadableError, or a result that depended on how the file was cut."""
+    """Each was a lost row, an error other than NotReadableError, or a result that depended on the chunks."""
     TARGETS[target](data)

@@ -1,4 +1,4 @@
-"""Request headers: which are calls, which are refused and how, and that no block is taken for one that it is not."""
+"""Request headers: which are calls, how others are refused, and that a remembered block is never mistaken for another."""
 
 import pytest
 from hpack import Decoder, Encoder
@@ -12,22 +12,22 @@ PLAIN = request()
 
 
 def read(fields: Fields) -> headers.Head:
-    """One request's."""
+    """The request that these headers make."""
     return HeaderReader().read(block(fields))
 
 
 def told(sent: bytes) -> dict[str, str]:
-    """What a block of this side says."""
+    """The headers in a block that the server sent."""
     return {name.decode(): value.decode() for name, value in Decoder().decode(sent, raw=True)}
 
 
 def without(name: str) -> Fields:
-    """The usual ones but one."""
+    """The usual headers without one."""
     return [field for field in PLAIN if field[0] != name]
 
 
 def test_the_headers_of_a_call_say_its_path_deadline_and_metadata() -> None:
-    """The pseudo-headers are no metadata."""
+    """Pseudo-headers are not part of the metadata."""
     found = read(request("/a.B/C", ("grpc-timeout", "250m"), ("x", "1"), ("x", "2"), ("content-length", "7")))
     assert (found.path, found.timeout_s, found.length, found.refusal, found.compressed) == ("/a.B/C", 0.25, 7, None, False)
     assert [field for field in found.metadata if field[0] == "x"] == [("x", "1"), ("x", "2")]
@@ -54,7 +54,7 @@ def test_a_timeout_has_eight_digits_at_most_and_a_unit(text: str, seconds: float
 
 @pytest.mark.parametrize("text", ["", "S", "1", "1s", "-1S", "1.5S", "123456789S", "\u0661S", "1S1S", "1000"])
 def test_a_timeout_that_is_malformed_is_refused_with_a_status(text: str) -> None:
-    """INTERNAL, as others do; the call is not begun without its deadline."""
+    """INTERNAL, as other servers do; the call does not begin without its deadline."""
     refusal = read(request("/s/m", ("grpc-timeout", text))).refusal
     assert refusal is not None
     assert (refusal.http, refusal.code) == (200, 13)
@@ -62,13 +62,13 @@ def test_a_timeout_that_is_malformed_is_refused_with_a_status(text: str) -> None
 
 @pytest.mark.parametrize("kind", ["application/grpc", "application/grpc+proto", "application/grpc;charset=x"])
 def test_content_types_of_grpc_are_calls(kind: str) -> None:
-    """With a suffix or parameters, too."""
+    """A suffix or parameters are accepted."""
     assert read(request(kind=kind)).refusal is None
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/grpc-web", "application/grpcx", "application/json"])
 def test_other_content_types_are_answered_415(kind: str) -> None:
-    """Also when there is none."""
+    """Also a request without a content type."""
     refusal = read(request(kind=kind)).refusal
     assert refusal is not None
     assert refusal.http == 415
@@ -76,14 +76,14 @@ def test_other_content_types_are_answered_415(kind: str) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS", "post"])
 def test_other_methods_are_answered_405(method: str) -> None:
-    """Whatever their content type."""
+    """Whatever their content type is."""
     refusal = read(request(method=method)).refusal
     assert refusal is not None
     assert refusal.http == 405
 
 
 def test_metadata_of_over_16_kib_is_refused_with_a_status() -> None:
-    """It is RESOURCE_EXHAUSTED, for this call alone."""
+    """RESOURCE_EXHAUSTED, for that call only."""
     refusal = read(request("/s/m", ("x", "y" * headers.LIST_MAX))).refusal
     assert refusal is not None
     assert (refusal.http, refusal.code) == (200, 8)
@@ -121,19 +121,19 @@ MALFORMED: dict[str, Fields] = {
 
 @pytest.mark.parametrize("fields", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_request_fails_its_stream(fields: Fields) -> None:
-    """RFC 9113, 8.1 to 8.3."""
+    """As RFC 9113, 8.1 to 8.3 demand."""
     with pytest.raises(StreamFailedError) as raised:
         read(fields)
     assert raised.value.code == Code.PROTOCOL_ERROR
 
 
 def test_blanks_around_a_value_are_taken_with_it() -> None:
-    """RFC 9113, 8.2.1 calls that malformed; gRPC clients send it."""
+    """RFC 9113, 8.2.1 calls them malformed, but gRPC clients send them."""
     assert ("x", " 1\t") in read(request("/s/m", ("x", " 1\t"))).metadata
 
 
 def test_a_block_that_is_remembered_means_the_same_until_the_table_changes() -> None:
-    """A block of indices alone is another request once the table has another entry in front."""
+    """A block of indexes means something else once an entry is added to the HPACK table."""
     encoder, reader = Encoder(), HeaderReader()
     first = block(request("/s/first"), encoder)
     assert reader.read(first).path == "/s/first"
@@ -151,7 +151,7 @@ def test_a_block_that_is_remembered_means_the_same_until_the_table_changes() -> 
 
 
 def test_a_block_that_adds_to_the_table_adds_to_it_each_time() -> None:
-    """It is never taken from memory: what comes behind would mean something else."""
+    """It is always decoded again, or later indexes would be wrong."""
     reader = HeaderReader()
     adds = b"\x83\x86\x44\x02/a\x5f\x10application/grpc"  # :path and content-type enter the table
     indexed = b"\x83\x86\xbf\xbe"  # the path that is one entry back
@@ -165,7 +165,7 @@ def test_a_block_that_adds_to_the_table_adds_to_it_each_time() -> None:
 
 
 def test_a_new_size_of_the_table_forgets_what_it_held() -> None:
-    """Also what is remembered of it."""
+    """Remembered blocks are forgotten too."""
     encoder, reader = Encoder(), HeaderReader()
     fields = request("/s/m")
     reader.read(block(fields, encoder))
@@ -179,7 +179,7 @@ def test_a_new_size_of_the_table_forgets_what_it_held() -> None:
 
 
 def test_a_block_may_resize_the_table_twice_at_its_beginning() -> None:
-    """More sizes would be work for nothing (RFC 7541, 4.2)."""
+    """More than two changes would be wasted work (RFC 7541, 4.2)."""
     assert HeaderReader().read(b"\x20\x3f\xe1\x1f" + block(PLAIN)).path == "/s/m"
     with pytest.raises(ConnectionFailedError) as raised:
         HeaderReader().read(b"\x20\x20\x20" + block(PLAIN))
@@ -187,7 +187,7 @@ def test_a_block_may_resize_the_table_twice_at_its_beginning() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """The number of blocks and their size are."""
+    """Both the number of blocks and their size."""
     reader = HeaderReader()
     for number in range(3 * headers.KNOWN_MAX):
         reader.read(block(request(f"/s/{number}")))
@@ -220,7 +220,7 @@ def test_what_is_remembered_is_bounded() -> None:
     ],
 )
 def test_a_block_that_cannot_be_decoded_fails_the_connection(sent: bytes) -> None:
-    """Nothing behind it can be understood."""
+    """The HPACK state is unknown then, so later blocks cannot be decoded either."""
     with pytest.raises(ConnectionFailedError) as raised:
         HeaderReader().read(sent)
     assert raised.value.code == Code.COMPRESSION_ERROR
@@ -228,7 +228,7 @@ def test_a_block_that_cannot_be_decoded_fails_the_connection(sent: bytes) -> Non
 
 
 def test_a_header_bomb_fails_the_connection_before_it_is_unpacked() -> None:
-    """One entry of 4,000 bytes, named again and again by one byte each."""
+    """An entry of 4,000 bytes, referred to again and again by one byte each."""
     reader = HeaderReader()
     entry = block([("a", "b" * 3_900)], Encoder())
     with pytest.raises(ConnectionFailedError) as raised:
@@ -237,7 +237,7 @@ def test_a_header_bomb_fails_the_connection_before_it_is_unpacked() -> None:
 
 
 def test_trailers_of_a_request_have_no_pseudo_headers() -> None:
-    """Nor what is forbidden in headers."""
+    """Headers that are forbidden at the beginning are forbidden there too."""
     headers.check_trailers([(b"x-checksum", b"1")])
     for name in (b":path", b"X", b"connection"):
         with pytest.raises(StreamFailedError):
@@ -256,20 +256,20 @@ def test_trailers_of_a_request_have_no_pseudo_headers() -> None:
     ],
 )
 def test_a_status_text_is_escaped(text: str, sent: str) -> None:
-    """Percent and what is not printable ASCII, as gRPC over HTTP/2 says."""
+    """Percent signs and everything but printable ASCII, as gRPC over HTTP/2 defines it."""
     assert told(headers.trailers(5, text, (), alone=False)) == {"grpc-status": "5", "grpc-message": sent}
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "\u00e9" * 100_000, "\ud800" * 10])
 def test_a_status_text_of_any_length_fits_a_frame(text: str) -> None:
-    """It is cut; the frame may not be over 16,384 bytes."""
+    """It is cut, because a frame has at most 16,384 bytes."""
     sent = headers.trailers(13, text, [("grpc-retry-pushback-ms", "100")], alone=True)
     assert len(sent) < 16_384
     assert told(sent)["grpc-retry-pushback-ms"] == "100"
 
 
 def test_an_answer_without_messages_is_one_block() -> None:
-    """What gRPC calls Trailers-Only: the HTTP status and the gRPC status together."""
+    """HTTP status and gRPC status together: gRPC's Trailers-Only."""
     assert told(headers.trailers(0, "", (), alone=True)) == {
         ":status": "200",
         "content-type": "application/grpc",

@@ -25,7 +25,7 @@ CALLS_MAX = 40
 
 
 class Request:
-    """What a client has sent and will send in one call."""
+    """One call as the client sees it: what it has sent and will send."""
 
     def __init__(self, random: Random, number: int, *, large: bool) -> None:
         sizes = [LARGE] if large else random.choices(SIZES, k=random.randint(0, 4))
@@ -37,7 +37,7 @@ class Request:
 
 
 class Served:
-    """The same call as its servicer sees it."""
+    """The same call as the servicer sees it."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -50,7 +50,7 @@ class Served:
 
 
 class Play:
-    """One run. Everything random comes from one seed."""
+    """One run. All random choices come from one seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -63,7 +63,7 @@ class Play:
         self.now = 0.0
 
     def run(self, steps: int) -> None:
-        """Do so many random things, then let all of it end."""
+        """Do this many random steps, then bring everything to its end."""
         doings = [self.begin] * 2 + [self.send] * 8 + [self.cancel, self.resize, self.read_or_not, self.ping]
         doings += [self.serve] * 6 + [self.deliver] * 6 + [self.answer] * 4
         for _ in range(steps):
@@ -112,19 +112,19 @@ class Play:
             return
 
     def resize(self) -> None:
-        """The client changes the windows of its streams."""
+        """The client changes INITIAL_WINDOW_SIZE."""
         if self.client.greeted:
             size = self.random.choice((0, 1, 100, 65_535, 500_000))
             self.client.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: size})
 
     def read_or_not(self) -> None:
-        """The client stops to give windows back, or gives back all that it owes."""
+        """The client stops updating windows, or sends all updates that it owes."""
         self.client.reads = not self.client.reads
         if self.client.reads:
             self.widen()
 
     def widen(self) -> None:
-        """The client gives back windows that it has kept."""
+        """The client sends window updates that it held back."""
         owed = 65_535 - self.client.h2.inbound_flow_control_window
         if owed > 0:
             self.client.h2.increment_flow_control_window(owed)
@@ -134,18 +134,18 @@ class Play:
                 self.client.h2.increment_flow_control_window(for_stream, number)
 
     def ping(self) -> None:
-        """The client measures its way."""
+        """The client sends a PING."""
         self.client.h2.ping(bytes(8))
 
     def serve(self) -> None:
-        """The servicer takes what has come."""
+        """The servicer takes the messages that have arrived."""
         for served in self.served.values():
             if served.waiting:
                 self.connection.consumed(served.stream, served.waiting.pop(0))
                 return
 
     def answer(self) -> None:
-        """The servicer answers one of its calls, in whole or in part."""
+        """The servicer sends all or part of a reply."""
         calls = [served for served in self.served.values() if not served.over]
         if not calls:
             return
@@ -168,7 +168,7 @@ class Play:
             self.connection.cut_off(served.stream, Code.CANCEL)
 
     def deliver(self) -> None:
-        """Some of what is on its way arrives, in both directions."""
+        """Some of the bytes in flight arrive, in both directions."""
         self.wire += self.client.take_output()
         size = self.random.choice((1, 9, 100, 5_000, 70_000, 10**7))
         piece = bytes(self.wire[:size])
@@ -182,7 +182,7 @@ class Play:
             output = output[size:]
 
     def settle(self) -> None:
-        """All that was begun is brought to its end."""
+        """Bring every call to its end."""
         self.client.reads = True
         for _ in range(3_000):
             self.widen()
@@ -199,7 +199,7 @@ class Play:
         self.deliver()
 
     def check(self) -> None:
-        """Nobody was thrown out, nothing is lost, nothing is kept."""
+        """No call was cut off, nothing is lost, and nothing is left in memory."""
         assert not self.connection.closed
         assert self.client.error is None
         assert not self.connection.streams
@@ -240,7 +240,7 @@ class Play:
         served.status = status
 
     def _unanswered(self) -> list[int]:
-        """Calls that the client still waits for, in any order."""
+        """Calls whose reply is not complete, in random order."""
         found = [
             number
             for number, request in self.requests.items()
@@ -250,7 +250,7 @@ class Play:
         return found
 
     def _open_requests(self) -> list[int]:
-        """Those in which the client may still send."""
+        """Calls in which the client may still send."""
         return [number for number in self._unanswered() if not self.requests[number].ended and self._is_open(number)]
 
     def _is_open(self, number: int) -> bool:
@@ -264,5 +264,5 @@ class Play:
 @given(seed=st.integers(0, 2**32), steps=st.sampled_from((20, 100, 400)))
 @settings(max_examples=EXAMPLES, phases=(Phase.reuse, Phase.generate))  # a smaller seed is no simpler run
 def test_whatever_an_honest_client_does_each_call_gets_what_is_its(seed: int, steps: int) -> None:
-    """HTTP2_EXAMPLES=1000 for more."""
+    """Set HTTP2_EXAMPLES=1000 for more examples."""
     Play(seed).run(steps)

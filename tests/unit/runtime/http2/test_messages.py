@@ -1,4 +1,4 @@
-"""What comes in: messages arrive whole, and only as fast as they are taken; extra credit for those larger than a window."""
+"""Incoming messages: complete, no faster than they are taken, with extra credit for those larger than a window."""
 
 from collections.abc import Iterable
 from random import Random
@@ -16,12 +16,12 @@ MIB = 2**20
 
 
 def window(number: int, size: int) -> bytes:
-    """A client takes so many bytes more."""
+    """The client's WINDOW_UPDATE of this many bytes."""
     return WindowUpdateFrame(number, window_increment=size).serialize()
 
 
 class Sender:
-    """Sends messages in streams as far as the windows allow, in frames of at most 16 KiB, as a client does."""
+    """A client that sends messages as far as the windows allow, in frames of at most 16 KiB."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -30,7 +30,7 @@ class Sender:
         self.told: Told = []
 
     def send(self, number: int, most: int = 16_384, *, pad: int | None = None) -> int:
-        """One frame, if there is room; returns how much of the stream's was sent."""
+        """Send one frame, if there is room; returns how much of the stream's data was sent."""
         self.look()
         cost = 0 if pad is None else pad + 1
         size = min(most, len(self.left[number]), self.rooms[0] - cost, self.rooms.setdefault(number, WINDOW) - cost)
@@ -43,13 +43,13 @@ class Sender:
         return size
 
     def send_all(self, numbers: Iterable[int], pad: int | None = None) -> None:
-        """As much as can be."""
+        """Send as much as the windows allow."""
         going = list(numbers)
         while sum(self.send(number, 16_384 - 256, pad=pad) for number in going):
             pass
 
     def look(self) -> None:
-        """Take the windows that the server gave."""
+        """Read the server's WINDOW_UPDATE frames."""
         for number, more in self.server.windows.items():
             assert more > 0
             self.rooms[number] = self.rooms.get(number, WINDOW) + more
@@ -62,7 +62,7 @@ def server() -> Server:
 
 
 def test_a_message_arrives_whole_wherever_it_is_cut(server: Server) -> None:
-    """Also within its prefix."""
+    """Also if the cut is within its prefix."""
     number = 1
     for at in range(len(message(b"hello"))):
         server.call(number)
@@ -73,7 +73,7 @@ def test_a_message_arrives_whole_wherever_it_is_cut(server: Server) -> None:
 
 
 def test_a_frame_may_hold_many_messages_and_parts_of_others(server: Server) -> None:
-    """In their order; empty ones count."""
+    """They arrive in order, empty ones included."""
     server.call()
     sent = message(b"a") + message(b"") + message(b"bc") + message(b"def")
     told = server.feed(data(1, sent[:-2])) + server.feed(data(1, sent[-2:] + message(b"")))
@@ -81,7 +81,7 @@ def test_a_frame_may_hold_many_messages_and_parts_of_others(server: Server) -> N
 
 
 def test_trailers_end_a_request(server: Server) -> None:
-    """As END_STREAM of DATA does."""
+    """As a DATA frame with END_STREAM does."""
     server.call()
     trailers = HeadersFrame(1, b"\x10\x01x\x011", flags=["END_HEADERS", "END_STREAM"]).serialize()
     assert server.feed(data(1, message(b"x")) + trailers) == [("message", 1, b"x"), ("ended", 1)]
@@ -103,7 +103,7 @@ def test_trailers_end_a_request(server: Server) -> None:
 def test_a_message_that_is_not_taken_ends_its_call_with_a_status(
     server: Server, more: list[tuple[str, str]], sent: bytes, status: int, ends: bool
 ) -> None:
-    """At once; the rest of the request is of no use."""
+    """Immediately, without waiting for the rest of the request."""
     server.call(1, *more)
     assert server.feed(data(1, sent, end=ends)) == [("reset", 1)]
     answer = server.answer()
@@ -113,20 +113,20 @@ def test_a_message_that_is_not_taken_ends_its_call_with_a_status(
 
 
 def test_compression_may_be_announced_and_not_used(server: Server) -> None:
-    """Clients do so for small messages."""
+    """Clients do that for small messages."""
     server.call(1, ("grpc-encoding", "gzip"))
     assert server.feed(data(1, message(b"x"))) == [("message", 1, b"x")]
 
 
 def test_a_request_that_ends_within_a_message_is_an_error(server: Server) -> None:
-    """INTERNAL: not the message, and not its end."""
+    """The call ends with INTERNAL; the servicer gets neither the message nor the end."""
     server.call()
     assert server.feed(data(1, message(b"hello")[:-1], end=True)) == [("reset", 1)]
     assert server.answer().status == 13
 
 
 def test_a_message_of_the_greatest_size_comes_in(server: Server) -> None:
-    """Its stream is lent what its window lacks, and not a byte more."""
+    """Its stream gets as much extra credit as its window lacks, and no byte more."""
     server.call()
     sender = Sender(server)
     sender.left[1] = message(bytes(MESSAGE_MAX))
@@ -140,7 +140,7 @@ def test_a_message_of_the_greatest_size_comes_in(server: Server) -> None:
 
 
 def test_64_messages_of_1_mib_come_in_in_any_order(server: Server) -> None:
-    """More than the extra credit of a connection: those that wait are served as others are taken. None starves."""
+    """They exceed the connection's extra credit: each gets credit once others are taken; none starves."""
     random = Random(8)
     sender = Sender(server)
     numbers = range(1, 129, 2)
@@ -162,7 +162,7 @@ def test_64_messages_of_1_mib_come_in_in_any_order(server: Server) -> None:
 
 
 def test_extra_credit_is_granted_in_turn(server: Server) -> None:
-    """A small one does not pass a great one that waits; one that is given up makes room."""
+    """A small message does not overtake a large one that waits; a cancelled one frees its credit."""
     sender = Sender(server)
     for number in range(1, 21, 2):
         server.call(number)
@@ -181,7 +181,7 @@ def test_extra_credit_is_granted_in_turn(server: Server) -> None:
 
 
 def test_who_takes_nothing_stops_the_sender(server: Server) -> None:
-    """Extra credit is for one message that is larger than the window, not for many that nobody takes."""
+    """Extra credit is for one message above the window, not for many that the servicer does not take."""
     server.call()
     sender = Sender(server)
     sender.left[1] = message(bytes(95)) * 900
@@ -195,7 +195,7 @@ def test_who_takes_nothing_stops_the_sender(server: Server) -> None:
 
 
 def test_a_large_message_behind_others_waits_until_they_are_taken(server: Server) -> None:
-    """Then it gets credit for what it lacks."""
+    """Only then does it get the credit that it lacks."""
     stream = server.call()
     sender = Sender(server)
     sender.left[1] = message(bytes(10)) + message(bytes(MIB))
@@ -209,7 +209,7 @@ def test_a_large_message_behind_others_waits_until_they_are_taken(server: Server
 
 @pytest.mark.parametrize("ends", ["by the client", "by an answer"])
 def test_a_call_that_is_over_holds_nothing(server: Server, ends: str) -> None:
-    """Neither the beginning of a message nor what waits of an answer, whoever still knows it; its extra credit is free."""
+    """Its partial messages, unsent reply and extra credit are freed, even if something still refers to it."""
     stream = server.call()
     server.feed(data(1, b"\0" + MIB.to_bytes(4, "big") + bytes(100)))
     assert server.connection._receiver._credit.granted
@@ -228,7 +228,7 @@ def test_a_call_that_is_over_holds_nothing(server: Server, ends: str) -> None:
 
 
 def test_padding_takes_no_room(server: Server) -> None:
-    """It is given back at once, also of what was lent."""
+    """Its bytes are returned to the windows immediately, also those of extra credit."""
     stream = server.call()
     sender = Sender(server)
     sender.left[1] = message(bytes(300_000))
@@ -241,7 +241,7 @@ def test_padding_takes_no_room(server: Server) -> None:
 
 
 def test_the_connections_window_is_given_back_for_calls_that_are_over(server: Server) -> None:
-    """Otherwise the others would stop."""
+    """Otherwise the other calls would run out of window."""
     server.connection.finish(server.call(), 12, "no")
     sender = Sender(server)
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Whatever comes in: no exception, frames by the rules, and the same wherever it is cut. The promises: tests/fuzz/http2.py."""
+"""For any input: no exception, valid frames, and the same result however it is cut. The properties are in tests/fuzz/http2.py."""
 
 import os
 
@@ -45,7 +45,7 @@ def raw(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def numbers(size: int) -> st.SearchStrategy[bytes]:
-    """Those at which something changes."""
+    """Numbers near the limits of the protocol."""
     return st.sampled_from((0, 1, 2, 100, 16_384, 65_535, 2**31 - 1, 2**31, 2**32 - 1)).map(
         lambda n: (n % 256**size).to_bytes(size, "big")
     )
@@ -69,7 +69,7 @@ FRAMES = st.one_of(
 @given(frames=st.lists(FRAMES, max_size=30), manner=st.integers(0, 31), piece=st.integers(1, 60))
 @settings(max_examples=EXAMPLES)
 def test_frames_in_any_order_are_answered_by_the_rules(frames: list[bytes], manner: int, piece: int) -> None:
-    """HTTP2_EXAMPLES=5000 for more."""
+    """Set HTTP2_EXAMPLES=5000 for more examples."""
     check(opening() + b"".join(frames), manner, piece)
 
 
@@ -77,5 +77,5 @@ def test_frames_in_any_order_are_answered_by_the_rules(frames: list[bytes], mann
 @given(sent=st.binary(max_size=200), form=st.sampled_from((b"\0", b"\2", b"\3")))
 @settings(max_examples=EXAMPLES)
 def test_any_bytes_are_answered_by_the_rules(sent: bytes, form: bytes) -> None:
-    """Before an opening, behind one, and as records that become frames."""
+    """Before the preface, after it, and as records that are turned into frames."""
     http2(form + sent)

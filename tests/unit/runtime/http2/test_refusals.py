@@ -1,4 +1,4 @@
-"""What is no call: how a connection answers requests that are of another kind, malformed, too many, or not what they say."""
+"""Requests that are not gRPC calls: of another kind, malformed, too many, or contradicting their own headers."""
 
 import pytest
 from hyperframe.frame import RstStreamFrame, SettingsFrame, WindowUpdateFrame
@@ -9,14 +9,14 @@ from tests.unit.runtime.http2.connections import BLOCK, Server, block, data, hea
 
 
 def test_a_malformed_request_resets_its_stream_and_is_no_call() -> None:
-    """The headers themselves cannot be answered."""
+    """Malformed headers get no reply but RST_STREAM."""
     server = Server()
     assert server.feed(head(1, block(request("")))) == []
     assert server.resets == {1: Code.PROTOCOL_ERROR}
 
 
 def test_what_is_no_call_is_answered_with_an_http_status() -> None:
-    """405 and 415 with a text; nothing is said of them to the servicers."""
+    """405 or 415 with a text; servicers are not called."""
     server = Server()
     told = server.feed(
         head(1, block(request(method="GET", kind="")), end=True)
@@ -35,7 +35,7 @@ def test_what_is_no_call_is_answered_with_an_http_status() -> None:
 
 
 def test_a_long_request_that_is_no_call_is_answered_before_its_end() -> None:
-    """Its body is of no use to anybody."""
+    """Its body is not needed."""
     server = Server()
     server.feed(head(1, block(request(kind="text/plain"))))
     sent = 0
@@ -49,7 +49,7 @@ def test_a_long_request_that_is_no_call_is_answered_before_its_end() -> None:
 @pytest.mark.parametrize(("more", "status"), [(("x", "y" * 20_000), 8), (("grpc-timeout", "soon"), 13)])
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_call_that_is_refused_by_its_headers_gets_a_status(more: tuple[str, str], status: int, ends: bool) -> None:
-    """At once; servicers do not hear of it."""
+    """Immediately; servicers are not called."""
     server = Server()
     assert server.feed(head(1, block(request("/s/m", more)), end=ends)) == []
     answer = server.answer()
@@ -58,7 +58,7 @@ def test_a_call_that_is_refused_by_its_headers_gets_a_status(more: tuple[str, st
 
 
 def test_a_text_for_what_is_no_call_waits_for_its_window() -> None:
-    """And counts as an open stream until then."""
+    """Until then it counts as an open stream."""
     server = Server({SettingsFrame.INITIAL_WINDOW_SIZE: 1})
     server.feed(head(1, block(request(method="GET")), end=True))
     assert len(server.answer().data) == 1
@@ -69,7 +69,7 @@ def test_a_text_for_what_is_no_call_waits_for_its_window() -> None:
 
 
 def test_what_is_no_call_is_given_up_without_a_word() -> None:
-    """To the servicers, who never heard of it."""
+    """If the client cancels it, servicers get no event, as they never got a call."""
     server = Server({SettingsFrame.INITIAL_WINDOW_SIZE: 0})
     server.feed(head(1, block(request(method="GET")), end=True))
     assert server.feed(RstStreamFrame(1, error_code=8).serialize()) == []
@@ -78,7 +78,7 @@ def test_what_is_no_call_is_given_up_without_a_word() -> None:
 
 @pytest.mark.parametrize(("sent", "fits"), [(7, True), (6, False), (8, False), (0, False)])
 def test_a_content_length_has_to_be_kept(sent: int, fits: bool) -> None:
-    """PROTOCOL_ERROR otherwise, before the servicer hears of the end."""
+    """Otherwise PROTOCOL_ERROR, before the servicer gets the end of the request."""
     server = Server()
     server.call(1, ("content-length", "7"))
     told = server.feed(data(1, message(bytes(max(sent - 5, 0)))[:sent], end=True, pad=3))
@@ -87,7 +87,7 @@ def test_a_content_length_has_to_be_kept(sent: int, fits: bool) -> None:
 
 
 def test_more_streams_than_allowed_are_refused_and_may_be_tried_again() -> None:
-    """REFUSED_STREAM says that nothing was done; one that ends makes room."""
+    """REFUSED_STREAM says that nothing was processed; a stream that ends makes room."""
     server = Server()
     server.feed(b"".join(head(2 * number + 1, BLOCK) for number in range(STREAMS_MAX)))
     number = 2 * STREAMS_MAX + 1
