@@ -20,14 +20,14 @@ CERTIFICATE = {"x509_subject": [b"CN=broker"], "x509_subject_alternative_name": 
 
 
 def test_the_unix_socket_is_its_owners() -> None:
-    """It needs no token: its mode is 0600. Who calls is who runs the adapter."""
+    """It needs no token, because its mode is 0600; the caller is the user of the adapter."""
     owner = f"unix:{pwd.getpwuid(os.geteuid()).pw_name}"
     for access in (Access(), Access(TOKEN), Access(mtls=True), Access(TOKEN, mtls=True)):
         assert access.admit(context(UNIX)) == owner
 
 
 def test_tcp_is_closed_when_nothing_guards_it() -> None:
-    """Also for who sends a token. The text says what to do, on both sides."""
+    """A token in the call does not help. The error says what to configure on both sides."""
     todo = r"set admin\.token_file, or server\.tls\.client_ca, .* \(--address unix:PATH\)"
     for call in (context(TCP), context("ipv6:%5B::1%5D:5"), context(TCP, authorization=f"Bearer {TOKEN}"), context("")):
         with pytest.raises(AccessDeniedError, match=todo):
@@ -36,7 +36,7 @@ def test_tcp_is_closed_when_nothing_guards_it() -> None:
 
 @pytest.mark.parametrize("shown", [f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Bearer  {TOKEN} "])
 def test_the_token_opens_tcp(shown: str) -> None:
-    """The scheme is case-insensitive (RFC 9110, 11.1)."""
+    """The scheme `Bearer` is case-insensitive (RFC 9110, 11.1)."""
     assert Access(TOKEN).admit(context(TCP, authorization=shown)) == "token"
 
 
@@ -45,14 +45,14 @@ def test_the_token_opens_tcp(shown: str) -> None:
 )
 @pytest.mark.parametrize("mtls", [False, True])
 def test_a_wrong_token_does_not(shown: str, mtls: bool) -> None:
-    """Not even with a certificate: with both configured the token is needed."""
+    """A client certificate does not help either: if both are configured, the token is required."""
     with pytest.raises(UnauthenticatedError) as caught:
         Access(TOKEN, mtls=mtls).admit(context(TCP, CERTIFICATE, authorization=shown))
     assert TOKEN not in str(caught.value)
 
 
 def test_a_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By `hmac.compare_digest`, over bytes, and by nothing else."""
+    """Only by `hmac.compare_digest`, over bytes."""
     compared: list[tuple[object, object]] = []
 
     def compare(left: bytes, right: bytes) -> bool:
@@ -66,7 +66,7 @@ def test_a_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_certificate_opens_tcp_under_mtls() -> None:
-    """Its names say who calls; with a token too, both do."""
+    """Its names identify the caller; with a token too, the audit log has both."""
     who = "certificate:CN=broker localhost"
     assert Access(mtls=True).admit(context(TCP, CERTIFICATE)) == who
     assert Access(TOKEN, mtls=True).admit(context(TCP, CERTIFICATE, authorization=f"Bearer {TOKEN}")) == f"token, {who}"
@@ -82,7 +82,7 @@ def test_without_mtls_a_certificate_proves_nothing() -> None:
 
 
 def test_access_is_as_the_settings_say(tmp_path: Path) -> None:
-    """token_file and client_ca; a certificate of the server alone opens nothing."""
+    """token_file and client_ca give access; a server certificate alone does not."""
     path = _file(tmp_path, TOKEN)
     tls = {"cert": "c", "key": "k"}
     plain = Access.of(adapter_config(tmp_path, server={"tls": tls}))
@@ -103,7 +103,7 @@ def _file(directory: Path, content: str | bytes, mode: int = 0o600) -> Path:
 
 @pytest.mark.parametrize("content", [TOKEN, f"{TOKEN}\n", f"  {TOKEN}\r\n"])
 def test_a_token_file_holds_one_token(tmp_path: Path, content: str) -> None:
-    """Space around it is not part of it: editors and `echo` leave a newline."""
+    """White space around it is removed, because editors and `echo` add a newline."""
     assert read_token(_file(tmp_path, content), "admin.token_file") == TOKEN
 
 
@@ -120,7 +120,7 @@ def test_a_token_file_holds_one_token(tmp_path: Path, content: str) -> None:
     ],
 )
 def test_a_file_without_a_usable_token_is_refused(tmp_path: Path, content: str | bytes, why: str) -> None:
-    """By the name of the setting, and without its content."""
+    """The error names the setting, and does not show the content."""
     path = _file(tmp_path, content)
     with pytest.raises(ConfigError, match=rf"^admin\.token_file: {path}: .*{why}") as caught:
         read_token(path, "admin.token_file")
@@ -129,20 +129,20 @@ def test_a_file_without_a_usable_token_is_refused(tmp_path: Path, content: str |
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o644, 0o777])
 def test_a_token_file_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
-    """Whatever is in it."""
+    """Whatever its content is."""
     with pytest.raises(ConfigError, match=r"^admin\.token_file: .*others than its owner have access to it: chmod 600"):
         read_token(_file(tmp_path, TOKEN, mode), "admin.token_file")
 
 
 def test_a_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Missing, or a directory."""
+    """If it is missing or a directory."""
     for path, why in ((tmp_path / "no", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(ConfigError, match=rf"^--token-file: {path}: cannot be read: {why}"):
             read_token(path, "--token-file")
 
 
 def test_a_client_says_who_it_is_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In metadata gRPC refuses anything else, and the call would fail."""
+    """Metadata of gRPC takes no other characters; the call would fail."""
     monkeypatch.setenv("LOGNAME", "j\u00fcr\ngen x")
     assert client._user() == "j?r?gen?x"
 
@@ -156,7 +156,7 @@ def test_a_client_says_who_it_is_in_ascii(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_default_address_is_the_socket_when_it_is_there(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The default one, below the working directory; else the default TCP address. A file is no socket."""
+    """The default socket in the working directory, if it is a socket, else the default TCP address."""
     monkeypatch.chdir(tmp_path_factory.mktemp("a"))
     assert default_address() == "127.0.0.1:9520"
     path = Path("data/adapter.sock")

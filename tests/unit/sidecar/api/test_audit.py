@@ -1,4 +1,4 @@
-"""What the audit log says of a call of OffsetAdmin, and what it can never be made to say."""
+"""The audit log of calls of OffsetAdmin: its content, and that a caller cannot forge it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ MOVED = offsets_pb.ChangeReply.Row(
 
 
 class Admin:
-    """Methods as OffsetAdmin has them."""
+    """Methods like those of OffsetAdmin."""
 
     def __init__(self, access: Access | None = None) -> None:
         self._access = access or Access()
@@ -36,7 +36,7 @@ class Admin:
 
     @audited
     async def Reset(self, request: offsets_pb.ResetOffsetsRequest, context: Context) -> offsets_pb.ChangeReply:  # noqa: ARG002
-        """A change."""
+        """Reply to a reset, or fail."""
         self.called += 1
         if self.failure:
             raise self.failure
@@ -56,12 +56,12 @@ class Admin:
 
 
 def reset(*, execute: bool = True, **fields: Any) -> offsets_pb.ResetOffsetsRequest:
-    """A request."""
+    """A reset request."""
     return offsets_pb.ResetOffsetsRequest(group="g", execute=execute, **fields)
 
 
 async def _audit(admin: Admin, request: offsets_pb.ResetOffsetsRequest, call: Context) -> dict[str, Any]:
-    """The one audit event of a call, however it ends."""
+    """The one audit event of a call, however the call ends."""
     with capture_logs() as lines:
         await asyncio.gather(admin.Reset(request, call), return_exceptions=True)
     (line,) = [dict(line) for line in lines if line["event"] == "admin.call"]
@@ -69,7 +69,7 @@ async def _audit(admin: Admin, request: offsets_pb.ResetOffsetsRequest, call: Co
 
 
 async def test_a_change_is_told_with_before_and_after() -> None:
-    """Who, from where, what, and each shard. A dry run is marked as such."""
+    """The event has caller, address, method, and each shard. A dry run is marked."""
     row = {"key": ["n", "g", "s"], "before": {"epoch": 1, "offset": 7}, "after": {"epoch": 2, "offset": 3}}
     call = context(TCP, authorization=f"Bearer {TOKEN}", user="ann")
     line = await _audit(Admin(Access(TOKEN)), reset(to_offset=3), call)
@@ -89,7 +89,7 @@ async def test_a_change_is_told_with_before_and_after() -> None:
 
 
 async def test_what_was_absent_or_deleted_is_told_as_such() -> None:
-    """None is no offset, and a tombstone is no live offset at 0."""
+    """An absent offset is None, and a tombstone is not a live offset at 0."""
     gone = offsets_pb.Position(epoch=2**32, deleted=True)
     admin = Admin()
     admin.reply = offsets_pb.ChangeReply(rows=[offsets_pb.ChangeReply.Row(namespace="n", group="g", shard="s", after=gone)])
@@ -98,7 +98,7 @@ async def test_what_was_absent_or_deleted_is_told_as_such() -> None:
 
 
 async def test_many_rows_go_into_several_lines() -> None:
-    """All of them, in their order; each line has the rest too. Collectors cut long lines."""
+    """Log collectors cut long lines; each line repeats the other fields, and the order is kept."""
     admin = Admin()
     shards = [f"{at}" for at in range(2 * ROWS_MAX + 1)]
     admin.reply = offsets_pb.ChangeReply(rows=[offsets_pb.ChangeReply.Row(shard=shard) for shard in shards])
@@ -110,7 +110,7 @@ async def test_many_rows_go_into_several_lines() -> None:
 
 
 async def test_a_refused_call_is_told_and_does_nothing() -> None:
-    """Who is unknown; what was tried is not."""
+    """The event says what was tried; the caller is unknown."""
     admin = Admin()
     line = await _audit(admin, reset(), context(TCP))
     assert (line["who"], line["outcome"], line["arguments"]["group"]) == ("unknown", "PERMISSION_DENIED", "g")
@@ -121,7 +121,7 @@ async def test_a_refused_call_is_told_and_does_nothing() -> None:
 
 
 async def test_a_failed_call_is_told_with_its_status() -> None:
-    """An AdapterError by its status and text; anything else is a bug: UNKNOWN for the client, and a trace in the log."""
+    """An AdapterError with its status and text; any other exception as UNKNOWN, with a trace in the log."""
     admin = Admin()
     admin.failure = InvalidInputError("group: is empty")
     line = await _audit(admin, reset(), context())
@@ -136,7 +136,7 @@ async def test_a_failed_call_is_told_with_its_status() -> None:
 
 
 async def test_a_cancelled_call_is_told() -> None:
-    """The client has gone, or its deadline; what it asked for may have been done."""
+    """The client went away or its deadline passed; what it asked for may have been done."""
     admin = Admin()
     admin.failure = asyncio.CancelledError()
     with capture_logs() as lines, pytest.raises(asyncio.CancelledError):
@@ -149,7 +149,7 @@ async def _exported(admin: Admin, call: Context) -> int:
 
 
 async def test_a_stream_is_told_once() -> None:
-    """At its end, or when it is refused before its first reply."""
+    """When it ends, or when it is refused before its first reply."""
     admin = Admin()
     with capture_logs() as lines:
         assert await _exported(admin, context()) == 3
@@ -161,7 +161,7 @@ async def test_a_stream_is_told_once() -> None:
 
 
 async def test_a_stream_that_fails_or_is_left_is_told() -> None:
-    """Half way."""
+    """Also if some replies were sent already."""
     admin = Admin()
     admin.failure = InvalidInputError("no")
     with capture_logs() as lines, pytest.raises(AbortedError, match="INVALID_ARGUMENT"):
@@ -175,7 +175,7 @@ async def test_a_stream_that_fails_or_is_left_is_told() -> None:
 
 
 async def test_a_claimed_name_cannot_forge_a_line() -> None:
-    """Control characters, line separators and directions are replaced; it is cut."""
+    """Control characters, line separators and direction marks are replaced, and a long name is cut."""
     evil = "ann\n2026 [info] admin.call who=root\x1b[2J\u2028\u202e" + "x" * 100
     line = await _audit(Admin(), reset(), context(user=evil))
     assert line["claimed"].isprintable()
@@ -185,7 +185,7 @@ async def test_a_claimed_name_cannot_forge_a_line() -> None:
 
 
 async def test_arguments_are_short_and_harmless() -> None:
-    """Lists are cut and counted, texts too; bytes are only counted."""
+    """Long lists and texts are cut; a list that is cut says how many items are left out."""
     shards = ["a\nb", "c" * 300, *map(str, range(10))]
     shown = (await _audit(Admin(), reset(shards=shards), context()))["arguments"]["shards"]
     assert shown == ["a\ufffdb", "c" * TEXT_MAX + "...", "0", "1", "2", f"and {len(shards) - ITEMS_MAX} more"]
@@ -196,12 +196,12 @@ async def test_arguments_are_short_and_harmless() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "ä b", "x" * 5])
 def test_a_harmless_text_stays_as_it_is(text: str) -> None:
-    """Letters of any script, and spaces."""
+    """Letters of any script, and spaces, are not replaced."""
     assert harmless(text, 5) == text
 
 
 async def test_a_change_that_fails_half_way_tells_what_it_attempted() -> None:
-    """Each shard stands at before or after then; only the log remembers before."""
+    """Some shards have changed then, and only the log has their former offsets."""
     admin = Admin()
     admin.failure = ContendedError("read back and found with another value")
     admin.failure.attempted = [Change(OffsetKey("n", "g", "s"), OffsetRecord(1, 7), OffsetRecord(2, 3))]

@@ -1,4 +1,4 @@
-"""Replies of a stream: one for many plain requests in a row, and never across one that was not plain."""
+"""Replies of a commit stream: one reply covers consecutive plain requests, and never one that is not plain."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
 
 async def replies(core: Any, *offsets: int | None) -> list[tuple[int, int, int, int]]:
-    """(id, covers, code, superseded rows) of each reply to commits of one shard that are all there at once; None: a bad one."""
+    """(id, covers, code, superseded rows) of each reply to commits of one shard that arrive together; None: a bad one."""
 
     async def requests() -> AsyncIterator[offsets_pb.StreamCommitsRequest]:
         for number, offset in enumerate(offsets):
@@ -35,13 +35,13 @@ async def replies(core: Any, *offsets: int | None) -> list[tuple[int, int, int, 
 
 
 async def test_plain_requests_in_a_row_have_one_reply(tmp_path: Path) -> None:
-    """It names the last of them and their number."""
+    """It has the id of the last one, and their number."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         assert await replies(core, *range(1, 101)) == [(99, 100, 0, 0)]
 
 
 async def test_what_is_not_plain_has_a_reply_of_its_own(tmp_path: Path) -> None:
-    """Refused or superseded; all in order."""
+    """A refused or superseded request; the order of replies is that of requests."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         assert await replies(core, 1, 2, None, 3, 1, 4, 5, 6) == [
             (1, 2, 0, 0),
@@ -53,13 +53,13 @@ async def test_what_is_not_plain_has_a_reply_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_what_waits_for_a_sync_keeps_its_place(tmp_path: Path) -> None:
-    """Each such request is answered by itself, in order."""
+    """Each such request gets its own reply, in order."""
     async with core_over(tmp_path, FakeMeta(), knows="g", store=watched(tmp_path, "always")) as core:
         assert await replies(core, 1, 2, None, 3) == [(0, 1, 0, 0), (1, 1, 0, 0), (2, 1, INVALID, 0), (3, 1, 0, 0)]
 
 
 async def test_more_requests_than_there_is_room_for_are_all_answered(tmp_path: Path) -> None:
-    """Reading goes on when replies are taken."""
+    """Reading continues when replies are taken."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         found = await replies(core, *range(1, 2001))
         assert (found[-1][0], sum(covers for _, covers, _, _ in found)) == (1999, 2000)
@@ -69,7 +69,7 @@ async def test_more_requests_than_there_is_room_for_are_all_answered(tmp_path: P
 async def test_what_is_committed_is_answered_when_the_reader_is_ended_in_that_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Nothing is awaited between the write of a commit and its answer, also of a large one (8)."""
+    """Nothing is awaited between the write of a commit, even a large one, and its reply (8)."""
     shards = [offsets_pb.ShardCommit(shard=f"s{number}", offset=5) for number in range(size)]
     commit = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)])
 

@@ -1,4 +1,4 @@
-"""Requests that the fast path takes."""
+"""Requests that the fast path accepts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A store that the fast path writes to."""
+"""A store over a simulated disk for the tests of the fast path."""
 
 from collections.abc import Sequence
 
@@ -17,13 +17,13 @@ State = tuple[dict[OffsetKey, Stored], int, set[OffsetKey]]
 
 
 class Disk(SimDisk):
-    """One that refuses what a test says, once."""
+    """A disk that fails the operation that a test names, once."""
 
     refuses: AdapterError | None = None
     watermark_fails = False
 
     def write(self, batch: object) -> None:
-        """See `Disk`."""
+        """Write a batch, unless the test wants it to fail."""
         if self.refuses:
             error, self.refuses = self.refuses, None
             raise error
@@ -31,14 +31,14 @@ class Disk(SimDisk):
         super().write(batch)
 
     def advance_watermark(self, value: int) -> None:
-        """See `Disk`."""
+        """Write the watermark, unless the test wants it to fail."""
         if self.watermark_fails:
             raise OSError("failed by the test")
         super().advance_watermark(value)
 
 
 class Store:
-    """A store with what works on it, over a platter that outlives it."""
+    """A store with its dirty keys and the fast path, over a simulated disk that outlives it."""
 
     def __init__(self, platter: Platter | None = None) -> None:
         self.platter = platter or Platter()
@@ -48,27 +48,27 @@ class Store:
         self.fast_path = FastPath(self.store, self.dirty, possible=True, clock=lambda: 0.0)
 
     def holds(self, **offsets: int) -> "Store":
-        """Put records in, and so in memory, that are clean."""
+        """Store clean records, which are then also in memory."""
         self.store.write({key(shard): record(offset) for shard, offset in offsets.items()})
         return self
 
     def commit(self, *runs: Sequence[Request], now_ms: int = NOW_MS) -> list[int]:
-        """Runs that come in one iteration of the event loop."""
+        """Commit runs that arrive in one iteration of the event loop."""
         return self.fast_path.commit(runs, now_ms)
 
     def state(self) -> State:
-        """What is in memory has to be what is on the disk; and what is dirty."""
+        """The records, after checking that memory has what the disk has; and the dirty keys."""
         stored = {found.key: found for found in self.store.scan()}
         for where, found in stored.items():
             assert self.store.find(where) == found[1:]
         return stored, self.store.seq, self.dirty.keys()
 
     def offsets(self) -> dict[str, int]:
-        """What stands, by shard."""
+        """The stored offset of each shard."""
         return {where.shard: found.record.offset for where, found in self.state()[0].items()}
 
     def again(self) -> "Store":
-        """As a process after this one opens it. It must not miss anything."""
+        """Open the store as the next process does, and check that it finds no loss."""
         opened = Store(self.platter)
         assert opened.store.loss is None
         assert opened.state()[:2] == self.state()[:2]

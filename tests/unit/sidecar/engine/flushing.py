@@ -1,4 +1,4 @@
-"""Commits of four keys, and what the Meta Service got of them; for the tests of the flusher."""
+"""Shared by the tests of the flusher: commits of four keys, and what the Meta Service received."""
 
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import OffsetKey
@@ -11,7 +11,7 @@ DOWN = MetaUnavailableError("down by the test")
 
 
 def shards_of(meta: FakeMeta) -> list[list[str]]:
-    """The shards of each save."""
+    """The shards in each save."""
     return [[entry.key.shard for entry in save] for save in meta.saves]
 
 

@@ -1,4 +1,4 @@
-"""Local stores of which something is missing, and what a recovery makes of them."""
+"""Local stores that have lost acknowledged writes, and the result of their recovery."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ Records = dict[OffsetKey, OffsetRecord]
 
 
 def left_behind(directory: Path, records: Records, flushed: int = 0) -> None:
-    """The store of a process that was killed with these records."""
+    """The store of a killed process with these records."""
     store = LocalStore.open(directory / "adapter", "interval")
     store.write(records)
     store.advance_flushed(flushed)
@@ -22,17 +22,17 @@ def left_behind(directory: Path, records: Records, flushed: int = 0) -> None:
 
 
 def lost(directory: Path, writes: int) -> None:
-    """Let the store look as if acknowledged writes were missing."""
+    """Make the store look as if acknowledged writes were missing."""
     mark = Watermark.open(directory / "adapter" / "watermark")
     mark.advance(mark.value + writes)
     mark.close()
 
 
 def counts(report: RecoveryReport) -> tuple[int, int, int, int, int]:
-    """Compared, pushed, adopted, equal, failed."""
+    """The numbers of compared, pushed, adopted, equal and failed keys."""
     return report.compared, report.pushed, report.adopted, report.equal, report.failed
 
 
 def local(core: Core) -> Records:
-    """What stands here."""
+    """The records in the local store."""
     return {stored.key: stored.record for stored in core.store.scan()}

@@ -1,4 +1,4 @@
-"""Offsets that stand, at a time that stands still."""
+"""Records of every kind that may be stored under a key: epochs, offsets, live or not, times, metadata."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Broadcasting groups: names, which offset is the lowest, commits, and what is kept."""
+"""Broadcasting groups: names, the choice of the lowest offset, commits, and what is stored."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_the_lowest_offset_of_a_shard(
     ],
 )
 def test_the_group_of_a_client_is_known_by_its_name(name: str, expected: bool) -> None:
-    """RocketMQ's client ids are IP@PID#TIME: an @ in them divides nothing."""
+    """RocketMQ's client ids are IP@PID#TIME, so an @ in them is no separator."""
     assert is_of_client(GroupKey("default", name)) is expected
 
 
@@ -85,14 +85,14 @@ def test_the_group_of_a_client_is_known_by_its_name(name: str, expected: bool) -
     ],
 )
 def test_a_bad_name_is_refused_by_its_field(group: str, client_id: str, problem: str) -> None:
-    """Nothing of the request is stored (10)."""
+    """The error names the field, and nothing of the request is stored (10)."""
     shards = [offsets_pb.ShardCommit(shard="s", offset=1)]
     with pytest.raises(InvalidInputError, match=problem.replace("+", r"\+")):
         parse_commit_broadcast(offsets_pb.CommitBroadcastRequest(group=group, client_id=client_id, shards=shards))
 
 
 async def test_commits_only_increase_and_the_answer_names_the_callers_group(tmp_path: Path) -> None:
-    """RocketMQ: `updateOffset(queueId, offset, true)`. Clients do not meet each other."""
+    """RocketMQ: `updateOffset(queueId, offset, true)`. Clients have separate offsets."""
     async with world(tmp_path) as here:
         await here.commit("c", {"s": 5, "t": 5})
         await here.commit("d", {"s": 2})
@@ -101,7 +101,7 @@ async def test_commits_only_increase_and_the_answer_names_the_callers_group(tmp_
 
 
 async def test_the_lowest_is_kept_with_its_client_and_only_when_it_changed(tmp_path: Path) -> None:
-    """As the group `g@broadcast`; a new client that begins lower is a rewind."""
+    """It is stored in the group `g@broadcast`; a new client that begins lower is a rewind."""
     async with world(tmp_path) as here:
         await here.commit("c", {"s": 50, "t": 1})
         await here.core.broadcasts.keep()
@@ -118,14 +118,14 @@ async def test_the_lowest_is_kept_with_its_client_and_only_when_it_changed(tmp_p
 
 
 async def test_a_name_beside_what_was_kept_need_not_be_one(tmp_path: Path) -> None:
-    """Anybody may commit to the group, with any metadata."""
+    """Anybody may commit to that group with any metadata, so it may hold no client id."""
     async with world(tmp_path) as here:
         await send(here.core, commit_of({key("s", "g@broadcast"): 7}, metadata="m" * 4096, committed_at_ms=NOW_MS))
         assert await here.lowest() == {"s": (7, "", 0)}
 
 
 async def test_what_cannot_be_kept_is_told_once_and_tried_again(tmp_path: Path) -> None:
-    """What the Meta Service has is unknown while it is away: it is not overwritten. Clients go on committing."""
+    """Without the Meta Service the stored lowest offset is unknown, so it is not overwritten. Clients may still commit."""
     meta = FakeMeta({key("s", "g@broadcast"): record(9, 4)})
     async with world(tmp_path, meta) as here:
         meta.down = MetaUnavailableError("down by the test")
@@ -141,7 +141,7 @@ async def test_what_cannot_be_kept_is_told_once_and_tried_again(tmp_path: Path) 
 
 
 async def test_clients_of_other_groups_are_not_met(tmp_path: Path) -> None:
-    """Whatever begins or ends alike, in names of every length, on many pages."""
+    """Also with names that begin or end alike, of any length, and over many pages."""
     async with world(tmp_path) as here:
         for group in ("gg", "g@", "g@broadcas", "f", "G"):
             await here.commit("c", {"s": 1}, group)

@@ -1,4 +1,4 @@
-"""Broadcasting groups in time: clients that expire, come back, move to another adapter, and what is left of them."""
+"""Broadcasting groups over time: clients that expire, return, or move to another adapter."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.unit.helpers import commit_of, key, record, send
 
 
 async def test_the_lowest_moves_up_with_the_slowest_client_and_when_it_expires(tmp_path: Path) -> None:
-    """RIP-48: who does not commit for 300 s holds nobody back. All gone: the last lowest stays."""
+    """RIP-48: a client without a commit for 300 s is ignored. When all are gone, the last lowest offset stays."""
     async with world(tmp_path) as here:
         await here.commit("slow", {"s": 5})
         here.clock.wall_ms += 1
@@ -34,7 +34,7 @@ async def test_the_lowest_moves_up_with_the_slowest_client_and_when_it_expires(t
 
 
 async def test_a_client_is_live_in_all_its_shards_by_a_commit_of_one(tmp_path: Path) -> None:
-    """A shard in which nothing happens needs no commits. RocketMQ: one timestamp per client, BroadcastTimedOffsetStore."""
+    """Idle shards need no commits. RocketMQ has one timestamp per client too (BroadcastTimedOffsetStore)."""
     async with world(tmp_path) as here:
         await here.commit("c", {"s": 5, "idle": 3})
         here.clock.wall_ms += WINDOW_MS
@@ -45,7 +45,7 @@ async def test_a_client_is_live_in_all_its_shards_by_a_commit_of_one(tmp_path: P
 
 
 async def test_a_commit_of_the_same_offset_keeps_a_client_alive(tmp_path: Path) -> None:
-    """It has nothing to read, and is there."""
+    """It has nothing to read, but is running."""
     async with world(tmp_path) as here:
         await here.commit("c", {"s": 5})
         here.clock.wall_ms += WINDOW_MS
@@ -55,7 +55,7 @@ async def test_a_commit_of_the_same_offset_keeps_a_client_alive(tmp_path: Path) 
 
 
 async def test_what_has_expired_holds_no_commit_back(tmp_path: Path) -> None:
-    """A client that comes back was told the lowest, and begins there, whether a sweep has been or not."""
+    """A returning client begins at the lowest offset, whether or not a sweep has removed its own."""
     async with world(tmp_path) as here:
         await here.commit("c", {"s": 50, "t": 50})
         here.clock.wall_ms += DEAD_MS
@@ -66,7 +66,7 @@ async def test_what_has_expired_holds_no_commit_back(tmp_path: Path) -> None:
 
 
 async def test_what_is_kept_is_renewed_while_there_are_clients(tmp_path: Path) -> None:
-    """Else it would expire before them, in a group in which nothing moves."""
+    """Otherwise the stored lowest offset of an idle group would expire before its clients."""
     async with world(tmp_path) as here:
         await here.commit("c", {"s": 50})
         await here.core.broadcasts.keep()
@@ -78,7 +78,7 @@ async def test_what_is_kept_is_renewed_while_there_are_clients(tmp_path: Path) -
 
 
 async def test_a_shard_to_which_nobody_commits_here_is_not_kept_from_here(tmp_path: Path) -> None:
-    """It may have moved to another adapter, and what is known of it here is from before."""
+    """It may have moved to another adapter, and the local offsets of it are old."""
     meta = FakeMeta()
     async with world(tmp_path / "1", meta) as one, world(tmp_path / "2", meta) as two:
         await one.commit("c", {"s": 50, "t": 1})
@@ -97,7 +97,7 @@ async def test_a_shard_to_which_nobody_commits_here_is_not_kept_from_here(tmp_pa
 
 
 async def test_who_takes_a_shard_over_knows_the_slowest_client(tmp_path: Path) -> None:
-    """By its name beside what was kept; else the first client to commit here would be the slowest."""
+    """Its id is stored with the lowest offset; otherwise the first client to commit here would count as the slowest."""
     meta = FakeMeta()
     async with world(tmp_path / "1", meta) as one, world(tmp_path / "2", meta) as two:
         await one.commit("slow", {"s": 5})
@@ -110,14 +110,14 @@ async def test_who_takes_a_shard_over_knows_the_slowest_client(tmp_path: Path) -
 
 
 async def test_without_any_client_here_the_lowest_is_what_was_kept_elsewhere(tmp_path: Path) -> None:
-    """Also what was imported: RocketMQ's `topic@group@broadcast`."""
+    """Also if it was imported from RocketMQ's `topic@group@broadcast`."""
     meta = FakeMeta({key("s", "g@broadcast"): record(7, committed_at_ms=NOW_MS - 10 * WINDOW_MS)})
     async with world(tmp_path, meta) as here:
         assert await here.lowest() == await here.lowest("s") == {"s": (7, "", 0)}
 
 
 async def test_clients_leave_both_stores_and_the_last_lowest_stays(tmp_path: Path) -> None:
-    """After `broadcast_seconds`, where other groups stay for a week; also what there was no time to keep."""
+    """After `broadcast_seconds`, not a week as other groups; also a lowest offset that was not stored in time."""
     meta = ExpiringMeta()
     async with world(tmp_path, meta) as here:
         await here.commit("slow", {"s": 5, "t": 1})
@@ -138,7 +138,7 @@ async def test_clients_leave_both_stores_and_the_last_lowest_stays(tmp_path: Pat
 
 
 async def test_the_last_client_of_a_shard_to_go_leaves_its_lowest(tmp_path: Path) -> None:
-    """One that goes before it does not: it holds nobody back."""
+    """The offset of a client that leaves earlier is not kept."""
     meta = ExpiringMeta()
     async with world(tmp_path, meta) as here:
         await here.commit("slow", {"s": 5})
@@ -153,7 +153,7 @@ async def test_the_last_client_of_a_shard_to_go_leaves_its_lowest(tmp_path: Path
 
 
 async def test_clients_that_went_on_elsewhere_leave_nothing_here(tmp_path: Path) -> None:
-    """What was the lowest here is older than what was kept there."""
+    """The local lowest offset is older than the one stored by the other adapter."""
     meta = ExpiringMeta()
     async with world(tmp_path / "1", meta) as one, world(tmp_path / "2", meta) as two:
         await one.commit("fast", {"s": 50})
@@ -172,7 +172,7 @@ async def test_clients_that_went_on_elsewhere_leave_nothing_here(tmp_path: Path)
 
 
 async def test_a_client_that_was_deleted_holds_nobody_back(tmp_path: Path) -> None:
-    """Its tombstone is here, and says nothing of where it stands."""
+    """Its tombstone has no position that counts."""
     meta = FakeMeta({key("s", "g@broadcast@c"): OffsetRecord(1 << 32, 0, live=False, committed_at_ms=NOW_MS)})
     async with world(tmp_path, meta) as here:
         assert await here.own("c", "s") == {}
@@ -181,7 +181,7 @@ async def test_a_client_that_was_deleted_holds_nobody_back(tmp_path: Path) -> No
 
 
 async def test_many_clients_that_go_at_once_are_looked_at_once(tmp_path: Path) -> None:
-    """Else a sweep would cost the square of their number."""
+    """Otherwise a sweep would cost the square of their number."""
     async with world(tmp_path, ExpiringMeta()) as here:
         for at in range(20):
             await here.commit(f"c{at:02}", {"s": at + 5})
@@ -200,7 +200,7 @@ async def test_many_clients_that_go_at_once_are_looked_at_once(tmp_path: Path) -
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_client_that_comes_back_while_it_is_taken_away_stays(tmp_path: Path, when: str) -> None:
-    """Before the Meta Service decides, or after: what was acknowledged is there (1), and is the lowest."""
+    """Before or after the Meta Service decides: the acknowledged commit is stored (1), and is the lowest offset."""
     meta = ExpiringMeta()
     async with world(tmp_path, meta) as here:
         await here.commit("c", {"s": 5, "t": 7})
@@ -226,7 +226,7 @@ async def test_a_client_that_comes_back_while_it_is_taken_away_stays(tmp_path: P
 
 
 async def test_a_restart_keeps_own_offsets_and_the_lowest(tmp_path: Path) -> None:
-    """Also the time of the last commits: who was gone is gone. Nothing of it is only in memory."""
+    """Also the times of the last commits, so expired clients stay expired. Nothing is in memory only."""
     meta, clock = FakeMeta(), SetClock()
     async with world(tmp_path, meta, clock) as here:
         await here.commit("gone", {"s": 1})

@@ -1,4 +1,4 @@
-"""The fast form of commits: it is read as carefully as the other one, and does the same."""
+"""The compact form of commits is validated as strictly as the other form, and has the same effect."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -21,7 +21,7 @@ G = GroupKey("default", "g")
 
 
 def parsed(*groups: dict[str, Any]) -> Commit:
-    """The commit of a request that came at 1,000 ms."""
+    """The commit in a request that arrived at 1,000 ms."""
     made = [offsets_pb.GroupCommits(**{"group": "g", **fields}) for fields in groups]
     return parse_commit(offsets_pb.CommitOffsetsRequest(groups=made), NOW_MS).commit
 
@@ -32,7 +32,7 @@ def one(shard: str, offset: int, **fields: Any) -> offsets_pb.ShardCommit:
 
 
 def test_names_and_offsets_are_taken_place_by_place() -> None:
-    """No epoch is none."""
+    """An absent epoch is unknown."""
     commit = parsed({"shard_names": ["a", "b"], "offsets": [7, 0]})
     assert commit == Commit([], CommitMode.INCREASE_ONLY, {}, [Columns(G, ["a", "b"], [7, 0], (), NOW_MS)])
     assert dict(commit.offered()) == {
@@ -43,14 +43,14 @@ def test_names_and_offsets_are_taken_place_by_place() -> None:
 
 
 def test_epochs_go_with_their_shards() -> None:
-    """A group that comes twice in a request is one, with the epochs in their places."""
+    """If a group occurs twice in a request, the parts are joined, and epochs stay with their shards."""
     commit = parsed({"shard_names": ["a"], "offsets": [1]}, {"shard_names": ["b"], "offsets": [2], "epochs": [9]})
     assert commit.columns == [Columns(G, ["a", "b"], [1, 2], [0, 9], NOW_MS)]
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["first", "again"])
 def test_both_forms_may_be_in_a_group(*, known: bool) -> None:
-    """What is only an offset becomes a column, whatever its form; with its first request, and when its names are known."""
+    """Entries with only an offset are treated as columns, with known and unknown names."""
     shards = [one("b", 2, epoch=3), one("c", 3, metadata="m")]
     if known:
         parsed({"shard_names": ["a", "b", "c"], "offsets": [1, 1, 1]})
@@ -86,7 +86,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "text"), BAD, ids=[text for _, text in BAD])
 def test_a_bad_column_is_refused_by_its_place(fields: dict[str, Any], text: str) -> None:
-    """Also when its good names were seen before (10)."""
+    """The error has its index; also if the valid names were seen before (10)."""
     parsed({"shard_names": ["a", "b"], "offsets": [1, 1]})
     with pytest.raises(InvalidInputError) as caught:
         parsed(fields)
@@ -94,7 +94,7 @@ def test_a_bad_column_is_refused_by_its_place(fields: dict[str, Any], text: str)
 
 
 def test_a_shard_is_found_twice_across_groups_of_one_name() -> None:
-    """In either form (10)."""
+    """The repetition is detected in either form (10)."""
     for second in ({"shard_names": ["b", "a"], "offsets": [1, 1]}, {"shards": [one("a", 1)]}):
         for first in ({"shard_names": ["a"], "offsets": [1]}, {"shards": [one("a", 1, metadata="m")]}):
             with pytest.raises(InvalidInputError, match="default/g/a is in the request twice"):
@@ -112,7 +112,7 @@ async def submit(core: Core, *parts: Columns, mode: CommitMode = CommitMode.INCR
 
 
 async def test_only_what_did_not_go_forward_is_answered(tmp_path: Path) -> None:
-    """A lower offset is decided by itself; all is one batch."""
+    """Lower offsets are decided one by one; all changes are one batch."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await submit(core, columns({"a": 1, "b": 5}))
@@ -127,7 +127,7 @@ async def test_only_what_did_not_go_forward_is_answered(tmp_path: Path) -> None:
 
 
 async def test_several_groups_go_forward_in_one_batch(tmp_path: Path) -> None:
-    """With counters and bookkeeping that hold at the next open."""
+    """The next open finds counters and bookkeeping that match."""
     store = watched(tmp_path)
     other = GroupKey("default", "h")
     async with core_over(tmp_path, FakeMeta(), knows="gh", store=store) as core:
@@ -141,7 +141,7 @@ async def test_several_groups_go_forward_in_one_batch(tmp_path: Path) -> None:
 
 
 async def test_columns_that_cannot_be_written_change_nothing(tmp_path: Path) -> None:
-    """Neither what is in memory nor what is dirty."""
+    """Memory and the set of dirty keys stay as they were."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await submit(core, columns({"a": 1}))
@@ -158,7 +158,7 @@ OFFERED = list(product(range(1, 5), (0, 1, 2)))
 @pytest.mark.parametrize("mode", list(CommitMode))
 @pytest.mark.parametrize("group", ["g", "unknown"])
 async def test_a_column_does_what_an_entry_does(tmp_path: Path, mode: CommitMode, group: str) -> None:
-    """Whatever stands, in either mode: the same record, counter, dirty keys, and answer or error."""
+    """For any stored record, in either mode: same record, counter, dirty keys, and reply or error."""
     async with (
         core_over(tmp_path / "one", FakeMeta(), knows="g") as one_by_one,
         core_over(tmp_path / "two", FakeMeta(), knows="g") as fast,
@@ -176,7 +176,7 @@ async def test_a_column_does_what_an_entry_does(tmp_path: Path, mode: CommitMode
 
 
 async def outcome(core: Core, commit: Commit, where: OffsetKey) -> object:
-    """What is answered, and what stands then."""
+    """The reply, and the records after it."""
     try:
         # No answer: it went forward.
         answer = await core.committer.submit(commit) or [Standing(where, core.store.get(where))]

@@ -1,4 +1,4 @@
-"""The one writer of the store: order, group commit, all or nothing, and what is dirty afterwards."""
+"""The committer: order, group commit, all or nothing, and which keys are dirty afterwards."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ QUIET: dict[str, Any] = {"flush": {"interval_ms": 60_000}}  # no sync but those 
 
 
 async def submitted(core: Core, *changes: Change) -> list[list[Standing] | BaseException]:
-    """Submit changes at the same moment, so that they share a batch."""
+    """Submit changes together, so that they share a batch."""
     return await asyncio.gather(*(core.committer.submit(change) for change in changes), return_exceptions=True)
 
 
@@ -31,7 +31,7 @@ async def put(core: Core, offset: int) -> None:
 
 
 async def stand(core: Core, local: OffsetRecord, *, dirty: bool) -> None:
-    """Let the key A stand at this."""
+    """Store a record of the key A."""
     if local.epoch:
         await core.committer.submit(Reconcile([(A, local)]))
     else:
@@ -45,13 +45,13 @@ async def stand(core: Core, local: OffsetRecord, *, dirty: bool) -> None:
 
 
 async def flushed(core: Core) -> None:
-    """Make everything clean."""
+    """Mark everything as acknowledged by the Meta Service."""
     await core.flusher.flush_once()
     assert len(core.dirty) == 0
 
 
 async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Path) -> None:
-    """Each is decided against those before it."""
+    """Each is decided against the result of those before it."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         answers = await submitted(
@@ -67,7 +67,7 @@ async def test_changes_are_applied_in_the_order_in_which_they_came(tmp_path: Pat
 
 
 async def test_callers_that_come_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
-    """Group commit: two syncs, however many callers."""
+    """Group commit: two syncs for any number of callers."""
     store = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
         syncs = store.syncs
@@ -82,7 +82,7 @@ async def test_callers_that_come_during_a_sync_share_the_next_one(tmp_path: Path
 
 
 async def test_always_answers_after_the_sync(tmp_path: Path) -> None:
-    """The record is written and dirty before, but nobody is told (1)."""
+    """The record is written and dirty before the sync, but not acknowledged (1)."""
     store = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
         store.gate = asyncio.Event()
@@ -98,7 +98,7 @@ async def test_always_answers_after_the_sync(tmp_path: Path) -> None:
 
 
 async def test_always_syncs_before_every_answer(tmp_path: Path) -> None:
-    """One caller after the other: one sync each; what changed nothing needs none."""
+    """Consecutive callers cost one sync each; a commit that changes nothing needs none."""
     store = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
         for offset in range(1, 6):
@@ -110,7 +110,7 @@ async def test_always_syncs_before_every_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wal_sync", ["interval", "never"])
 async def test_interval_and_never_answer_without_a_sync(tmp_path: Path, wal_sync: WalSync) -> None:
-    """The write to the kernel is enough for a killed process (1)."""
+    """A write to the page cache survives a killed process (1)."""
     store = watched(tmp_path, wal_sync)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **QUIET) as core:
         await put(core, 5)
@@ -118,7 +118,7 @@ async def test_interval_and_never_answer_without_a_sync(tmp_path: Path, wal_sync
 
 
 async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) -> None:
-    """Nor anybody after it."""
+    """And no later batch either."""
     store = watched(tmp_path, "always")
     callers = []
     with pytest.RaisesGroup(StorageFailedError):
@@ -135,7 +135,7 @@ async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) ->
 
 
 async def test_a_batch_that_cannot_be_written_leaves_nothing_dirty(tmp_path: Path) -> None:
-    """All or nothing: what is not in the store must not go to the Meta Service; the next batch is tried again."""
+    """What is not in the store must not be sent to the Meta Service; the next batch is tried as usual."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await put(core, 1)
@@ -151,7 +151,7 @@ async def test_a_batch_that_cannot_be_written_leaves_nothing_dirty(tmp_path: Pat
 
 
 async def test_a_load_that_cannot_be_written_does_not_count(tmp_path: Path) -> None:
-    """Its keys are absent here and stand in some epoch there: the next commit of one must not begin in the first (1)."""
+    """Its keys have an epoch in the Meta Service, so the next commit of one must not begin in the first (1)."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta({A: record(5, 4)}), store=store) as core:
         store.refuses = DiskFullError("full by the test")
@@ -163,7 +163,7 @@ async def test_a_load_that_cannot_be_written_does_not_count(tmp_path: Path) -> N
 
 
 async def test_a_refused_change_leaves_the_others_of_its_batch_alone(tmp_path: Path) -> None:
-    """A rewind in an unknown epoch is refused with everything that came with it, and nothing else (10)."""
+    """A rewind in an unknown epoch is refused with the rest of its own request only (10)."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await put(core, 5)
         rewind = commit_of({B: 1, A: 3, C: 1}, overwrite=True)
@@ -176,7 +176,7 @@ async def test_a_refused_change_leaves_the_others_of_its_batch_alone(tmp_path: P
 
 
 async def test_a_commit_that_changes_nothing_writes_nothing(tmp_path: Path) -> None:
-    """Neither a record nor a dirty key."""
+    """There is no new record and no dirty key."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         await put(core, 5)
@@ -217,7 +217,7 @@ async def test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_d
     dirty: bool,
     dirty_before: bool,
 ) -> None:
-    """Push or adopt; a key is clean only when the Meta Service holds exactly what is here (2, 3)."""
+    """Push or adopt; a key is clean only when the Meta Service holds exactly the local value (2, 3)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         if local:
             await stand(core, local, dirty=dirty_before)
@@ -227,7 +227,7 @@ async def test_of_local_and_remote_the_larger_stands_and_a_larger_local_one_is_d
 
 
 async def test_a_commit_behind_a_reconcile_of_its_batch_is_dirty_and_one_before_it_is_merged(tmp_path: Path) -> None:
-    """What was adopted is clean; a value above it is not, in either order (3)."""
+    """In either order: an adopted value is clean, a larger one is not (3)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         await submitted(core, Reconcile([(A, record(7, 2))]), commit_of({A: 9}))
         assert core.store.get(A) == record(9, 2)
@@ -242,7 +242,7 @@ async def test_a_commit_behind_a_reconcile_of_its_batch_is_dirty_and_one_before_
 
 
 async def test_forget_removes_clean_keys_and_says_which(tmp_path: Path) -> None:
-    """From the store as well; absent ones are not counted."""
+    """They leave the store too; absent keys are not counted."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         await core.committer.submit(commit_of({A: 1, B: 2}))
         await flushed(core)
@@ -252,7 +252,7 @@ async def test_forget_removes_clean_keys_and_says_which(tmp_path: Path) -> None:
 
 
 async def test_forget_of_a_dirty_key_removes_nothing(tmp_path: Path) -> None:
-    """Dirty before, in flight, or committed in the same batch: the Meta Service does not have it (3)."""
+    """If it was dirty before, is in flight, or was committed in the same batch: the Meta Service does not have it (3)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         await core.committer.submit(commit_of({A: 1, B: 2}))
         await flushed(core)
@@ -268,7 +268,7 @@ async def test_forget_of_a_dirty_key_removes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_new_key_begins_in_the_first_epoch_only_where_its_group_is_known(tmp_path: Path) -> None:
-    """Elsewhere it may stand in any epoch: 0 says so, and the flush brings the true one."""
+    """In other groups its epoch is unknown and stored as 0, until the flush learns it."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await core.committer.submit(commit_of({A: 1}))
         await core.committer.submit(Load([A.group_key], [], 0))
@@ -278,7 +278,7 @@ async def test_a_new_key_begins_in_the_first_epoch_only_where_its_group_is_known
 
 
 async def test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first_epoch(tmp_path: Path) -> None:
-    """The key stands remotely, in an epoch that is no longer known here: in epoch 1 the commit would be lost (1)."""
+    """The Meta Service holds the key in an epoch that is no longer known here; a commit in epoch 1 would lose (1)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         await core.committer.submit(Reconcile([(A, record(5, 3))]))
         await submitted(core, Forget([A]), commit_of({A: 6}))
@@ -286,7 +286,7 @@ async def test_a_commit_behind_a_forget_of_its_batch_does_not_begin_in_the_first
 
 
 async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path) -> None:
-    """What it carries may be older than what was flushed and forgotten (2)."""
+    """Its records may be older than those that were flushed and forgotten (2)."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await core.committer.submit(Reconcile([(A, record(9, 3))]))
         before = core.committer.loaded.forgets
@@ -300,7 +300,7 @@ async def test_a_load_that_was_fetched_before_a_forget_is_refused(tmp_path: Path
 
 
 async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Path) -> None:
-    """Its records have epoch 0: they count as being in the local epoch."""
+    """Its records have epoch 0, which counts as the local epoch."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await stand(core, record(5, 3), dirty=True)
         assert await core.committer.submit(Reconcile([(A, record(5, 0))])) == [Standing(A, record(5, 3))]
@@ -315,7 +315,7 @@ async def test_a_server_without_epochs_is_compared_by_offset_alone(tmp_path: Pat
 async def test_what_changes_nothing_is_not_acknowledged_after_a_failed_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands may be what the sync has lost (1). Found by the model."""
+    """The stored value may be one that the failed sync has lost (1). Found by the model test."""
     store = watched(tmp_path, "always")
     callers = []
     with pytest.RaisesGroup(StorageFailedError):

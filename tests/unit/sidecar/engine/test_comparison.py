@@ -1,4 +1,4 @@
-"""The recovery after a loss: each row of a group is read once, in pages, with bounded memory, and nothing is overlooked."""
+"""Recovery after a loss: each row of a group is read once, in pages, with bounded memory, and no difference is missed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ SLOW = TimedOutError("slow by the test")
 
 
 class PagedMeta(FakeMeta):
-    """A FakeMeta that counts the rows it gives, and may fail before a page."""
+    """A FakeMeta that counts the rows it returns, and may fail before a page."""
 
     def __init__(self, records: Records, page_rows: int) -> None:
         super().__init__(records)
@@ -41,12 +41,12 @@ class PagedMeta(FakeMeta):
 
 
 def sized(sizes: dict[str, int], offset: int = 5) -> Records:
-    """Groups of so many shards."""
+    """Groups of these sizes."""
     return {key(f"s{at:04}", group): record(offset) for group, size in sizes.items() for at in range(size)}
 
 
 async def test_each_row_of_a_group_is_read_once_however_many_batches_its_local_keys_are(tmp_path: Path) -> None:
-    """2,000 keys of one group took 38 s: it was read as a whole for each batch of them."""
+    """Reading the whole group for each batch of its keys took 38 s for 2,000 keys."""
     mine = sized({"a": 3, "b": 50, "c": 2})
     left_behind(tmp_path, mine)
     lost(tmp_path, 1)
@@ -59,7 +59,7 @@ async def test_each_row_of_a_group_is_read_once_however_many_batches_its_local_k
 
 @pytest.mark.parametrize(("batch_keys", "page_rows"), [(2, 4), (4, 2), (4, 4), (8, 8), (1, 1)])
 async def test_the_end_of_both_sides_may_be_the_end_of_a_full_page(tmp_path: Path, batch_keys: int, page_rows: int) -> None:
-    """Behind it comes an empty one; that is the end, and no error."""
+    """The empty page that follows ends the comparison and is no error."""
     mine = sized({"a": 4, "b": 4})
     left_behind(tmp_path, mine)
     lost(tmp_path, 1)
@@ -68,7 +68,7 @@ async def test_the_end_of_both_sides_may_be_the_end_of_a_full_page(tmp_path: Pat
 
 
 async def test_a_page_that_fails_is_asked_for_again_and_no_other(tmp_path: Path) -> None:
-    """What has been compared, and what has been read, is not read again; the report goes on."""
+    """Pages already read or compared are not read again, and the counts continue."""
     mine = sized({"a": 10, "b": 10})
     left_behind(tmp_path, mine)
     lost(tmp_path, 1)
@@ -91,7 +91,7 @@ async def test_a_page_that_fails_is_asked_for_again_and_no_other(tmp_path: Path)
 
 
 async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Path) -> None:
-    """The shard went to another broker: it must not come back, and the comparison goes on where it was (2)."""
+    """The shard went to another broker and must not come back; the comparison continues at the same page (2)."""
     left_behind(tmp_path, sized({"a": 10}), flushed=100)
     lost(tmp_path, 1)
 
@@ -115,7 +115,7 @@ async def test_a_removal_meanwhile_lets_only_its_page_be_read_again(tmp_path: Pa
 
 
 async def test_what_was_removed_between_the_read_of_a_batch_and_its_comparison_does_not_come_back(tmp_path: Path) -> None:
-    """The next batch is read ahead: a removal since then counts as one during the comparison."""
+    """The next batch is read ahead, so a removal since that read counts as one during the comparison."""
     a, b = key("a"), key("b")
     left_behind(tmp_path, {a: record(5), b: record(5)}, flushed=100)
 
@@ -150,7 +150,7 @@ async def test_any_stores_end_with_the_larger_values(
     batch_keys: int,
     slow: list[bool],
 ) -> None:
-    """Wherever pages and batches end, and whichever calls fail: as if all had been compared at once."""
+    """Wherever pages and batches end, and whichever calls fail: as if everything were compared at once."""
     mine = {OffsetKey(*names): OffsetRecord(1, offset) for names, offset in here.items()}
     theirs = {OffsetKey(*names): OffsetRecord(1, offset) for names, offset in there.items()}
     with TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""The dirty keys: what leaves the set, what stays, and for how long it has been there."""
+"""The set of dirty keys: which keys leave it, which stay, and since when they are dirty."""
 
 from collections.abc import Mapping
 
@@ -15,12 +15,12 @@ Taken = Mapping[GroupKey, Mapping[str, Held]]
 
 
 def held(offset: int, seq: int) -> Held:
-    """A record as it is in memory."""
+    """A record as the record cache holds it."""
     return record(offset), seq, b"key"
 
 
 def dirty_with(*shards: str, since: float = 1.0) -> DirtyKeys:
-    """A set in which these shards wait, with the counters 1, 2, 3 and so on."""
+    """A set in which these shards are dirty, with the write counters 1, 2, 3 and so on."""
     dirty = DirtyKeys()
     for seq, shard in enumerate(shards, start=1):
         dirty.add(G, {shard: held(seq, seq)}, since)
@@ -28,7 +28,7 @@ def dirty_with(*shards: str, since: float = 1.0) -> DirtyKeys:
 
 
 def flush(dirty: DirtyKeys, *, acknowledged: str = "", refused: str = "") -> None:
-    """A flush with this outcome; what is in neither was not sent."""
+    """End a flush with this outcome; keys in neither list were not sent."""
     dirty.take()
     for shard in acknowledged:
         dirty.acknowledge(key(shard))
@@ -43,7 +43,7 @@ def keys_of(taken: Taken) -> set[OffsetKey]:
 
 
 def test_a_key_is_dirty_from_the_commit_to_its_acknowledgement() -> None:
-    """In flight is not clean yet (3)."""
+    """A key in flight is still dirty (3)."""
     dirty = dirty_with("a", "b")
     assert key("a") in dirty
     dirty.take()
@@ -78,7 +78,7 @@ def test_what_was_not_sent_waits_again() -> None:
 
 
 def test_what_was_not_sent_goes_under_a_newer_commit_with_its_older_time() -> None:
-    """The newest value is sent next, and its key has been dirty all along (4)."""
+    """The newest value is sent next, and the key counts as dirty since the older commit (4)."""
     dirty = dirty_with("a", since=1.0)
     dirty.take()
     dirty.add(G, {"a": held(9, 2)}, 5.0)
@@ -88,7 +88,7 @@ def test_what_was_not_sent_goes_under_a_newer_commit_with_its_older_time() -> No
 
 
 def test_what_little_came_in_during_a_flush_of_many_stays_above_what_was_not_sent() -> None:
-    """Whichever of both is larger: the newest value is sent next, with the older time (4)."""
+    """Merging two sets of any sizes: the newest value is sent next, with the older time (4)."""
     dirty = dirty_with("a", "b", since=1.0)
     dirty.add(GroupKey("default", "h"), {"c": held(3, 3)}, 2.0)
     dirty.take()
@@ -102,7 +102,7 @@ def test_what_little_came_in_during_a_flush_of_many_stays_above_what_was_not_sen
 
 
 def test_many_keys_of_a_group_are_acknowledged_together() -> None:
-    """What was committed meanwhile, or was not in the answer, stays; what was refused before is settled with them (3)."""
+    """Newer commits and keys without a reply stay dirty; keys that were refused before become clean too (3)."""
     dirty = dirty_with("a", "b", "c", "d")
     flush(dirty, acknowledged="d", refused="a")
     dirty.add(G, {"a": held(9, 9)}, 2.0)
@@ -117,7 +117,7 @@ def test_many_keys_of_a_group_are_acknowledged_together() -> None:
 
 
 def test_a_refused_key_is_dirty_but_not_sent_with_the_others() -> None:
-    """It waits for its own turn (4)."""
+    """It waits for its own retry (4)."""
     dirty = dirty_with("a", "b")
     flush(dirty, acknowledged="b", refused="a")
     assert key("a") in dirty
@@ -129,7 +129,7 @@ def test_a_refused_key_is_dirty_but_not_sent_with_the_others() -> None:
 
 
 def test_a_retry_of_a_refused_key_sends_the_newer_commit() -> None:
-    """What was refused goes under what came in since."""
+    """A commit since the refusal replaces the refused value."""
     dirty = dirty_with("a")
     flush(dirty, refused="a")
     dirty.add(G, {"a": held(9, 2)}, 7.0)
@@ -139,7 +139,7 @@ def test_a_retry_of_a_refused_key_sends_the_newer_commit() -> None:
 
 
 def test_a_newer_value_that_is_acknowledged_settles_the_refused_one() -> None:
-    """The Meta Service has at least the refused value then."""
+    """The Meta Service then has at least the refused value."""
     dirty = dirty_with("a")
     flush(dirty, refused="a")
     dirty.add(G, {"a": held(9, 2)}, 7.0)
@@ -149,7 +149,7 @@ def test_a_newer_value_that_is_acknowledged_settles_the_refused_one() -> None:
 
 
 def test_a_newer_value_that_is_not_sent_keeps_the_key_dirty() -> None:
-    """A key that was refused and whose next flush failed is not forgotten (4)."""
+    """A key that was refused, and whose next flush failed, is not forgotten (4)."""
     dirty = dirty_with("a")
     flush(dirty, refused="a")
     dirty.add(G, {"a": held(9, 2)}, 7.0)
@@ -159,7 +159,7 @@ def test_a_newer_value_that_is_not_sent_keeps_the_key_dirty() -> None:
 
 
 def test_discard_cleans_what_waits_and_what_was_refused() -> None:
-    """The Meta Service was seen to hold as much."""
+    """Used when a read has shown that the Meta Service holds at least these values."""
     dirty = dirty_with("a", "b")
     flush(dirty, acknowledged="b", refused="a")
     dirty.add(G, {"b": held(3, 3)}, 1.0)
@@ -170,7 +170,7 @@ def test_discard_cleans_what_waits_and_what_was_refused() -> None:
 
 
 def test_discard_leaves_the_running_flush_alone() -> None:
-    """Its answer decides about what it carries."""
+    """The reply to the flush decides about the keys in it."""
     dirty = dirty_with("a")
     dirty.take()
     dirty.discard(key("a"))
@@ -179,7 +179,7 @@ def test_discard_leaves_the_running_flush_alone() -> None:
 
 
 def test_the_number_of_dirty_keys_grows_with_keys_and_not_with_commits() -> None:
-    """A thousand commits of three keys are three entries, also with a flush under way and one refused (4)."""
+    """A thousand commits of three keys are three entries, also while one is in flight and one refused (4)."""
     dirty = dirty_with("a", "b", "c")
     flush(dirty, acknowledged="bc", refused="a")
     dirty.add(G, {"b": held(1, 1)}, 0.0)
@@ -192,7 +192,7 @@ def test_the_number_of_dirty_keys_grows_with_keys_and_not_with_commits() -> None
 
 
 def test_the_oldest_age_counts_from_the_first_commit_that_is_not_acknowledged() -> None:
-    """Not from the newest; refused and sent keys count as well."""
+    """Not from the newest one; refused keys and keys in flight count too."""
     dirty = dirty_with("a", since=10.0)
     dirty.add(G, {"a": held(2, 2)}, 15.0)
     assert dirty.oldest_age(20.0) == 10.0
@@ -207,7 +207,7 @@ def test_the_oldest_age_counts_from_the_first_commit_that_is_not_acknowledged() 
 
 
 def test_nothing_dirty_has_no_age() -> None:
-    """The metric is 0 then."""
+    """The metric is then 0."""
     assert DirtyKeys().oldest_age(5.0) == 0.0
 
 
@@ -219,7 +219,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, str]]) -> None:
-    """A key is clean exactly when its newest value was in a flush that was acknowledged (3, 4)."""
+    """A key is clean exactly when its newest value was in an acknowledged flush (3, 4)."""
     dirty, newest, acknowledged = DirtyKeys(), dict[OffsetKey, int](), dict[OffsetKey, int]()
     for seq, (step, shard, group) in enumerate(steps, start=1):
         where = key(shard, group)

@@ -1,4 +1,4 @@
-"""Epochs near their end: what the adapter refuses before it acknowledges it, and what it says of them (7)."""
+"""Epochs near their maximum: which commits and resets are refused before they are acknowledged (7)."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ CLONE = "clone the group to a new one"
 
 
 async def test_a_rewind_that_the_meta_service_would_refuse_is_refused_before_it_is_acknowledged(tmp_path: Path) -> None:
-    """It stood there before there was a bound: commits go on in it, a rewind does not."""
+    """In an epoch that is stored already at the maximum, commits continue, but a rewind is refused."""
     meta = FakeMeta({A: LAST})
     async with core_over(tmp_path, meta) as core:
         with capture_logs() as logs:
@@ -48,7 +48,7 @@ async def test_a_rewind_that_the_meta_service_would_refuse_is_refused_before_it_
 
 @pytest.mark.parametrize("execute", [False, True])
 async def test_a_reset_or_delete_from_the_last_era_says_what_to_do(tmp_path: Path, execute: bool) -> None:
-    """In one sentence, and nothing is changed; a clone is the way out."""
+    """One sentence that suggests a clone; nothing is changed."""
     meta = FakeMeta({A: LAST, key("b"): record(5)})
     async with core_over(tmp_path, meta) as core:
         for change in (
@@ -64,7 +64,7 @@ async def test_a_reset_or_delete_from_the_last_era_says_what_to_do(tmp_path: Pat
 
 
 def test_every_rewind_that_is_acknowledged_is_one_that_the_meta_service_takes() -> None:
-    """From whatever it took itself: at the limit, over it, up to the largest."""
+    """For stored epochs at the limit, above it, and at the maximum."""
     loaded = LoadedGroups()
     for epoch in (1, EPOCH_LIMIT - 1, EPOCH_LIMIT, EPOCH_LIMIT + 1, next_era(EPOCH_LIMIT), EPOCH_MAX - 2, EPOCH_MAX - 1):
         there = here = record(9, epoch)
@@ -77,7 +77,7 @@ def test_every_rewind_that_is_acknowledged_is_one_that_the_meta_service_takes() 
 
 
 def test_a_late_commit_over_an_expired_one_of_the_largest_epoch_is_refused() -> None:
-    """It would begin the next epoch."""
+    """It would have to begin the next epoch."""
     dead = expired(record(9, EPOCH_MAX), 5)
     assert decide(record(3, 0, committed_at_ms=6), dead, CommitMode.INCREASE_ONLY).epoch == EPOCH_MAX + 1
     with pytest.raises(RefusedError, match="cannot be rewound"):
@@ -88,7 +88,7 @@ def test_a_late_commit_over_an_expired_one_of_the_largest_epoch_is_refused() -> 
 
 
 def test_a_description_warns_of_such_an_epoch() -> None:
-    """With how many resets are left, or what to do."""
+    """It says how many resets are left, or what to do."""
     assert describe_row(A, None, record(1), None, dirty=False).warning == ""
     assert describe_row(A, None, OffsetRecord(EPOCH_LIMIT, 1), None, dirty=False).warning == ""
     over = describe_row(A, None, OffsetRecord(EPOCH_LIMIT + 1, 1), None, dirty=False).warning

@@ -1,4 +1,4 @@
-"""The sweep of old groups: what goes, what stays, and what it asks of the Meta Service."""
+"""The sweep of old groups: what is removed, what stays, and which calls it makes to the Meta Service."""
 
 import asyncio
 from pathlib import Path
@@ -33,12 +33,12 @@ DOWN = MetaUnavailableError("down by the test")
 
 
 def dead_since(at_ms: int) -> OffsetRecord:
-    """The tombstone of a delete."""
+    """The tombstone of a delete at this time."""
     return OffsetRecord(1 << 32, 0, live=False, committed_at_ms=at_ms)
 
 
 async def test_an_old_group_leaves_the_cache_and_the_meta_service(tmp_path: Path) -> None:
-    """With its generation. The Meta Service keeps where it stood, so that a late commit passes."""
+    """Its generation is removed too. The Meta Service keeps its position, so that a late commit applies."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, shards(["a", "b"]), member=Member(7, "m"))
@@ -52,7 +52,7 @@ async def test_an_old_group_leaves_the_cache_and_the_meta_service(tmp_path: Path
 
 @pytest.mark.parametrize(("at_ms", "stays"), [(NOW_MS - 168 * HOUR_MS - 1, False), (NOW_MS - 168 * HOUR_MS, True)])
 async def test_the_retention_counts_from_the_last_commit(tmp_path: Path, at_ms: int, *, stays: bool) -> None:
-    """To the millisecond, by the clock of who proposes."""
+    """To the millisecond, by the clock of the adapter that proposes the expiry."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5}, at_ms)
@@ -61,7 +61,7 @@ async def test_the_retention_counts_from_the_last_commit(tmp_path: Path, at_ms: 
 
 
 async def test_one_young_shard_keeps_its_group(tmp_path: Path) -> None:
-    """The group is what is used or not; groups beside it have their own time."""
+    """A group expires as a whole or not at all; other groups have their own time."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, shards(["a", "b", "c"]))
@@ -72,7 +72,7 @@ async def test_one_young_shard_keeps_its_group(tmp_path: Path) -> None:
 
 
 async def test_a_group_with_a_dirty_key_is_not_even_proposed(tmp_path: Path) -> None:
-    """However old: what the Meta Service does not have is not taken away."""
+    """However old it is: the Meta Service does not have all of it."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5})
@@ -83,7 +83,7 @@ async def test_a_group_with_a_dirty_key_is_not_even_proposed(tmp_path: Path) -> 
 
 
 async def test_a_refused_key_counts_as_dirty(tmp_path: Path) -> None:
-    """It waits for another try."""
+    """It will be sent again, so its group may not expire."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5})
@@ -96,7 +96,7 @@ async def test_a_refused_key_counts_as_dirty(tmp_path: Path) -> None:
 
 
 async def test_commits_through_another_broker_keep_a_group_alive(tmp_path: Path) -> None:
-    """The Meta Service answers with their time; what is here stays, and so does the generation."""
+    """The Meta Service replies with their time; the local offsets and the generation stay."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5}, member=Member(7))
@@ -109,7 +109,7 @@ async def test_commits_through_another_broker_keep_a_group_alive(tmp_path: Path)
 
 
 async def test_a_group_larger_than_a_page_goes_whole(tmp_path: Path) -> None:
-    """A page of keys at a time."""
+    """Its keys are removed one page at a time."""
     meta = ExpiringMeta()
     many = shards([f"{at:05}" for at in range(2 * PAGE_KEYS + 1)])
     async with core_over(tmp_path, meta) as core:
@@ -132,7 +132,7 @@ async def test_groups_that_are_named_by_uuid_do_not_pile_up(tmp_path: Path) -> N
 
 
 async def test_a_group_that_is_not_here_is_not_proposed(tmp_path: Path) -> None:
-    """The Meta Service is never listed for it."""
+    """A sweep lists only the local store, never the Meta Service."""
     meta = ExpiringMeta()
     meta.records[A] = OffsetRecord(1, 5, committed_at_ms=OLD_MS)
     async with core_over(tmp_path, meta) as core:
@@ -143,7 +143,7 @@ async def test_a_group_that_is_not_here_is_not_proposed(tmp_path: Path) -> None:
 async def test_many_groups_that_expire_at_once_do_not_hammer_the_meta_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pause after each call, and now and then while nothing is found."""
+    """The sweep pauses after each call, and regularly while it finds nothing."""
     pauses: list[float] = []
 
     async def noted(pause_s: float) -> None:
@@ -178,7 +178,7 @@ async def test_a_clock_that_went_back_expires_nothing(tmp_path: Path, now_ms: in
 
 
 async def test_a_commit_from_the_future_keeps_its_group_until_then(tmp_path: Path) -> None:
-    """Consumers may say when they committed."""
+    """Consumers may give the time of a commit themselves."""
     meta = ExpiringMeta()
     clock = SetClock()
     async with core_over(tmp_path, meta) as core:
@@ -204,7 +204,7 @@ async def test_without_a_retention_nothing_expires(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("retention_hours", [0, 168])
 async def test_clean_tombstones_are_forgotten_here(tmp_path: Path, retention_hours: int) -> None:
-    """Also in a group that is used. One that outlived the Meta Service's could bury what was committed since."""
+    """Also in a group in use. One that outlived the Meta Service's tombstone could supersede later commits."""
     meta = ExpiringMeta()
     dead, fresh = (
         dead_since(NOW_MS - TOMBSTONE_MS - 1),
@@ -223,7 +223,7 @@ async def test_clean_tombstones_are_forgotten_here(tmp_path: Path, retention_hou
 
 
 async def test_a_forgotten_tombstone_still_holds_back_what_is_from_before_it(tmp_path: Path) -> None:
-    """The next commit loads it again; a consumer that read before the delete is superseded (7)."""
+    """The next commit loads it again, so a consumer that read before the delete is superseded (7)."""
     meta = ExpiringMeta()
     meta.records[A] = dead_since(OLD_MS)
     async with core_over(tmp_path, meta) as core:
@@ -235,7 +235,7 @@ async def test_a_forgotten_tombstone_still_holds_back_what_is_from_before_it(tmp
 
 
 async def test_each_expired_group_is_a_line_that_no_log_level_hides(tmp_path: Path) -> None:
-    """Who lost what, and how old it was; and numbers for a graph."""
+    """The line has the group and its age; metrics have the numbers."""
     metrics = AdapterMetrics()
     async with core_over(tmp_path, ExpiringMeta()) as core:
         await flushed(core, shards(["a", "b"]))
@@ -254,7 +254,7 @@ async def test_each_expired_group_is_a_line_that_no_log_level_hides(tmp_path: Pa
 
 
 async def test_a_meta_service_that_knows_no_epochs_keeps_everything(tmp_path: Path) -> None:
-    """It cannot expire; then nothing goes here either, and the log says so once."""
+    """It cannot expire groups, so nothing expires here either; this is logged once."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5})
@@ -269,7 +269,7 @@ async def test_a_meta_service_that_knows_no_epochs_keeps_everything(tmp_path: Pa
 
 @pytest.mark.parametrize("error", [DOWN, RefusedError("UNIMPLEMENTED by the test")], ids=["unavailable", "refused"])
 async def test_a_sweep_that_fails_is_told_once_and_the_next_ones_go_on(tmp_path: Path, error: Exception) -> None:
-    """It ends at the first group; nothing has left the store."""
+    """It ends at the first group, and nothing has left the store."""
     meta = ExpiringMeta()
 
     async def fail() -> None:
@@ -289,7 +289,7 @@ async def test_a_sweep_that_fails_is_told_once_and_the_next_ones_go_on(tmp_path:
 
 
 async def test_groups_of_other_names_and_namespaces_are_left_alone(tmp_path: Path) -> None:
-    """Also where a name begins with that of the expired group."""
+    """Also if a name begins with that of the expired group."""
     meta = ExpiringMeta()
     young = {key("a", "gg"): 1, key("a", "g", "other"): 1, key("a", "g/a"): 1}
     async with core_over(tmp_path, meta) as core:

@@ -1,4 +1,4 @@
-"""What happens while a group expires: commits here and elsewhere, lost answers, kills, consumers that come back."""
+"""Events while a group expires: commits here and elsewhere, lost replies, kills, and consumers that return."""
 
 import asyncio
 from contextlib import suppress
@@ -33,14 +33,14 @@ LOST = MetaUnavailableError("the answer was lost by the test")
 
 
 def everywhere(core: Core, meta: ExpiringMeta) -> tuple[set[OffsetKey], set[OffsetKey]]:
-    """What is live here, and in the Meta Service."""
+    """The live offsets, here and in the Meta Service."""
     return {found for found, stands in local(core).items() if stands.live}, set(meta.live())
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("shard", ["a", "b", "new"])
 async def test_a_commit_while_its_group_expires_brings_all_of_it_back(tmp_path: Path, moment: str, shard: str) -> None:
-    """To whichever shard, on the way there or back: no half of it stays (linkedin/kafka #488: a rebalance at that moment)."""
+    """For a commit to any shard, before or after the Meta Service decides (linkedin/kafka #488: a rebalance then)."""
     meta = ExpiringMeta()
 
     async def come_back() -> None:
@@ -60,10 +60,7 @@ async def test_a_commit_while_its_group_expires_brings_all_of_it_back(tmp_path: 
 
 
 async def test_a_commit_and_its_flush_wait_until_the_proposal_is_answered(tmp_path: Path) -> None:
-    """The commit does not: it is answered at once. Its flush does, or it could make the key clean before it is looked at.
-
-    Its age says nothing: consumers may say when they committed.
-    """
+    """Only the flush waits; it could make the key clean before the sweep checks it. The commit itself returns at once."""
     meta = ExpiringMeta()
     flush: list[asyncio.Task[int]] = []
 
@@ -84,7 +81,7 @@ async def test_a_commit_and_its_flush_wait_until_the_proposal_is_answered(tmp_pa
 
 
 async def test_a_commit_that_is_flushed_before_its_group_is_forgotten_brings_it_back(tmp_path: Path) -> None:
-    """Clean again when it is looked at, but young; and its generation stands."""
+    """The key is clean again when the sweep checks it, but young; the generation stays too."""
     meta = ExpiringMeta()
 
     class LateStore(LocalStore):
@@ -102,7 +99,7 @@ async def test_a_commit_that_is_flushed_before_its_group_is_forgotten_brings_it_
 
 
 async def test_a_commit_that_reaches_the_store_together_with_the_removal_keeps_its_generation(tmp_path: Path) -> None:
-    """Of a new shard, so that no key of the removal is touched: both are in one batch."""
+    """Both are in one batch; the commit is for a new shard, so it touches no key of the removal."""
     meta = ExpiringMeta()
     coming: list[asyncio.Task[None]] = []
 
@@ -124,7 +121,7 @@ async def test_a_commit_that_reaches_the_store_together_with_the_removal_keeps_i
 
 
 async def test_a_commit_in_the_middle_of_a_large_group_ends_its_removal(tmp_path: Path) -> None:
-    """It came after the expiry: what was not removed yet is put back, and nothing is only half there."""
+    """The commit came after the expiry: keys that were not removed yet are put back, so the group is whole."""
     meta = ExpiringMeta()
     many = shards([f"{at:05}" for at in range(3 * PAGE_KEYS)])
     last = key(f"{3 * PAGE_KEYS - 1:05}")
@@ -152,7 +149,7 @@ async def test_a_commit_in_the_middle_of_a_large_group_ends_its_removal(tmp_path
 
 
 async def test_a_commit_that_another_adapter_acknowledged_before_comes_through(tmp_path: Path) -> None:
-    """The tombstone keeps epoch and position (1). Here it is learned with the next load."""
+    """The tombstone keeps epoch and position, so the commit wins (1). The next load here shows it."""
     meta = ExpiringMeta()
     async with core_over(tmp_path / "1", meta) as one, core_over(tmp_path / "2", meta) as two:
         await flushed(one, {A: 5})
@@ -167,7 +164,7 @@ async def test_a_commit_that_another_adapter_acknowledged_before_comes_through(t
 
 
 async def test_the_same_offset_committed_elsewhere_before_the_expiry_comes_through(tmp_path: Path) -> None:
-    """An idle consumer that commits where it stands is a commit as any other."""
+    """An idle consumer that commits the same offset again counts as any other."""
     meta = ExpiringMeta()
     async with core_over(tmp_path / "1", meta) as one, core_over(tmp_path / "2", meta) as two:
         await flushed(one, {A: 5})
@@ -179,7 +176,7 @@ async def test_the_same_offset_committed_elsewhere_before_the_expiry_comes_throu
 
 
 async def test_what_another_adapter_holds_of_an_expired_group_goes_with_its_own_sweep(tmp_path: Path) -> None:
-    """Its copies are clean: nothing brings them back meanwhile."""
+    """Its copies are clean, so they are never sent to the Meta Service."""
     meta = ExpiringMeta()
     async with core_over(tmp_path / "1", meta) as one, core_over(tmp_path / "2", meta) as two:
         await flushed(one, shards(["a", "b"]))
@@ -193,7 +190,7 @@ async def test_what_another_adapter_holds_of_an_expired_group_goes_with_its_own_
 
 @pytest.mark.parametrize("offset", [0, 4, 5, 6])
 async def test_a_consumer_that_comes_back_may_commit_any_offset(tmp_path: Path, offset: int) -> None:
-    """It begins anew, wherever: a lower offset is above the tombstone by its epoch, here and in the Meta Service."""
+    """A lower offset gets a higher epoch than the tombstone, here and in the Meta Service."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5})
@@ -206,7 +203,7 @@ async def test_a_consumer_that_comes_back_may_commit_any_offset(tmp_path: Path, 
 
 @pytest.mark.parametrize("offset", [0, 4, 5, 6])
 async def test_a_consumer_may_come_back_while_the_meta_service_is_away(tmp_path: Path, offset: int) -> None:
-    """The epoch is unknown then, and the flush brings it; what was acknowledged stands (1)."""
+    """Its epoch is unknown until the flush; the acknowledged offset wins (1)."""
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, {A: 5})
@@ -222,7 +219,7 @@ async def test_a_consumer_may_come_back_while_the_meta_service_is_away(tmp_path:
 
 
 async def test_a_lost_answer_leaves_nothing_half(tmp_path: Path) -> None:
-    """It may have been done: what is here goes back, and the next sweep asks again."""
+    """The expiry may have been done: the local offsets are put back, and the next sweep asks again."""
     meta = ExpiringMeta()
 
     async def lose() -> None:
@@ -244,7 +241,7 @@ async def test_a_lost_answer_leaves_nothing_half(tmp_path: Path) -> None:
 
 
 async def test_a_kill_between_both_stores_leaves_nothing_half(tmp_path: Path) -> None:
-    """The recovery brings the whole group back, with its old time; the next sweep takes it away (1)."""
+    """The recovery restores the whole group with its old time; the next sweep removes it (1)."""
     meta = ExpiringMeta()
     entered = asyncio.Event()
 
@@ -273,7 +270,7 @@ async def test_a_kill_between_both_stores_leaves_nothing_half(tmp_path: Path) ->
 
 
 async def test_a_stop_leaves_a_sweep_where_it_is(tmp_path: Path) -> None:
-    """It holds nothing up: what it began is as after a kill."""
+    """The stop does not wait for the sweep; the state is that after a kill."""
     meta = ExpiringMeta()
     entered = asyncio.Event()
 
@@ -295,7 +292,7 @@ async def test_a_stop_leaves_a_sweep_where_it_is(tmp_path: Path) -> None:
 
 
 async def test_a_degraded_adapter_expires_nothing_until_it_has_recovered(tmp_path: Path) -> None:
-    """Until then nobody knows what is dirty: here a commit that a former process did not flush."""
+    """Before the recovery it does not know which keys are dirty, here a commit that a former process did not flush."""
     config = adapter_config(
         tmp_path, recovery={"timeout_ms": 0}, expiry={"interval_ms": 10}, flush={"interval_ms": 10, "backoff_max_ms": 20}
     )
@@ -318,7 +315,7 @@ async def test_a_degraded_adapter_expires_nothing_until_it_has_recovered(tmp_pat
 
 
 async def test_a_stale_adapter_may_take_a_consumer_back_after_the_expiry(tmp_path: Path) -> None:
-    """It knew neither what had expired nor that it had: what it acknowledged stands, above the tombstone (1)."""
+    """It knew nothing of the expiry: what it acknowledged wins over the tombstone (1)."""
     meta = ExpiringMeta()
     async with core_over(tmp_path / "1", meta) as one, core_over(tmp_path / "2", meta) as two:
         await flushed(two, {A: 40})

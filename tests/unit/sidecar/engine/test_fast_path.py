@@ -1,4 +1,4 @@
-"""The fast path takes only what it should, and does with it what the general path does."""
+"""The fast path accepts only the requests that it should, and has the same effect as the general path."""
 
 from itertools import product
 from pathlib import Path
@@ -17,14 +17,14 @@ from tests.unit.sidecar.engine.standing import NOW_MS, STANDING
 
 
 def takes(core: Core, sent: Request) -> bool:
-    """Commit it by the fast path; False when the fast path leaves it."""
+    """Offer a request to the fast path; False if it declines."""
     (count,) = core.fast_path.commit([(sent,)], NOW_MS)
     return bool(count)
 
 
 @pytest.mark.parametrize("mode", list(CommitMode))
 async def test_the_fast_path_does_what_an_entry_does(tmp_path: Path, mode: CommitMode) -> None:
-    """Whatever stands, in either mode: the same record, counter, dirty keys, and answer or error."""
+    """For any stored record, in either mode: same record, counter, dirty keys, and reply or error."""
     offered = list(product(range(5), (0, 1, 2)))
     async with (
         core_over(tmp_path / "a", FakeMeta(), knows="g") as general,
@@ -55,7 +55,7 @@ async def test_the_fast_path_does_what_an_entry_does(tmp_path: Path, mode: Commi
 
 
 async def outcome(core: Core, sent: Request, where: OffsetKey) -> object:
-    """What is answered by the general path, and what stands then."""
+    """The reply of the general path, and the records after it."""
     commit = parse_commit(sent, NOW_MS).commit
     try:
         answer = await core.committer.submit(commit._replace(entries=commit.offered(), columns=()))
@@ -91,7 +91,7 @@ OTHERS: list[Request] = [
 
 @pytest.mark.parametrize("sent", OTHERS, ids=lambda sent: str(sent).replace("\n", " "))
 async def test_whatever_is_more_or_less_is_left_by_the_fast_path(tmp_path: Path, sent: Request) -> None:
-    """And nothing of it is stored (10)."""
+    """A request in any other form is declined, and nothing of it is stored (10)."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         core.store.write({key(): record(0)})
         assert not takes(core, sent)
@@ -100,7 +100,7 @@ async def test_whatever_is_more_or_less_is_left_by_the_fast_path(tmp_path: Path,
 
 
 async def test_what_is_not_in_memory_is_left_by_the_fast_path(tmp_path: Path) -> None:
-    """It may be in the store; the next one is short."""
+    """The key may be in the store. The general path brings it into memory, so the next commit is accepted."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         core.store.write({key(): record(1)})
         core.store._cache.discard(key())
@@ -110,7 +110,7 @@ async def test_what_is_not_in_memory_is_left_by_the_fast_path(tmp_path: Path) ->
 
 
 async def test_with_always_every_commit_is_left_by_the_fast_path(tmp_path: Path) -> None:
-    """It has to wait for the sync (1); so has one that is written through to wait for the Meta Service."""
+    """Such a commit waits for a sync (1), and a written-through one waits for the Meta Service."""
     async with core_over(tmp_path, FakeMeta(), knows="g", store=watched(tmp_path, "always")) as core:
         core.store.write({key(): record(1)})
         assert not takes(core, request(offset=9))
@@ -119,7 +119,7 @@ async def test_with_always_every_commit_is_left_by_the_fast_path(tmp_path: Path)
 
 
 async def test_a_fast_commit_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what is in memory nor what is dirty, nor a counter (1)."""
+    """Records in memory, dirty keys and counters stay as they were (1)."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         store.write({key(): record(1)})

@@ -1,4 +1,4 @@
-"""Runs of fast commits over a simulated disk: one write of all, or nothing of any of them; memory is what the disk has."""
+"""Runs of fast commits over a simulated disk: one write of all, or no effect of any; memory equals the disk."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -18,7 +18,7 @@ SHARDS = "abc"
 
 
 def test_all_runs_of_a_group_commit_are_one_write() -> None:
-    """Whoever sent them; each new value has a counter of its own and is dirty."""
+    """Of all callers; each new value has a write counter of its own and is dirty."""
     store = Store().holds(a=1, b=1, c=1)
     before = store.platter.unsynced
     assert store.commit([request("a", offset=5)], [request("b", offset=6), request("c", offset=7)]) == [1, 2]
@@ -30,7 +30,7 @@ def test_all_runs_of_a_group_commit_are_one_write() -> None:
 
 
 def test_a_shard_may_go_on_several_times_in_a_turn() -> None:
-    """The last one stands, in the store, in memory, and for the flusher; the bookkeeping counts each."""
+    """The last value is stored, cached and flushed; the bookkeeping counts each."""
     store = Store().holds(a=1)
     assert store.commit([request("a", offset=5), request("a", offset=6)], [request("a", offset=6)], [request("a", offset=9)]) == [
         2,
@@ -44,7 +44,7 @@ def test_a_shard_may_go_on_several_times_in_a_turn() -> None:
 
 
 def test_a_run_counts_up_to_what_the_fast_path_leaves() -> None:
-    """What is behind that waits for it, unless it is in another run."""
+    """The rest of the run waits for the declined request; other runs do not."""
     store = Store().holds(a=5, b=5)
     back, bad = request("a", offset=4), Request()
     runs = [request("a", offset=6), back, request("a", offset=7)], [bad, request("b", offset=9)], [request("b", offset=6)]
@@ -54,7 +54,7 @@ def test_a_run_counts_up_to_what_the_fast_path_leaves() -> None:
 
 
 def test_nothing_but_confirmations_writes_nothing() -> None:
-    """They stand already; what is clean stays clean."""
+    """Commits of the stored offsets need no write, and clean keys stay clean."""
     store = Store().holds(a=5)
     assert store.commit([request("a", offset=6)]) == [1]
     store.dirty.take()
@@ -67,7 +67,7 @@ def test_nothing_but_confirmations_writes_nothing() -> None:
 
 @pytest.mark.parametrize("error", [DiskFullError("full"), StorageFailedError("broken")], ids=lambda error: type(error).__name__)
 def test_a_group_commit_that_cannot_be_written_leaves_all_as_it_was(error: AdapterError) -> None:
-    """Memory, counters, digest and dirty keys; also of a shard that went on twice, and of one that was only confirmed."""
+    """Memory, counters, digest and dirty keys; also of a shard that moved twice or was only confirmed."""
     store = Store().holds(a=1, b=2)
     store.commit([request("b", offset=3)])
     before, platter = store.state(), store.platter.version
@@ -87,7 +87,7 @@ def test_a_group_commit_that_cannot_be_written_leaves_all_as_it_was(error: Adapt
 
 
 def test_what_stands_on_the_disk_without_its_watermark_is_not_acknowledged() -> None:
-    """And is no loss for the next process, which finds it."""
+    """The next process finds the write, and reports no loss."""
     store = Store().holds(a=1)
     assert store.store.get(key("a"))
     store.disk.watermark_fails = True
@@ -100,7 +100,7 @@ def test_what_stands_on_the_disk_without_its_watermark_is_not_acknowledged() -> 
 
 
 def test_a_process_that_dies_in_the_write_has_stored_all_or_nothing() -> None:
-    """Before the batch nothing; between the batch and the watermark all, acknowledged to nobody."""
+    """Killed before the batch: nothing. Between batch and watermark: everything, acknowledged to nobody."""
     for operations, expected in ((0, {"a": 1, "b": 1}), (1, {"a": 5, "b": 6})):
         store = Store().holds(a=1, b=1)
         store.disk.fuse = operations
@@ -111,7 +111,7 @@ def test_a_process_that_dies_in_the_write_has_stored_all_or_nothing() -> None:
 
 
 def test_whatever_is_raised_halfway_nothing_of_the_group_commit_is_left() -> None:
-    """In the second run, when the first one is staged."""
+    """The exception comes in the second run, when the first one is prepared."""
     store = Store().holds(a=1, b=1)
     before = store.state()
     strange = cast("Request", SimpleNamespace())
@@ -132,7 +132,7 @@ TURNS = st.lists(st.tuples(RUNS, st.booleans(), st.integers(-1, 1)), max_size=8)
 def test_group_commits_do_what_their_commits_do_one_by_one(
     groups: list[tuple[list[list[tuple[str, int, int]]], bool, int]],
 ) -> None:
-    """Those that are not refused: the same store, memory, counters and dirty keys, after any history, and no loss."""
+    """After any history both leave the same records, memory, counters and dirty keys; the next open finds no loss."""
     together, apart = Store().holds(a=0, b=3), Store().holds(a=0, b=3)
     now_ms = NOW_MS
     for runs, refused, passes in groups:
@@ -155,7 +155,7 @@ def test_group_commits_do_what_their_commits_do_one_by_one(
 
 
 def test_a_record_is_what_a_commit_makes_of_it() -> None:
-    """Its epoch stays; labels of the one before are gone, as on the general path."""
+    """The epoch stays, and labels of the former record are removed, as on the general path."""
     store = Store()
     store.store.write({key("a"): OffsetRecord(4, 1, metadata="m", topic="t", partition=3)})
     assert store.commit([request("a", offset=2, epoch=4)], [request("a", offset=3, epoch=3)]) == [1, 0]

@@ -1,4 +1,4 @@
-"""Fencing: a member of a generation that a rebalance has ended commits nothing (Kafka's ILLEGAL_GENERATION)."""
+"""Fencing: a member of a generation that a rebalance has ended cannot commit (Kafka's ILLEGAL_GENERATION)."""
 
 import asyncio
 from pathlib import Path
@@ -42,7 +42,7 @@ def policy(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 async def test_a_lower_generation_is_refused_and_told_what_to_do(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """The error names group, generation, member and the way out; nothing is stored (10)."""
+    """The error has group, generation, member and what to do; nothing is stored (10)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **policy) as core:
         await send(core, of(5, {key(): 10}))
@@ -56,7 +56,7 @@ async def test_a_lower_generation_is_refused_and_told_what_to_do(tmp_path: Path,
 
 
 async def test_nothing_of_a_fenced_request_is_stored_also_of_other_groups(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """Neither records nor the generation of a group that was not fenced (10)."""
+    """Neither records nor the generation of another group in the request (10)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **policy) as core:
         await send(core, of(5, {key(): 10}))
@@ -70,7 +70,7 @@ async def test_nothing_of_a_fenced_request_is_stored_also_of_other_groups(tmp_pa
 
 
 async def test_in_a_request_of_both_policies_nothing_is_stored_when_one_group_is_fenced(tmp_path: Path) -> None:
-    """The written-through part goes first, and must not be in the Meta Service when the cached one is fenced (10)."""
+    """The written-through part is sent first, but not if a write-back group of the request is fenced (10)."""
     meta = FakeMeta()
     paid = key("s", "payments")
     async with core_over(tmp_path, meta, policy=[{"groups": "payments", "mode": "write_through"}]) as core:
@@ -82,7 +82,7 @@ async def test_in_a_request_of_both_policies_nothing_is_stored_when_one_group_is
 
 
 async def test_an_equal_generation_is_accepted_whoever_sends_it(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """A group has many members in a generation; the first of them is remembered."""
+    """A generation has many members; the first one that commits is stored with it."""
     async with core_over(tmp_path, FakeMeta(), **policy) as core:
         await send(core, of(5, {key(): 10}, "first"))
         await send(core, of(5, {key(): 11}, "second"))
@@ -91,7 +91,7 @@ async def test_an_equal_generation_is_accepted_whoever_sends_it(tmp_path: Path, 
 
 
 async def test_a_commit_without_a_generation_is_not_fenced(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """Nor does it change what is remembered."""
+    """It does not change the stored generation."""
     async with core_over(tmp_path, FakeMeta(), **policy) as core:
         await send(core, of(5, {key(): 10}))
         await send(core, commit_of({key(): 11}))
@@ -100,7 +100,7 @@ async def test_a_commit_without_a_generation_is_not_fenced(tmp_path: Path, polic
 
 
 async def test_generation_0_is_a_generation(tmp_path: Path) -> None:
-    """The first one of many a broker: it is fenced by 1 as any other."""
+    """Many brokers begin with it; it is fenced by 1."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, of(0, {key(): 1}))
         assert core.store.member(G) == Member(0, "m")
@@ -110,7 +110,7 @@ async def test_generation_0_is_a_generation(tmp_path: Path) -> None:
 
 
 async def test_a_generation_counts_also_when_its_commit_changes_nothing(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """The zombie may be ahead of the new member: it has to stop all the same."""
+    """A fenced member may be ahead of the new one, and still has to stop."""
     async with core_over(tmp_path, FakeMeta(), **policy) as core:
         await send(core, of(4, {key(): 10}))
         await send(core, of(5, {key(): 3}))
@@ -120,7 +120,7 @@ async def test_a_generation_counts_also_when_its_commit_changes_nothing(tmp_path
 
 
 async def test_a_zombie_cannot_rewind(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """Nor raise the epoch (2)."""
+    """It cannot raise the epoch either (2)."""
     async with core_over(tmp_path, FakeMeta(), **policy) as core:
         await send(core, of(5, {key(): 10}))
         with pytest.raises(FencedError):
@@ -129,7 +129,7 @@ async def test_a_zombie_cannot_rewind(tmp_path: Path, policy: dict[str, Any]) ->
 
 
 async def test_each_group_has_generations_of_its_own(tmp_path: Path) -> None:
-    """Also groups of which one's name begins with the other's, and those of another namespace."""
+    """Also groups whose name begins with another's, and groups of another namespace."""
     longer, elsewhere = GroupKey("default", "gg"), GroupKey("g", "default")
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, of(5, {key(): 1}))
@@ -140,7 +140,7 @@ async def test_each_group_has_generations_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_changes_of_one_moment_fence_each_other_in_their_order(tmp_path: Path) -> None:
-    """What was written counts as seen."""
+    """A later change in a batch sees the generation of an earlier one."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         answers = await outcomes(core, of(4, {key(): 1}), of(5, {key(): 2}), of(4, {key(): 9}), of(5, {key(): 3}))
@@ -153,7 +153,7 @@ async def test_changes_of_one_moment_fence_each_other_in_their_order(tmp_path: P
 
 
 async def test_a_commit_that_is_refused_for_another_reason_raises_no_generation(tmp_path: Path) -> None:
-    """Nothing of it counts (10): here a rewind in an unknown epoch."""
+    """Here a rewind in an unknown epoch; a refused request has no effect (10)."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await core.committer.submit(commit_of({key(): 10}))
         with pytest.raises(NotReadyError):
@@ -163,7 +163,7 @@ async def test_a_commit_that_is_refused_for_another_reason_raises_no_generation(
 
 
 async def test_a_full_disk_raises_no_generation(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """Refused is refused: the older member was never told that it is over."""
+    """The new member was refused, so the older one may continue."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), store=store, **policy) as core:
         store.refuses = DiskFullError("full by the test")
@@ -187,7 +187,7 @@ async def test_a_generation_survives_a_kill(tmp_path: Path, policy: dict[str, An
 
 
 async def test_with_always_a_generation_is_synced_before_its_answer(tmp_path: Path) -> None:
-    """Also when no offset changed with it."""
+    """Also if no offset changed with it."""
     store = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, flush={"interval_ms": 60_000}) as core:
         await core.committer.submit(of(4, {key(): 10}))
@@ -197,7 +197,7 @@ async def test_with_always_a_generation_is_synced_before_its_answer(tmp_path: Pa
 
 
 async def test_with_interval_a_generation_is_synced_at_the_next_tick(tmp_path: Path) -> None:
-    """Also when no offset changed with it: at most one interval is at risk."""
+    """Also if no offset changed with it: at most one interval is at risk."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, flush={"interval_ms": 10}) as core:
         await core.committer.submit(of(4, {key(): 10}))
@@ -208,7 +208,7 @@ async def test_with_interval_a_generation_is_synced_at_the_next_tick(tmp_path: P
 
 
 async def test_a_removed_shard_leaves_the_generation(tmp_path: Path) -> None:
-    """RemoveOffsets of the whole group, too: the hand-over of shards is when zombies are about."""
+    """Also if the whole group is removed: fenced members appear during the hand-over of shards."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, of(5, {key(): 10}))
         assert await core.handover.remove([Wanted(G, [])]) == 1
@@ -218,7 +218,7 @@ async def test_a_removed_shard_leaves_the_generation(tmp_path: Path) -> None:
 
 
 async def test_a_forgotten_group_begins_anew(tmp_path: Path) -> None:
-    """As when the group was deleted as a whole: the next one of this name may count from 1; others stay."""
+    """A group that was deleted as a whole may count from 1 again; others keep their generation."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, of(5, {key(): 10})._replace(members={G: Member(5), H: Member(7)}))
         await core.committer.submit(Forget((), [G], gone=True))
@@ -228,7 +228,7 @@ async def test_a_forgotten_group_begins_anew(tmp_path: Path) -> None:
 
 
 async def test_a_group_that_is_forgotten_in_the_batch_of_a_commit_begins_anew(tmp_path: Path) -> None:
-    """In the order in which they came."""
+    """Commit and removal have their effect in the order of their arrival."""
     async with core_over(tmp_path, FakeMeta(), knows="g") as core:
         forget = Forget((), [G], gone=True)
         answers = await outcomes(core, of(5, {key(): 1}), forget, of(2, {key(): 2}), of(1, {key(): 3}))
@@ -237,7 +237,7 @@ async def test_a_group_that_is_forgotten_in_the_batch_of_a_commit_begins_anew(tm
 
 
 async def test_an_older_generation_cannot_slip_in_behind_a_newer_one_in_one_save(tmp_path: Path) -> None:
-    """Written through, both wait for the call under way: the older one is fenced when the save is made up."""
+    """Written through, both wait for the running call: the older one is fenced when the next save is composed."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta, knows="g", mode="write_through") as core:
         first = asyncio.create_task(send(core, commit_of({key("other"): 1})))
@@ -254,7 +254,7 @@ async def test_an_older_generation_cannot_slip_in_behind_a_newer_one_in_one_save
 
 
 async def test_behind_a_save_that_failed_the_generation_stands(tmp_path: Path) -> None:
-    """Written through: whether the Meta Service applied it is unknown, so that the older member has to stop."""
+    """It is unknown whether the Meta Service applied the save, so the older member has to stop."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, knows="g", mode="write_through") as core:
         meta.faults.append(DOWN)
@@ -266,7 +266,7 @@ async def test_behind_a_save_that_failed_the_generation_stands(tmp_path: Path) -
 
 
 def test_a_generation_is_kept_beside_the_offsets_and_is_not_one(tmp_path: Path) -> None:
-    """No scan, count or digest sees it; an open finds nothing missing."""
+    """Scans, counts and the digest ignore it, and the next open finds no loss."""
     store = LocalStore.open(tmp_path, "interval")
     store.write({key(): record(1)}, members={G: Member(2**64 - 1, "x" * 255), H: Member(0)})
     assert [stored.key for stored in store.scan()] == [key()]
@@ -287,14 +287,14 @@ def _request(*groups: dict[str, Any]) -> offsets_pb.CommitOffsetsRequest:
 
 
 def test_who_commits_is_read_group_by_group() -> None:
-    """Absent is not 0: without a generation there is no member."""
+    """An absent generation is not 0: such a commit has no member."""
     commit = parse_commit(_request({"generation": 0, "member_id": "m"}, {"group": "h", "member_id": "n"})).commit
     assert commit.members == {G: Member(0, "m")}
     assert commit.mode is CommitMode.INCREASE_ONLY
 
 
 def test_a_group_may_be_twice_in_a_request_of_one_member() -> None:
-    """Large groups come in parts; a part without a generation is of the same request."""
+    """A large group may be sent in parts; a part without a generation belongs to the same request."""
     for parts in (
         ({"generation": 3, "member_id": "m"}, {"generation": 3, "member_id": "m"}),
         ({"generation": 3, "member_id": "m"}, {}),
@@ -305,7 +305,7 @@ def test_a_group_may_be_twice_in_a_request_of_one_member() -> None:
 
 @pytest.mark.parametrize("second", [{"generation": 4, "member_id": "m"}, {"generation": 3, "member_id": "other"}])
 def test_a_group_in_two_generations_is_refused(second: dict[str, Any]) -> None:
-    """Nobody can be meant by both (10)."""
+    """One request cannot be from two generations (10)."""
     with pytest.raises(
         InvalidInputError,
         match=r"^groups\[1\]\.generation: default/g is in the request with another member or generation$",

@@ -1,4 +1,4 @@
-"""Epochs that a flush has brought are stored here as one by one they would be: `FirstEpochs` does what a `Reconcile` does."""
+"""Epochs that a flush learned are stored as if one by one: `FirstEpochs` has the effect of a `Reconcile` for each key."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["commit", "rewind", "adopt", "forg
 
 
 class Side:
-    """A store with its dirty keys, while a flush of all of them is under way."""
+    """A store with its dirty keys, while all of them are being flushed."""
 
     def __init__(self, before: Sequence[tuple[str, str, int, str]], epoch: int) -> None:
         self.store = LocalStore.over(SimDisk(Platter(), lambda: None), "never")
@@ -31,13 +31,13 @@ class Side:
         self.sent = [Run(group, list(held), list(held.values())) for group, held in self.dirty.take().items()]
 
     def commit(self, fields: tuple[str, str, int, str], *, overwrite: bool = False) -> None:
-        """Of a key, with a time that says which commit it was."""
+        """Commit a key, with a time that identifies the commit."""
         shard, group, offset, metadata = fields
         change = commit_of({key(shard, group): offset}, overwrite=overwrite, metadata=metadata, committed_at_ms=offset)
         self.committer.apply(change)
 
     def meanwhile(self, what: str, fields: tuple[str, str, int, str]) -> None:
-        """Something else before the answer to the flush is taken in."""
+        """Do something else before the reply to the flush is applied."""
         shard, group, offset, metadata = fields
         where = key(shard, group)
         known = self.store.get(where)
@@ -51,7 +51,7 @@ class Side:
             self.committer.apply(Forget([where], gone=True))
 
     def end(self, *changes: Change) -> None:
-        """Take the answer in, and end the flush."""
+        """Apply the reply, and end the flush."""
         for change in changes:
             self.committer.apply(change)
         for group, shards, _ in self.sent:
@@ -59,7 +59,7 @@ class Side:
         self.dirty.settle()
 
     def all(self) -> tuple[dict[OffsetKey, OffsetRecord], set[OffsetKey], int]:
-        """What stands, what is dirty, and the sum of the write counters, which an open compares."""
+        """Records, dirty keys, and the sum of the write counters, which an open checks."""
         stored = list(self.store.scan())
         return {each.key: each.record for each in stored}, self.dirty.keys(), self.store.keys
 
@@ -68,7 +68,7 @@ class Side:
 def test_first_epochs_do_what_a_reconcile_of_each_does(
     before: list[tuple[str, str, int, str]], changes: list[tuple[str, tuple[str, str, int, str]]], epoch: int
 ) -> None:
-    """Whatever was committed, rewound, adopted or forgotten while the flush was under way (2, 3)."""
+    """For any commits, rewinds, adoptions and removals during the flush (2, 3)."""
     sides = Side(before, epoch), Side(before, epoch)
     for side in sides:
         for what, fields in changes:
@@ -89,7 +89,7 @@ def test_first_epochs_do_what_a_reconcile_of_each_does(
 
 
 def test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent() -> None:
-    """It goes on in the epoch that is known now, and stays dirty (1, 3)."""
+    """It takes the epoch that is known now, and stays dirty (1, 3)."""
     side = Side([("a", "g", 1, ""), ("b", "g", 1, "")], 0)
     side.commit(("a", "g", 4, ""))
     side.end(FirstEpochs(side.sent))
@@ -99,7 +99,7 @@ def test_what_was_committed_meanwhile_is_not_replaced_by_what_was_sent() -> None
 
 
 def test_what_is_begun_is_clean_and_its_write_is_not_sent_again() -> None:
-    """The Meta Service holds exactly it (6)."""
+    """The Meta Service holds exactly the same record (6)."""
     side = Side([("a", "g", 1, ""), ("b", "h", 1, "m")], 0)
     side.end(FirstEpochs(side.sent))
     assert not side.dirty

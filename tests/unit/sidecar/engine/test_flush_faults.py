@@ -1,4 +1,4 @@
-"""Flushes that fail: what stays dirty, what is sent again, when the drain gives up, and that the loop goes on."""
+"""Flushes that fail: what stays dirty, what is sent again, when the drain gives up, and that the flush loop continues."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ from tests.unit.sidecar.engine.flushing import DOWN, A, B, C, D, commit_all, off
 
 
 async def test_a_failed_flush_leaves_everything_dirty(tmp_path: Path) -> None:
-    """The set is not empty because it was handed to a call that failed (4)."""
+    """Keys leave the dirty set only when they are acknowledged (4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5)
@@ -47,7 +47,7 @@ async def test_a_failed_flush_leaves_everything_dirty(tmp_path: Path) -> None:
 
 
 async def test_with_the_meta_service_down_the_dirty_set_grows_with_keys_and_the_newest_is_sent(tmp_path: Path) -> None:
-    """However many commits and failed flushes there were; each commit is acknowledged (4)."""
+    """Every commit is acknowledged, however many commits and failed flushes there are (4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 0)
@@ -63,7 +63,7 @@ async def test_with_the_meta_service_down_the_dirty_set_grows_with_keys_and_the_
 
 
 async def test_a_commit_during_a_flush_that_fails_is_what_the_next_one_sends(tmp_path: Path) -> None:
-    """The older value goes back under the newer one (2, 4)."""
+    """The older value does not replace the newer one when it returns to the set (2, 4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5)
@@ -81,7 +81,7 @@ async def test_a_commit_during_a_flush_that_fails_is_what_the_next_one_sends(tmp
 
 
 async def test_a_save_that_applies_and_then_times_out_is_sent_again_and_harms_nothing(tmp_path: Path) -> None:
-    """It is unknown whether it was applied, so it is dirty; another adapter that went on in between is not set back (2, 4)."""
+    """The key stays dirty; another adapter's later commit is not set back by the repetition (2, 4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5, "ab")
@@ -99,7 +99,7 @@ async def test_a_save_that_applies_and_then_times_out_is_sent_again_and_harms_no
 
 @pytest.mark.parametrize("status", [Status.INVALID, Status.CONFLICT])
 async def test_of_a_partly_refused_flush_only_the_refused_keys_stay_dirty(tmp_path: Path, status: Status) -> None:
-    """The others are clean; the refused ones wait for their own turn and are named (4)."""
+    """They are logged by name and wait for their own retry (4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5)
@@ -118,7 +118,7 @@ async def test_of_a_partly_refused_flush_only_the_refused_keys_stay_dirty(tmp_pa
 
 
 async def test_flush_all_sends_what_was_refused_again_and_tells_when_it_still_is(tmp_path: Path) -> None:
-    """What an operator asks for when the reason is gone."""
+    """An operator uses it when the reason for the refusal is gone."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5, "ab")
@@ -131,7 +131,7 @@ async def test_flush_all_sends_what_was_refused_again_and_tells_when_it_still_is
 
 
 async def test_a_request_that_is_refused_as_a_whole_leaves_its_keys_refused(tmp_path: Path) -> None:
-    """Nothing is lost and the flush goes on with what comes (4)."""
+    """Nothing is lost, and new commits are flushed (4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5, "ab")
@@ -145,7 +145,7 @@ async def test_a_request_that_is_refused_as_a_whole_leaves_its_keys_refused(tmp_
 
 
 async def test_what_stands_is_taken_over_even_when_a_later_chunk_fails(tmp_path: Path) -> None:
-    """A key of the first chunk was acknowledged with a larger value: it must not end up clean and behind (2)."""
+    """A key of the first chunk was superseded: it must not become clean with the lower value (2)."""
     meta = FakeMeta({A: record(9, 3)})
     async with core_over(tmp_path, meta, flush={"max_batch_bytes": 16_384}) as core:
         await core.committer.submit(commit_of({key(shard): 5 for shard in "abcdefgh"}, metadata="m" * 4000))
@@ -175,7 +175,7 @@ async def test_what_was_acknowledged_before_a_chunk_failed_is_clean_and_the_rest
 
 
 async def test_a_cancelled_flush_leaves_its_keys_dirty(tmp_path: Path) -> None:
-    """The drain's deadline cuts into a call: whether it was applied is unknown (4)."""
+    """When the drain's deadline cancels a call, it is unknown whether it was applied (4)."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5)
@@ -190,7 +190,7 @@ async def test_a_cancelled_flush_leaves_its_keys_dirty(tmp_path: Path) -> None:
 
 
 async def test_a_drain_goes_on_until_nothing_is_dirty(tmp_path: Path) -> None:
-    """Through failures, commits that come in meanwhile, and what was refused before (8)."""
+    """Through failures, new commits, and keys that were refused before (8)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, flush={"interval_ms": 1}) as core:
         await commit_all(core, 5, "ab")
@@ -204,7 +204,7 @@ async def test_a_drain_goes_on_until_nothing_is_dirty(tmp_path: Path) -> None:
 
 
 async def test_a_drain_ends_at_its_deadline_and_says_how_many_keys_are_left(tmp_path: Path) -> None:
-    """They stay dirty on disk (8)."""
+    """They are dirty again after the next start (8)."""
     meta = FakeMeta()
     meta.down = DOWN
     async with core_over(tmp_path, meta, flush={"interval_ms": 1}) as core:
@@ -215,7 +215,7 @@ async def test_a_drain_ends_at_its_deadline_and_says_how_many_keys_are_left(tmp_
 
 
 async def test_a_drain_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> None:
-    """The deadline ends the call as well (8)."""
+    """The deadline cancels the call (8)."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5, "ab")
@@ -224,7 +224,7 @@ async def test_a_drain_does_not_wait_for_a_call_that_hangs(tmp_path: Path) -> No
 
 
 async def test_a_drain_does_not_wait_for_what_is_refused(tmp_path: Path) -> None:
-    """Trying again at once cannot help; the rest is flushed (8)."""
+    """An immediate repetition cannot help; all other keys are flushed (8)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5, "ab")
@@ -234,7 +234,7 @@ async def test_a_drain_does_not_wait_for_what_is_refused(tmp_path: Path) -> None
 
 
 async def test_the_loop_flushes_what_is_committed_and_survives_an_outage(tmp_path: Path) -> None:
-    """After every kind of failure it goes on, with the newest values (4)."""
+    """It continues after every kind of failure, with the newest values (4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, flush={"interval_ms": 1, "backoff_max_ms": 5, "refused_retry_ms": 1}) as core:
         core.tasks.start_soon(core.flusher.run)
@@ -252,7 +252,7 @@ async def test_the_loop_flushes_what_is_committed_and_survives_an_outage(tmp_pat
 
 
 async def test_a_flush_slower_than_the_interval_does_not_end_the_loop(tmp_path: Path) -> None:
-    """The clock is past the next tick when the save returns: it skips ticks."""
+    """The clock is past the next tick when the save returns, so ticks are skipped."""
     meta = FakeMeta()
     now = [0.0]
 
@@ -271,7 +271,7 @@ async def test_a_flush_slower_than_the_interval_does_not_end_the_loop(tmp_path: 
 
 
 async def test_a_retry_of_what_was_refused_does_not_replace_a_newer_value_in_flight(tmp_path: Path) -> None:
-    """It waits for the running flush: when that fails, the newer value is what goes back and is sent next (1, 3)."""
+    """The retry waits for the running flush; if that fails, its newer value is sent next (1, 3)."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta, knows="g") as core:
         meta.gate.set()

@@ -1,4 +1,4 @@
-"""The flush: what is sent, what is clean afterwards, and how far the flushed watermark goes."""
+"""The flush: what is sent, which keys are clean afterwards, and how far the flushed watermark advances."""
 
 import asyncio
 from pathlib import Path
@@ -46,7 +46,7 @@ async def test_a_flush_sends_the_newest_value_of_each_dirty_key_once(tmp_path: P
 
 
 async def test_nothing_is_sent_when_nothing_changed(tmp_path: Path) -> None:
-    """Neither without commits, nor after ones that were superseded or repeated (5)."""
+    """Neither without commits, nor after superseded or repeated ones (5)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         assert await core.flusher.flush_once() == 0
@@ -60,7 +60,7 @@ async def test_nothing_is_sent_when_nothing_changed(tmp_path: Path) -> None:
 
 
 async def test_a_flush_sends_only_what_changed_however_much_is_stored(tmp_path: Path) -> None:
-    """One key among a thousand is one entry, and no scan and no batch of the store is needed for it (6)."""
+    """One dirty key among a thousand is one entry, without a scan or a batch of the store (6)."""
     meta = FakeMeta()
     store = watched(tmp_path)
     async with core_over(tmp_path, meta, store=store) as core:
@@ -75,7 +75,7 @@ async def test_a_flush_sends_only_what_changed_however_much_is_stored(tmp_path: 
 
 
 async def test_a_commit_during_a_flush_stays_dirty(tmp_path: Path) -> None:
-    """The acknowledgement is for what was sent; the commit that came meanwhile goes with the next flush (3)."""
+    """The acknowledgement is for the value that was sent; the next flush sends the newer one (3)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5)
@@ -89,7 +89,7 @@ async def test_a_commit_during_a_flush_stays_dirty(tmp_path: Path) -> None:
 
 
 async def test_a_commit_during_a_flush_is_above_the_flushed_watermark(tmp_path: Path) -> None:
-    """A kill right after the flush leaves it dirty on disk as well (3)."""
+    """After a kill right behind the flush, the next start finds it unflushed (3)."""
     meta = FakeMeta()
     store = watched(tmp_path)
     async with core_over(tmp_path, meta, store=store) as core:
@@ -104,7 +104,7 @@ async def test_a_commit_during_a_flush_is_above_the_flushed_watermark(tmp_path: 
 
 
 async def test_commits_of_other_keys_during_a_flush_do_not_wait_for_it(tmp_path: Path) -> None:
-    """A slow Meta Service never blocks a commit (4)."""
+    """A slow Meta Service never delays a commit (4)."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -120,7 +120,7 @@ async def test_commits_of_other_keys_during_a_flush_do_not_wait_for_it(tmp_path:
 
 
 async def test_a_superseded_key_takes_over_what_stands(tmp_path: Path) -> None:
-    """Another broker went on, or an admin reset it: the larger value is local and clean now (2)."""
+    """After a commit through another broker or a reset, the larger value is stored here, clean (2)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_all(core, 5)
@@ -131,7 +131,7 @@ async def test_a_superseded_key_takes_over_what_stands(tmp_path: Path) -> None:
 
 
 async def test_an_unknown_epoch_becomes_the_one_that_stands(tmp_path: Path) -> None:
-    """A key that was committed with the Meta Service down learns its epoch from the flush."""
+    """A key committed while the Meta Service was down learns its epoch from the flush."""
     meta = FakeMeta({A: record(3, 4), B: record(9, 4)})
     async with core_over(tmp_path, meta) as core:
         await core.committer.submit(commit_of({A: 5, B: 5, C: 5}))
@@ -143,7 +143,7 @@ async def test_an_unknown_epoch_becomes_the_one_that_stands(tmp_path: Path) -> N
 
 
 async def test_a_commit_during_a_flush_that_is_superseded_merges_with_what_stands(tmp_path: Path) -> None:
-    """It was committed in the older epoch, and goes on in the new one (2, 3)."""
+    """It was committed in the older epoch, and is stored in the new one (2, 3)."""
     meta = FakeMeta({key(): record(3, 4)})
     async with core_over(tmp_path, meta) as core:
         await core.committer.submit(commit_of({key(): 2}))
@@ -156,7 +156,7 @@ async def test_a_commit_during_a_flush_that_is_superseded_merges_with_what_stand
 
 
 async def test_saves_stay_under_the_batch_limit_and_carry_everything_once(tmp_path: Path) -> None:
-    """One more save per batch of bytes, measured as it goes over the wire (5)."""
+    """A new save begins when the batch limit, in bytes on the wire, would be exceeded (5)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, flush={"max_batch_bytes": 16_384}) as core:
         keys = {key("\U0001f600" * (at % 60) + str(at), f"ä{at % 3}"): at for at in range(60)}
@@ -170,7 +170,7 @@ async def test_saves_stay_under_the_batch_limit_and_carry_everything_once(tmp_pa
 
 
 async def test_the_flushed_watermark_follows_what_was_acknowledged(tmp_path: Path) -> None:
-    """It stays behind a failed flush and below the oldest refused record, and goes on when that is settled (3, 4)."""
+    """It stays below failed and refused records, and advances when they are acknowledged (3, 4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -191,7 +191,7 @@ async def test_the_flushed_watermark_follows_what_was_acknowledged(tmp_path: Pat
 
 
 async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path: Path) -> None:
-    """The store may hold dirty keys that nobody has seen yet (3)."""
+    """Until then the store may hold dirty keys that are not in the dirty set (3)."""
     async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
         await commit(core, 5)
         assert await core.flusher.flush_once() == 1
@@ -199,7 +199,7 @@ async def test_before_the_recovery_the_flushed_watermark_does_not_move(tmp_path:
 
 
 async def test_one_flush_runs_at_a_time(tmp_path: Path) -> None:
-    """A second one waits, and sends only what came in since (5)."""
+    """A second one waits, and sends only what was committed since (5)."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -220,7 +220,7 @@ LARGEST = OffsetRecord(2**64 - 1, 2**64 - 1, live=False, committed_at_ms=2**64 -
 @given(KEYS, RECORDS, st.integers(1, 3))
 @example(key("s" * 255, "g" * 255, "n" * 255), LARGEST._replace(partition=2**32 - 1), 1)
 def test_the_size_that_is_reckoned_for_an_entry_is_enough_on_the_wire(where: OffsetKey, sent: OffsetRecord, times: int) -> None:
-    """Alone in its group, which costs the most; else a chunk could pass the message limit and never get through (4)."""
+    """Even alone in its group, the largest form; a chunk above the message limit could never be sent (4)."""
     entries = [SaveEntry(where._replace(group=f"{where.group[:80]}{at}"), sent, 2**64 - 1) for at in range(times)]
     chunk = Chunk([Run(key.group_key, [key.shard], [(record, 2**64 - 1, encode_key(key))]) for key, record, _ in entries])
     most = sum(entry_bytes(record, encode_key(key)) for key, record, _ in entries)

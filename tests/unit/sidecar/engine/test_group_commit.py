@@ -1,4 +1,4 @@
-"""Group commit: what comes in one iteration of the event loop is one write, after which each gets its own answer."""
+"""Group commit: requests that arrive in one iteration of the event loop are one write, then each gets its own reply."""
 
 import asyncio
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from tests.unit.sidecar.engine.standing import NOW_MS
 
 
 class Offering:
-    """A group commit over a simulated disk, and who was refused."""
+    """A group commit over a simulated disk; records who was refused."""
 
     def __init__(self) -> None:
         self.store = Store().holds(a=1, b=1)
@@ -27,18 +27,18 @@ class Offering:
         self.group_commit = GroupCommit(self.core, AdapterMetrics(), self.refused.append)
 
     def core(self) -> Core:
-        """As far as a group commit needs it."""
+        """The part of the sidecar's core that a group commit uses."""
         if self.not_ready:
             raise self.not_ready
         return cast("Core", SimpleNamespace(fast_path=self.store.fast_path, clocks=Clocks(lambda: 0.0, lambda: NOW_MS)))
 
     def add(self, name: str, *run: Request) -> None:
-        """A run that comes now."""
+        """Add a run that arrives now."""
         self.group_commit.add(run, lambda count, error: self.answers.append((name, count, error)))
 
 
 async def test_what_comes_in_one_iteration_is_answered_at_its_end_in_order() -> None:
-    """Not before it is written, and that is one write."""
+    """Not before it is written; there is one write."""
     offering = Offering()
     before = offering.store.platter.unsynced
     offering.add("first", request("a", offset=5))
@@ -53,7 +53,7 @@ async def test_what_comes_in_one_iteration_is_answered_at_its_end_in_order() -> 
 
 
 async def test_a_run_that_comes_during_the_answers_is_of_the_next_write() -> None:
-    """It gets its own answer, once."""
+    """It gets its own reply, once."""
     offering = Offering()
     offering.group_commit.add((request("a", offset=5),), lambda *_: offering.add("next", request("a", offset=6)))
     await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_a_run_that_comes_during_the_answers_is_of_the_next_write() -> Non
 
 
 async def test_a_group_commit_that_cannot_be_written_refuses_all() -> None:
-    """Each gets the reason, and is counted; the next write is as if nothing had been."""
+    """Each gets the reason and is counted; the next group commit is not affected."""
     offering = Offering()
     before = offering.store.state()
     offering.store.disk.refuses = full = DiskFullError("full")
@@ -85,7 +85,7 @@ async def test_a_group_commit_that_cannot_be_written_refuses_all() -> None:
 
 
 async def test_an_adapter_that_stops_before_the_write_takes_nothing_of_it() -> None:
-    """What counts is whether it serves when it is to be written."""
+    """Whether the adapter serves is checked when the group commit is written."""
     offering = Offering()
     before = offering.store.state()
     offering.add("late", request("a", offset=5))
@@ -96,7 +96,7 @@ async def test_an_adapter_that_stops_before_the_write_takes_nothing_of_it() -> N
 
 
 async def test_what_breaks_the_fast_path_is_left_to_the_next_step() -> None:
-    """Each by itself: the next step reports the error of the request that has one."""
+    """Each request is then handled by itself, so only the one with the error fails."""
     offering = Offering()
     before = offering.store.state()
     offering.add("good", request("a", offset=5))
@@ -107,7 +107,7 @@ async def test_what_breaks_the_fast_path_is_left_to_the_next_step() -> None:
 
 
 async def test_an_answer_that_breaks_leaves_those_behind_it() -> None:
-    """Also where all are refused."""
+    """The later callers still get their replies, also if all are refused."""
     offering = Offering()
 
     def breaks(*_: object) -> None:
@@ -122,7 +122,7 @@ async def test_an_answer_that_breaks_leaves_those_behind_it() -> None:
 
 
 async def test_a_group_that_left_memory_meanwhile_is_left_by_the_fast_path() -> None:
-    """What is decided is decided at the end of the iteration."""
+    """Whether the fast path applies is decided at the end of the iteration."""
     offering = Offering()
     offering.add("gone", request("a", offset=5))
     offering.store.store._cache.discard(key("a"))

@@ -1,4 +1,4 @@
-"""Group commit as a client of the built-in server sees it: what its calls and streams are told, and what is stored then."""
+"""Group commit from the view of a client of the built-in server: replies of calls and streams, and what is stored."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ class Front:
         return (client or self.client).call(path, messages, self.told.setdefault(name, []).append, ends=ends)
 
     async def answers(self) -> dict[str, int]:
-        """Send all, and return the statuses of the calls that have ended when nothing happens any more."""
+        """Send everything, and return the statuses of the calls that have ended when nothing more happens."""
         self.client.send()
         for _ in range(50):
             await asyncio.sleep(0)
@@ -62,7 +62,7 @@ class Front:
 
 @asynccontextmanager
 async def front_over(directory: Path) -> AsyncIterator[Front]:
-    """With a shard that is in memory, and clean."""
+    """A client over a store with one shard in memory, clean."""
     store = watched(directory)
     async with core_over(directory, FakeMeta(), knows="g", store=store) as core:
         store.write({key("a"): record(1), key("b"): record(1)})
@@ -78,7 +78,7 @@ def stream_requests(*offsets: int, shard: str = "a") -> list[bytes]:
 
 
 async def test_an_answer_is_sent_when_a_flush_was_due_before_it(tmp_path: Path) -> None:
-    """A connection that was about to send something else does not forget it."""
+    """A connection that was about to send other frames sends the reply too."""
     async with front_over(tmp_path) as front:
         front.call("fast", request("a", offset=5).SerializeToString())
         front.client.peer.flush_soon()
@@ -86,7 +86,7 @@ async def test_an_answer_is_sent_when_a_flush_was_due_before_it(tmp_path: Path) 
 
 
 async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_path: Path) -> None:
-    """One of bad input, one that is no request, one that begins a shard, one of two messages, and fast ones between (10)."""
+    """Invalid input, no request at all, a new shard, two messages, with plain commits between them (10)."""
     async with front_over(tmp_path) as front:
         other = Client(front.server)
         front.call("fast", request("a", offset=5).SerializeToString())
@@ -116,7 +116,7 @@ async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_pa
 
 
 async def test_a_call_of_two_messages_is_not_done(tmp_path: Path) -> None:
-    """Its caller was told that it is not."""
+    """Its caller gets an error, and nothing is stored."""
     async with front_over(tmp_path) as front:
         group = offsets_pb.GroupShards(group="g")
         message = offsets_pb.RemoveOffsetsRequest(groups=[group]).SerializeToString()
@@ -127,7 +127,7 @@ async def test_a_call_of_two_messages_is_not_done(tmp_path: Path) -> None:
 
 
 async def test_a_call_that_is_cancelled_in_its_read_is_answered_to_nobody(tmp_path: Path) -> None:
-    """Those around it are."""
+    """Calls before and after it get their replies."""
     async with front_over(tmp_path) as front:
         front.call("before", request("a", offset=5).SerializeToString())
         stream = front.call("cancelled", request("a", offset=6).SerializeToString())
@@ -139,7 +139,7 @@ async def test_a_call_that_is_cancelled_in_its_read_is_answered_to_nobody(tmp_pa
 
 
 async def test_a_connection_that_is_lost_before_the_write_is_not_answered(tmp_path: Path) -> None:
-    """What it sent may be stored; others are answered."""
+    """Its commits may be stored; other connections get their replies."""
     async with front_over(tmp_path) as front:
         other = Client(front.server)
         front.call("gone", request("a", offset=5).SerializeToString(), client=other)
@@ -151,7 +151,7 @@ async def test_a_connection_that_is_lost_before_the_write_is_not_answered(tmp_pa
 
 
 async def test_what_the_disk_refuses_is_refused_to_every_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of two connections and a stream; afterwards all of it is taken."""
+    """Calls of two connections and a stream; all succeed when they are repeated."""
     async with front_over(tmp_path) as front:
         other = Client(front.server)
 
@@ -177,7 +177,7 @@ async def test_what_the_disk_refuses_is_refused_to_every_caller(tmp_path: Path, 
 
 
 async def test_a_stream_keeps_its_order_whatever_is_between(tmp_path: Path) -> None:
-    """Lone commits, one that goes back, a bad one, and the beginning of a shard: each answer in its place."""
+    """Commits, one of a lower offset, an invalid one, and a new shard: replies come in the order of requests."""
     async with front_over(tmp_path) as front:
         messages = stream_requests(5, 6, 2, 7)
         messages[3:] = [
@@ -194,7 +194,7 @@ async def test_a_stream_keeps_its_order_whatever_is_between(tmp_path: Path) -> N
 
 
 async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) -> None:
-    """Also what was offered when the reader was ended (8); the stream then says what to do with the rest."""
+    """Also what was in progress when the reader ended (8); the stream then ends with a status that says what to do."""
     async with front_over(tmp_path) as front:
         front.call("stream", *stream_requests(5, 6, 7), path=STREAM, ends=False)
         front.client.send()
@@ -208,7 +208,7 @@ async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) ->
 
 
 async def test_a_long_run_of_a_stream_is_cut_to_what_may_be_unanswered(tmp_path: Path) -> None:
-    """The rest follows when there is room."""
+    """The rest follows when replies have been sent."""
     async with front_over(tmp_path) as front:
         front.call("stream", *stream_requests(*range(1, MAX_PIPELINED * 2)), path=STREAM)
         assert await front.answers() == {"stream": OK}
@@ -217,7 +217,7 @@ async def test_a_long_run_of_a_stream_is_cut_to_what_may_be_unanswered(tmp_path:
 
 
 async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> None:
-    """The fast path leaves it, whatever is in memory (1)."""
+    """The fast path declines it, even if the key is in memory (1)."""
     store = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store) as core:
         store.write({key("a"): record(1)})
@@ -233,7 +233,7 @@ async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> 
 
 
 class Steps:
-    """Counts what is parsed, and what the fast path looks at, by offset."""
+    """Counts how often each offset is parsed, and offered to the fast path."""
 
     def __init__(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
         self.parsed: list[int] = []
@@ -255,7 +255,7 @@ class Steps:
 
 
 async def test_a_call_is_parsed_once_and_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the fast path takes it, leaves it, or it is too long to be offered with the others."""
+    """Whether it is accepted, declined, or too long for a group commit."""
     async with front_over(tmp_path) as front:
         steps = Steps(front, monkeypatch)
         front.call("taken", request("a", offset=5).SerializeToString())
@@ -268,7 +268,7 @@ async def test_a_call_is_parsed_once_and_offered_to_the_fast_path_once(tmp_path:
 
 
 async def test_a_request_of_a_stream_is_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the one at which a run ends, and one that is the first of its run."""
+    """Also the one at which a run ends, and one that begins a run."""
     async with front_over(tmp_path) as front:
         steps = Steps(front, monkeypatch)
         front.call("stream", *stream_requests(5, 6, 4, 3, 7), path=STREAM)

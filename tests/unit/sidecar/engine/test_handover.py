@@ -35,7 +35,7 @@ async def test_persist_returns_when_the_meta_service_has_the_values(tmp_path: Pa
 
 
 async def test_persist_of_clean_shards_sends_nothing(tmp_path: Path) -> None:
-    """Not even what else is dirty."""
+    """Other dirty keys are not sent either."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -46,7 +46,7 @@ async def test_persist_of_clean_shards_sends_nothing(tmp_path: Path) -> None:
 
 
 async def test_persist_fails_when_the_meta_service_does(tmp_path: Path) -> None:
-    """The caller must not hand the shard over then (4)."""
+    """The caller must not hand over the shard then (4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -59,7 +59,7 @@ async def test_persist_fails_when_the_meta_service_does(tmp_path: Path) -> None:
 
 
 async def test_persist_tells_of_a_shard_that_is_refused_and_tries_it_each_time(tmp_path: Path) -> None:
-    """Those of others do not concern it."""
+    """The error names it; callers that persist other shards succeed."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 5, B: 5}))
@@ -72,7 +72,7 @@ async def test_persist_tells_of_a_shard_that_is_refused_and_tries_it_each_time(t
 
 
 async def test_remove_persists_first_and_then_forgets(tmp_path: Path) -> None:
-    """Of the named shards only, and it says how many there were."""
+    """Only the named shards are removed, and the reply has their number."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
@@ -82,7 +82,7 @@ async def test_remove_persists_first_and_then_forgets(tmp_path: Path) -> None:
 
 
 async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
-    """Names that begin alike are other groups."""
+    """Also groups whose names begin alike."""
     near = [key("a", "g/a"), key("a", "gg"), key("a", "g", "other")]
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, commit_of(dict.fromkeys([A, B, *near], 5)))
@@ -91,7 +91,7 @@ async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
 
 
 async def test_a_shard_that_cannot_be_persisted_is_not_removed(tmp_path: Path) -> None:
-    """Down or refused: it stays here, dirty (3, 4)."""
+    """If the Meta Service is down or refuses it, it stays here, dirty (3, 4)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -105,7 +105,7 @@ async def test_a_shard_that_cannot_be_persisted_is_not_removed(tmp_path: Path) -
 
 
 async def test_a_commit_during_a_removal_is_persisted_before_it_is_removed(tmp_path: Path) -> None:
-    """It comes during the flush: the removal sees that the key is dirty again, and flushes again (1)."""
+    """It comes during the flush: the removal sees a dirty key, and flushes again (1)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -116,7 +116,7 @@ async def test_a_commit_during_a_removal_is_persisted_before_it_is_removed(tmp_p
 
 
 async def test_commits_during_each_flush_of_a_removal_are_persisted_before_it(tmp_path: Path) -> None:
-    """Also one that comes during the flush for its slice (1)."""
+    """Also one that comes during the flush of its own slice (1)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -127,7 +127,7 @@ async def test_commits_during_each_flush_of_a_removal_are_persisted_before_it(tm
 
 
 async def test_a_commit_after_a_removal_asks_for_the_epoch_again(tmp_path: Path) -> None:
-    """Another broker may have had the shard meanwhile (2)."""
+    """Another broker may have changed it meanwhile (2)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, "a")
@@ -138,7 +138,7 @@ async def test_a_commit_after_a_removal_asks_for_the_epoch_again(tmp_path: Path)
 
 
 async def test_a_group_that_is_loaded_again_during_a_removal_is_not_taken_for_known(tmp_path: Path) -> None:
-    """A commit of another shard loads it while the removal flushes; the removed key must not begin in epoch 1 then (1)."""
+    """A commit of another shard loads it during the flush; the removed key must not begin in epoch 1 (1)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await core.committer.submit(Reconcile([(A, record(5, 3))]))

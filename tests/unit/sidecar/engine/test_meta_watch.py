@@ -1,4 +1,4 @@
-"""The local store and the Meta Service, known to each other: what is found at the start, and what is done about a loss there."""
+"""The local store and the Meta Service observe each other: losses on either side, and what is done about them."""
 
 import shutil
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ DOWN = MetaUnavailableError("down by the test")
 
 
 class ForgetfulMeta(FakeMeta):
-    """A FakeMeta that can be restored from a copy, and refuse to remember stores."""
+    """A FakeMeta that can be restored from a copy, and that may not remember stores."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class ForgetfulMeta(FakeMeta):
         return known
 
     def restore(self, records: dict[OffsetKey, OffsetRecord]) -> None:
-        """Hold only these, as a reply shows."""
+        """Hold only these records from now on, and show it in replies."""
         self.records = dict(records)
         self.server_reports.record_loss("restored by the test")
 
 
 async def compared(core: Core, times: int = 1) -> None:
-    """Run the watch until it has compared again so often."""
+    """Run the watch until it has completed this many comparisons."""
     done: list[None] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(core.meta_watch.run, lambda: done.append(None))
@@ -54,13 +54,13 @@ async def compared(core: Core, times: int = 1) -> None:
 
 
 async def flushed(core: Core, offset: int, shard: str) -> None:
-    """Commit, and bring it to the Meta Service."""
+    """Commit, and flush to the Meta Service."""
     await commit(core, offset, shard=shard)
     await core.flusher.flush_once()
 
 
 async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> None:
-    """Without a new commit; larger values that stand there are adopted (2, 3)."""
+    """Without a new commit; larger values in the Meta Service are adopted (2, 3)."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await flushed(core, 5, "a")
@@ -75,7 +75,7 @@ async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> Non
 
 
 async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> None:
-    """A stop in the middle of the comparison flushes everything, and so does a start without the Meta Service (8, 9)."""
+    """A stop during the comparison flushes everything, and so does a start without the Meta Service (8, 9)."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await core.meta_watch.recover()
@@ -95,7 +95,7 @@ async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> N
 
 
 async def test_a_loss_during_the_comparison_leads_to_another_one(tmp_path: Path) -> None:
-    """What was compared before it may be gone again."""
+    """What was compared before the loss may be missing again."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await core.meta_watch.recover()
@@ -115,7 +115,7 @@ async def test_a_loss_during_the_comparison_leads_to_another_one(tmp_path: Path)
 
 
 async def test_a_comparison_goes_on_when_the_meta_service_is_back(tmp_path: Path) -> None:
-    """It is not given up, and nothing else is done twice at a time."""
+    """It is not given up, and there are never two comparisons at once."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await core.meta_watch.recover()
@@ -133,7 +133,7 @@ async def test_a_comparison_goes_on_when_the_meta_service_is_back(tmp_path: Path
 
 @pytest.mark.parametrize("forgotten", [True, False])
 async def test_a_meta_service_that_remembers_less_of_the_store_has_lost(tmp_path: Path, *, forgotten: bool) -> None:
-    """Also where its revision has passed by now what was seen of it."""
+    """Even if its revision has meanwhile passed the one seen before."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await core.meta_watch.recover()
@@ -155,7 +155,7 @@ async def test_a_meta_service_that_remembers_less_of_the_store_has_lost(tmp_path
 
 
 async def test_a_report_whose_answer_got_lost_does_not_hide_the_loss(tmp_path: Path) -> None:
-    """It was applied, and the next one asks what was remembered before it."""
+    """The report was applied; the next one asks what was stored before it."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await core.meta_watch.recover()
@@ -172,7 +172,7 @@ async def test_a_report_whose_answer_got_lost_does_not_hide_the_loss(tmp_path: P
 
 
 async def test_another_store_that_is_told_of_in_place_of_this_one_is_told_once(tmp_path: Path) -> None:
-    """A restored Meta Service, or two adapters with one name: no comparison after each report."""
+    """After a restore, or with two adapters of one name, it is logged once, and not every report starts a comparison."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await core.meta_watch.recover()
@@ -186,7 +186,7 @@ async def test_another_store_that_is_told_of_in_place_of_this_one_is_told_once(t
 
 @pytest.mark.parametrize("refusal", [UnknownCallError("UNIMPLEMENTED"), RefusedError("INVALID_ARGUMENT")])
 async def test_a_server_that_remembers_no_stores_is_no_loss(tmp_path: Path, refusal: AdapterError) -> None:
-    """RobustMQ: the recovery goes on, and nothing is ever missed."""
+    """RobustMQ: the recovery completes, and no loss is reported."""
     meta = ForgetfulMeta()
     meta.refusal = refusal
     async with core_over(tmp_path, meta) as core:
@@ -198,7 +198,7 @@ async def test_a_server_that_remembers_no_stores_is_no_loss(tmp_path: Path, refu
 
 
 async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Path) -> None:
-    """What is absent locally may be lost, so it is looked up; only when that is durable the Meta Service forgets the old one."""
+    """Absent keys are looked up; only when the loss is recorded durably, the Meta Service forgets the old store."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await core.meta_watch.recover()
@@ -226,7 +226,7 @@ async def test_a_fresh_store_in_the_place_of_another_one_is_a_loss(tmp_path: Pat
 
 
 async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path: Path) -> None:
-    """What it lacks of its groups is fetched by the recovery."""
+    """The recovery fetches what the copy lacks of its groups."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await core.meta_watch.recover()
@@ -251,7 +251,7 @@ async def test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on(tmp_path:
 
 
 async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_path: Path) -> None:
-    """Not what is dirty, refused, or not compared yet; with the last save of a flush what it brings."""
+    """Reports exclude keys that are dirty, refused or not compared yet; the last save of a flush has the flush's result."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         assert core.meta_watch.local().flushed_seq == 0
@@ -277,7 +277,7 @@ async def test_what_is_told_of_the_store_is_never_more_than_what_got_there(tmp_p
 
 
 async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path) -> None:
-    """Until then nobody knows all that is dirty, and what is old."""
+    """Until then, dirty keys and the age of offsets are not known for sure."""
     meta = ForgetfulMeta()
     async with core_over(tmp_path, meta) as core:
         await commit(core, 5, shard="a", committed_at_ms=1)
@@ -294,7 +294,7 @@ async def test_a_sweep_waits_for_the_comparison_and_for_the_clock(tmp_path: Path
 
 
 async def test_a_rescue_sends_what_is_dirty_and_writes_nothing(tmp_path: Path) -> None:
-    """For a store whose files are gone. What is larger there stays so, and is not brought here."""
+    """For a store whose files are gone. Larger values in the Meta Service stay there, and are not adopted."""
     meta = ForgetfulMeta()
 
     async def gone() -> None:
@@ -313,7 +313,7 @@ async def test_a_rescue_sends_what_is_dirty_and_writes_nothing(tmp_path: Path) -
 
 
 def test_only_the_store_that_was_open_is_opened_again(tmp_path: Path) -> None:
-    """Another one in its place is refused, untouched by a verification."""
+    """Another store at the same path is refused, and its verification changes nothing in it."""
     one = LocalStore.open(tmp_path / "one", "interval")
     one.close()
     LocalStore.open(tmp_path / "other", "interval").close()

@@ -1,4 +1,4 @@
-"""Saves of which a part has no answer: what is clean, what is set aside, when it is tried again, and what nobody may be told."""
+"""Saves of which a part gets no reply: what is clean, what is set aside and retried, and what callers may not be told."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ LONGEST_PAUSE_S = 1.0  # of a drain
 
 
 def sent(meta: FakeMeta) -> list[list[tuple[str, int]]]:
-    """Group and offset of what each save carried."""
+    """Group and offset of the entries of each save."""
     return [[(entry.key.group, entry.record.offset) for entry in save] for save in meta.saves]
 
 
 async def test_what_is_answered_is_clean_and_the_rest_stays_dirty(tmp_path: Path) -> None:
-    """In one answer. It counts as a failed flush, not as a refusal, and nobody has to catch an error for it (3, 4)."""
+    """One reply decides each entry; it counts as a failed flush, not as a refusal, and raises no error (3, 4)."""
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
@@ -43,7 +43,7 @@ async def test_what_is_answered_is_clean_and_the_rest_stays_dirty(tmp_path: Path
 
 
 async def test_a_group_that_is_set_aside_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    """New commits of it wait with it: each save that carried them would wait for the part that is away."""
+    """Its new commits are set aside too: a save with them would wait for the part that does not answer."""
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta) as core:
         for offset in (5, 6, 7):
@@ -58,7 +58,7 @@ async def test_a_group_that_is_set_aside_does_not_hold_up_the_others(tmp_path: P
 
 
 async def test_an_entry_that_was_applied_without_an_answer_is_sent_again_and_harms_nothing(tmp_path: Path) -> None:
-    """It is unknown, so it is dirty; whoever went on in between is not set back (2, 4)."""
+    """It stays dirty; another adapter's later commit is not set back (2, 4)."""
     meta = PartedMeta("gone", applies=True)
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
@@ -71,7 +71,7 @@ async def test_an_entry_that_was_applied_without_an_answer_is_sent_again_and_har
 
 
 async def test_what_is_found_to_be_saved_all_the_same_is_clean(tmp_path: Path) -> None:
-    """A load of the group shows it: nothing is left to send (6)."""
+    """A load of the group shows that it was saved, so nothing is left to send (6)."""
     meta = PartedMeta("gone", applies=True)
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
@@ -85,7 +85,7 @@ async def test_what_is_found_to_be_saved_all_the_same_is_clean(tmp_path: Path) -
 
 
 async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: Path) -> None:
-    """However much of the rest is flushed; a kill finds it unflushed on the disk (1, 3)."""
+    """Even if everything else is flushed: the next start finds it unflushed (1, 3)."""
     meta = PartedMeta()
     store = watched(tmp_path)
     async with core_over(tmp_path, meta, store=store) as core:
@@ -110,7 +110,7 @@ async def test_the_flushed_watermark_does_not_pass_what_is_set_aside(tmp_path: P
 
 
 async def test_a_failed_flush_of_what_was_taken_up_loses_nothing(tmp_path: Path) -> None:
-    """The whole Meta Service goes away while a part was (4)."""
+    """The whole Meta Service fails while groups that were set aside are retried (4)."""
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
@@ -125,7 +125,7 @@ async def test_a_failed_flush_of_what_was_taken_up_loses_nothing(tmp_path: Path)
 
 
 async def test_flush_all_says_what_has_no_answer(tmp_path: Path) -> None:
-    """An operator and a deletion everywhere must not take it for done (8)."""
+    """An operator, or a delete from every group, must not take it for flushed (8)."""
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
@@ -135,7 +135,7 @@ async def test_flush_all_says_what_has_no_answer(tmp_path: Path) -> None:
 
 
 def test_a_drain_tries_until_its_deadline_and_says_what_is_left(tmp_path: Path) -> None:
-    """What has no answer is not done (8). In virtual time, in which the number of attempts is the same on every machine."""
+    """Keys without a reply stay dirty (8). Virtual time makes the number of attempts the same on every machine."""
     loop = VirtualLoop()
     meta = PartedMeta("gone")
     config = adapter_config(tmp_path, flush={"interval_ms": 100})
@@ -160,7 +160,7 @@ def test_a_drain_tries_until_its_deadline_and_says_what_is_left(tmp_path: Path) 
 
 
 async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Path) -> None:
-    """The next owner would read an older offset from the Meta Service; nothing is removed here (1)."""
+    """The next owner would read an older offset of them; nothing is removed here (1)."""
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
@@ -174,7 +174,7 @@ async def test_a_hand_over_fails_only_for_shards_without_an_answer(tmp_path: Pat
 
 
 async def test_a_written_through_commit_without_an_answer_is_unavailable_and_not_refused(tmp_path: Path) -> None:
-    """It does not count, and may be sent again; one that shared the save and has an answer counts (1)."""
+    """It is not acknowledged, and may be sent again; a commit in the same save that got a reply is (1)."""
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta, mode="write_through") as core:
         answers = await asyncio.gather(*(send(core, commit_of({found: 5})) for found in BOTH), return_exceptions=True)
@@ -185,7 +185,7 @@ async def test_a_written_through_commit_without_an_answer_is_unavailable_and_not
 
 
 async def test_a_reset_without_an_answer_is_no_success_and_is_made_by_the_next_try(tmp_path: Path) -> None:
-    """Neither is a deletion. Whether it was made is unknown: what reads will show is found out by the next load (7)."""
+    """A delete likewise. It may have been applied, so the next load asks what is stored (7)."""
     meta = PartedMeta()
     async with core_over(tmp_path, meta) as core:
         await commit_both(core, 5)
@@ -206,7 +206,7 @@ async def test_a_reset_without_an_answer_is_no_success_and_is_made_by_the_next_t
 
 
 async def test_a_reset_of_which_a_part_was_made_is_known_here_and_not_undone_by_a_flush(tmp_path: Path) -> None:
-    """What has an answer is adopted before the error is told: else commits here would go on in the old epoch and lose (7)."""
+    """The part with a reply is adopted before the error, or commits here would continue in the old epoch and lose (7)."""
     meta = FakeMeta()
     first, second = key("a"), key("b")
     async with core_over(tmp_path, meta) as core:
@@ -227,7 +227,7 @@ async def test_a_reset_of_which_a_part_was_made_is_known_here_and_not_undone_by_
 
 
 async def test_a_push_of_the_recovery_without_an_answer_has_failed(tmp_path: Path) -> None:
-    """The report says so, and the key is dirty; the flush loop goes on with it (9)."""
+    """The report counts it as failed; the key is dirty, and the flush loop sends it (9)."""
     store = LocalStore.open(tmp_path / "adapter", "interval")
     store.write(dict.fromkeys(BOTH, record(5)))
     crash(store)
@@ -242,7 +242,7 @@ async def test_a_push_of_the_recovery_without_an_answer_has_failed(tmp_path: Pat
 
 
 async def test_an_overloaded_meta_service_is_left_alone_by_the_recovery_for_as_long_as_it_asked(tmp_path: Path) -> None:
-    """Each of its batches would send all that is dirty again."""
+    """Otherwise each batch of the recovery would send all dirty keys again."""
     keys = [key(f"s{at}") for at in range(6)]
     store = LocalStore.open(tmp_path / "adapter", "interval")
     store.write(dict.fromkeys(keys, record(5)))
@@ -256,7 +256,7 @@ async def test_an_overloaded_meta_service_is_left_alone_by_the_recovery_for_as_l
 
 
 async def test_a_key_that_was_refused_before_its_group_was_set_aside_is_not_lost(tmp_path: Path) -> None:
-    """It waits for both: its own retry and that of its group (4)."""
+    """It waits for its own retry and for that of its group (4)."""
     meta = PartedMeta()
     other = GONE._replace(shard="t")
     async with core_over(tmp_path, meta) as core:

@@ -32,7 +32,7 @@ DOWN = MetaUnavailableError("down by the test")
 
 
 async def test_a_cached_commit_is_local_and_dirty_when_it_is_acknowledged(tmp_path: Path) -> None:
-    """The Meta Service gets it with the next flush (1)."""
+    """The next flush sends it to the Meta Service (1)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         assert await send(core, commit_of({A: 5})) == [Standing(A, record(5))]
@@ -42,7 +42,7 @@ async def test_a_cached_commit_is_local_and_dirty_when_it_is_acknowledged(tmp_pa
 
 
 async def test_a_cached_commit_is_acknowledged_with_the_meta_service_down(tmp_path: Path) -> None:
-    """In whatever way it is down (4)."""
+    """Whichever way the Meta Service fails (4)."""
     meta = FakeMeta()
     meta.down = DOWN
     async with core_over(tmp_path, meta) as core:
@@ -53,7 +53,7 @@ async def test_a_cached_commit_is_acknowledged_with_the_meta_service_down(tmp_pa
 
 
 async def test_a_written_through_commit_is_in_the_meta_service_when_it_is_acknowledged(tmp_path: Path) -> None:
-    """And here, clean: no flush sends it again (3)."""
+    """It is stored here as clean, so no flush sends it again (3)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **THROUGH) as core:
         assert await send(core, commit_of({A: 5})) == [Standing(A, record(5))]
@@ -64,7 +64,7 @@ async def test_a_written_through_commit_is_in_the_meta_service_when_it_is_acknow
 
 
 async def test_concurrent_written_through_commits_share_a_save(tmp_path: Path) -> None:
-    """Those that come during a save go with the next one, all together."""
+    """All that arrive during a save go with the next one."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta, **THROUGH) as core:
         first = asyncio.create_task(commit(core, 1, "first"))
@@ -78,7 +78,7 @@ async def test_concurrent_written_through_commits_share_a_save(tmp_path: Path) -
 
 
 async def test_a_failed_save_fails_every_commit_that_shared_it_and_none_of_them_counts(tmp_path: Path) -> None:
-    """UNAVAILABLE for the caller; nothing is stored here and nothing is dirty."""
+    """Callers get UNAVAILABLE; nothing is stored here, and nothing is dirty."""
     meta = HeldMeta()
     meta.faults.append(DOWN)
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
@@ -93,7 +93,7 @@ async def test_a_failed_save_fails_every_commit_that_shared_it_and_none_of_them_
 
 
 async def test_a_save_that_applies_and_then_times_out_does_not_count(tmp_path: Path) -> None:
-    """The caller may send it again: that is harmless (2)."""
+    """The caller may send it again, which is harmless (2)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **THROUGH) as core:
         await commit(core, 4)
@@ -107,7 +107,7 @@ async def test_a_save_that_applies_and_then_times_out_does_not_count(tmp_path: P
 
 @pytest.mark.parametrize("status", [Status.INVALID, Status.CONFLICT])
 async def test_a_refused_entry_hits_its_caller_alone(tmp_path: Path, status: Status) -> None:
-    """The others of the same save are acknowledged (10)."""
+    """The other callers of the save are acknowledged (10)."""
     meta = HeldMeta()
     meta.faults.append(refusing(meta, {"b"}, status))
     async with core_over(tmp_path, meta, **THROUGH) as core:
@@ -122,7 +122,7 @@ async def test_a_refused_entry_hits_its_caller_alone(tmp_path: Path, status: Sta
 
 
 async def test_callers_of_one_key_in_one_save_are_decided_in_their_order(tmp_path: Path) -> None:
-    """One entry goes out; each hears what stood after its own commit."""
+    """One entry is sent; each caller gets the value that stood after its own commit."""
     meta = HeldMeta()
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
         commits = [commit_of({A: 5}), commit_of({A: 3}), commit_of({A: 2}, overwrite=True), commit_of({A: 4})]
@@ -135,7 +135,7 @@ async def test_callers_of_one_key_in_one_save_are_decided_in_their_order(tmp_pat
 
 
 async def test_a_written_through_commit_hears_of_a_larger_value_that_stands(tmp_path: Path) -> None:
-    """Another broker went on, or an admin deleted it: that is what stands here as well from now on (2)."""
+    """After another broker's commit or a delete, the larger value is returned, and stored here too (2)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
         meta.records = {A: record(9), B: tombstone(3)}
@@ -146,7 +146,7 @@ async def test_a_written_through_commit_hears_of_a_larger_value_that_stands(tmp_
 
 
 async def test_a_written_through_commit_learns_the_epoch(tmp_path: Path) -> None:
-    """When the load of its group failed, the save brings it."""
+    """If the load of its group failed, the reply to the save has the epoch."""
     meta = FakeMeta({A: record(5, 4)})
     async with core_over(tmp_path, meta, **THROUGH) as core:
         meta.available = False
@@ -155,7 +155,7 @@ async def test_a_written_through_commit_learns_the_epoch(tmp_path: Path) -> None
 
 
 async def test_a_written_through_commit_of_a_dirty_key_brings_the_larger_value(tmp_path: Path) -> None:
-    """The mode was changed at a restart, say: what was cached before is not lost (1, 3)."""
+    """A value that was written back before the policy was changed is not lost (1, 3)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
         await core.committer.submit(commit_of({A: 8, B: 8}))
@@ -165,7 +165,7 @@ async def test_a_written_through_commit_of_a_dirty_key_brings_the_larger_value(t
 
 
 async def test_a_commit_during_a_written_through_save_of_its_key_stays_dirty(tmp_path: Path) -> None:
-    """The answer to the save is about what was sent (3)."""
+    """The reply to the save is for the value that was sent (3)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, knows="g", **THROUGH) as core:
         meta.faults.append(during(meta, lambda: core.committer.submit(commit_of({A: 9}))))
@@ -175,7 +175,7 @@ async def test_a_commit_during_a_written_through_save_of_its_key_stays_dirty(tmp
 
 
 async def test_a_rewind_in_an_unknown_epoch_is_refused_alone_and_sends_nothing(tmp_path: Path) -> None:
-    """Its caller may try again; no empty save goes out for it."""
+    """Its caller may try again; no empty save is sent."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **THROUGH) as core:
         await core.committer.submit(commit_of({A: 8}))
@@ -185,7 +185,7 @@ async def test_a_rewind_in_an_unknown_epoch_is_refused_alone_and_sends_nothing(t
 
 
 async def test_a_full_disk_refuses_a_written_through_commit(tmp_path: Path) -> None:
-    """It is in the Meta Service, but not here: not acknowledged, and not dirty."""
+    """The Meta Service has it, the local store does not: it is neither acknowledged nor dirty."""
     store = watched(tmp_path)
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, **THROUGH) as core:
         store.refuses = DiskFullError("full by the test")
@@ -200,7 +200,7 @@ PAYMENTS: dict[str, Any] = {"policy": [{"groups": "payments-*", "mode": "write_t
 
 
 async def test_each_group_has_the_policy_of_its_pattern(tmp_path: Path) -> None:
-    """One request may carry both kinds."""
+    """One request may have groups of both policies."""
     meta = FakeMeta()
     paid, other = key("s", "payments-1"), key("s", "payment")
     async with core_over(tmp_path, meta, **PAYMENTS) as core:
@@ -211,7 +211,7 @@ async def test_each_group_has_the_policy_of_its_pattern(tmp_path: Path) -> None:
 
 
 async def test_when_the_written_through_part_fails_nothing_of_the_request_is_stored(tmp_path: Path) -> None:
-    """It is what may fail, so it goes first: an error means that nothing counts."""
+    """That part goes first because it may fail; an error means that nothing is stored here."""
     meta = FakeMeta()
     paid, other = key("s", "payments-1"), key("s", "other")
     async with core_over(tmp_path, meta, **PAYMENTS) as core:
@@ -223,7 +223,7 @@ async def test_when_the_written_through_part_fails_nothing_of_the_request_is_sto
 
 
 async def test_cached_groups_go_on_while_the_written_through_ones_are_refused(tmp_path: Path) -> None:
-    """The outage is theirs alone (4)."""
+    """An outage of the Meta Service affects written-through groups only (4)."""
     meta = FakeMeta()
     meta.down = DOWN
     async with core_over(tmp_path, meta, **PAYMENTS) as core:

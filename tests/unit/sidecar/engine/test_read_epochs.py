@@ -1,4 +1,4 @@
-"""Commits that carry the epoch that was read, adapters that know none, and what resets elsewhere make of them (invariant 7)."""
+"""Commits with the epoch that was read, adapters that know no epoch, and resets by others (invariant 7)."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def reset(meta: FakeMeta, offset: int, at_ms: int = 0) -> OffsetRecord:
 
 
 async def everything_flushed(core: Core, meta: FakeMeta) -> OffsetRecord | None:
-    """Flush until nothing is dirty; both sides then hold the same."""
+    """Flush until nothing is dirty, and check that both sides hold the same."""
     while core.dirty.pending:
         await core.flusher.flush_once()
     assert core.store.get(A) == meta.records.get(A)
@@ -52,7 +52,7 @@ async def everything_flushed(core: Core, meta: FakeMeta) -> OffsetRecord | None:
 
 
 async def test_a_reset_that_cannot_be_adopted_now_is_adopted_by_the_next_flush(tmp_path: Path) -> None:
-    """The disk is full when the answer comes: the key stays dirty, so that it is asked for again (3)."""
+    """The disk is full when the reply comes: the key stays dirty, so the flush asks again (3)."""
     meta = FakeMeta()
     store = watched(tmp_path)
     async with core_over(tmp_path, meta, store=store) as core:
@@ -68,7 +68,7 @@ async def test_a_reset_that_cannot_be_adopted_now_is_adopted_by_the_next_flush(t
 
 @pytest.mark.parametrize("mode", CommitMode)
 async def test_a_commit_of_the_epoch_before_a_reset_is_superseded(tmp_path: Path, mode: CommitMode) -> None:
-    """Read, reset elsewhere, the next flush adopts it; then comes what the consumer had in flight (apache/rocketmq #4206)."""
+    """The next flush adopts the reset; then a commit that was in flight arrives (apache/rocketmq #4206)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 10}))
@@ -86,7 +86,7 @@ async def test_a_commit_of_the_epoch_before_a_reset_is_superseded(tmp_path: Path
 
 
 async def test_a_commit_of_the_epoch_of_a_reset_counts(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """The consumer has read again, and goes on from there."""
+    """The consumer has read the reset, and continues from there."""
     meta = FakeMeta({A: record(10)})
     async with core_over(tmp_path, meta, **policy) as core:
         reset(meta, 3)
@@ -95,7 +95,7 @@ async def test_a_commit_of_the_epoch_of_a_reset_counts(tmp_path: Path, policy: d
 
 
 async def test_a_commit_that_knows_no_epoch_counts_after_the_reset_was_adopted(tmp_path: Path) -> None:
-    """Without an epoch nobody can tell it from one after the reset: this is what the epoch is for."""
+    """Without an epoch it cannot be told apart from one made after the reset; the epoch exists for that."""
     meta = FakeMeta({A: record(10)})
     async with core_over(tmp_path, meta) as core:
         reset(meta, 3)
@@ -103,7 +103,7 @@ async def test_a_commit_that_knows_no_epoch_counts_after_the_reset_was_adopted(t
 
 
 async def test_written_through_the_meta_service_itself_supersedes_it(tmp_path: Path) -> None:
-    """The reset is not known here yet; the answer says what stands, and it is adopted."""
+    """The reset is not known here yet; the reply has the stored record, which is adopted."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, mode="write_through") as core:
         await send(core, commit_of({A: 10}))
@@ -113,7 +113,7 @@ async def test_written_through_the_meta_service_itself_supersedes_it(tmp_path: P
 
 
 async def test_a_newer_epoch_than_is_known_here_is_loaded_first(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """Also when the group counts as loaded, with the key here or not."""
+    """Even if the group counts as loaded, with or without the key."""
     meta = FakeMeta({B: record(1)})
     async with core_over(tmp_path, meta, **policy) as core:
         await send(core, commit_of({A: 10}))
@@ -125,7 +125,7 @@ async def test_a_newer_epoch_than_is_known_here_is_loaded_first(tmp_path: Path, 
 
 
 async def test_an_epoch_that_nobody_knows_is_unavailable_and_nothing_is_stored(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """Neither here nor there, nor its neighbours (10)."""
+    """Neither the key nor others of the request, neither here nor in the Meta Service (10)."""
     meta = FakeMeta({A: record(10)})
     async with core_over(tmp_path, meta, **policy) as core:
         with pytest.raises(NotReadyError, match=r"^default/g/a: epoch 9 is not known here"):
@@ -139,7 +139,7 @@ async def test_an_epoch_that_nobody_knows_is_unavailable_and_nothing_is_stored(t
 async def test_without_the_meta_service_an_unknown_epoch_is_unavailable(
     tmp_path: Path, policy: dict[str, Any], local: OffsetRecord | None, loaded: bool
 ) -> None:
-    """What was read elsewhere is never forgotten: stored without its epoch, it could undo a reset, or be undone (1, 7)."""
+    """Stored without its epoch, the commit could undo a reset, or be undone by one (1, 7)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **policy) as core:
         if local:
@@ -157,7 +157,7 @@ async def test_without_the_meta_service_an_unknown_epoch_is_unavailable(
 
 
 async def test_a_rewind_of_the_epoch_that_was_read_stays_one(tmp_path: Path, policy: dict[str, Any]) -> None:
-    """In the epoch that stands it raises it by one; in an older one it is superseded."""
+    """In the stored epoch it raises that by one; in an older epoch it is superseded."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **policy) as core:
         await send(core, commit_of({A: 10}))
@@ -167,7 +167,7 @@ async def test_a_rewind_of_the_epoch_that_was_read_stays_one(tmp_path: Path, pol
 
 
 async def test_a_commit_of_an_older_epoch_than_a_delete_is_superseded_by_its_tombstone(tmp_path: Path) -> None:
-    """The row says that nothing stands there any more."""
+    """The superseded row says that there is no offset any more."""
     meta = FakeMeta({A: record(10)})
     async with core_over(tmp_path, meta) as core:
         await core.reader._loader.load(G)
@@ -180,7 +180,7 @@ async def test_a_commit_of_an_older_epoch_than_a_delete_is_superseded_by_its_tom
 
 
 def test_a_commit_of_an_older_epoch_is_told_also_at_the_same_offset() -> None:
-    """Its metadata does not count, and its epoch is over; a rewind of its own is no news."""
+    """Its metadata is not stored. A rewind of the caller's own is not reported."""
     late = read_in(1, 3, committed_at_ms=5)
     [row] = superseded_rows(late, [Standing(A, record(3, ERA, committed_at_ms=9))])
     assert (row.epoch, row.offset) == (ERA, 3)
@@ -189,7 +189,7 @@ def test_a_commit_of_an_older_epoch_is_told_also_at_the_same_offset() -> None:
 
 
 def test_the_epoch_of_a_request_reaches_the_commit() -> None:
-    """0 and absent are the same: none."""
+    """0 and absent both mean unknown."""
     shards = [offsets_pb.ShardCommit(shard="a", offset=1, epoch=7), offsets_pb.ShardCommit(shard="b", offset=1)]
     commit = parse_commit(offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)])).commit
     assert {where.shard: found.epoch for where, found in commit.offered()} == {"a": 7, "b": 0}
@@ -243,7 +243,7 @@ def _reset_at(at_ms: int) -> OffsetRecord:
 async def test_a_first_commit_without_the_meta_service_meets_what_happened_there(
     tmp_path: Path, there: OffsetRecord | None, stands: OffsetRecord, killed: bool
 ) -> None:
-    """What was moved on purpose after the commit stands; what was moved before it is where the commit counts (1, 7)."""
+    """A reset after the commit wins; after a reset before it, the commit applies (1, 7)."""
     meta = FakeMeta()
     meta.down, meta.available = DOWN, False
     async with core_over(tmp_path, meta) as core:
@@ -262,7 +262,7 @@ async def test_a_first_commit_without_the_meta_service_meets_what_happened_there
 
 
 async def _comes_back(core: Core, meta: FakeMeta, there: OffsetRecord | None) -> None:
-    """The Meta Service is there again, and something happened in it."""
+    """End the outage of the Meta Service, in which something was changed there."""
     assert core.store.get(A) == FIRST
     meta.down, meta.available = None, True
     if there:
@@ -270,7 +270,7 @@ async def _comes_back(core: Core, meta: FakeMeta, there: OffsetRecord | None) ->
 
 
 async def test_duplicates_of_a_first_commit_that_arrive_late_do_not_undo_a_reset(tmp_path: Path) -> None:
-    """The save was applied, its answer lost; the key is reset; the retry and a copy on the network come after it (2, 7)."""
+    """The save was applied and its reply lost; after a reset, the retry and a late copy of the save arrive (2, 7)."""
     meta = FakeMeta()
     meta.down, meta.available = DOWN, False
     async with core_over(tmp_path, meta) as core:
