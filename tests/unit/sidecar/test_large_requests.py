@@ -33,7 +33,7 @@ Shards = offsets_pb.GroupShards
 
 
 class Iterations:
-    """The most records that a store gave in one iteration of the event loop."""
+    """The largest number of records that a store returned in one iteration of the event loop."""
 
     def __init__(self, store: LocalStore, patch: pytest.MonkeyPatch) -> None:
         self.most = self._now = 0
@@ -54,67 +54,67 @@ class Iterations:
         patch.setattr(store._cache, "get", lambda _: None)
 
     async def watch(self) -> None:
-        """Look once an iteration."""
+        """Look once in each iteration."""
         while True:
             self.look()
             await asyncio.sleep(0)
 
     def look(self) -> None:
-        """An iteration has ended."""
+        """Note the end of an iteration."""
         self.most = max(self.most, self._now)
         self._now = 0
 
 
 async def fill(core: Core, group: str = "g", count: int = KEYS) -> None:
-    """Store shards, and flush them."""
+    """Commit shards, and flush them."""
     for at in range(0, count, 500):
         await send(core, commit_of({key(shard, group): 5 for shard in NAMED[at : min(at + 500, count)]}))
     await core.flusher.flush_all()
 
 
 async def read(core: Core) -> object:
-    """The whole group."""
+    """Read the whole group."""
     return await core.reader.answer(ALL, lambda key, _: key, lambda _: 1)
 
 
 async def read_named(core: Core) -> object:
-    """All shards by name."""
+    """Read all shards by name."""
     return await core.reader.answer([Wanted(GROUP, NAMED)], lambda key, _: key, lambda _: 1)
 
 
 async def read_after_a_loss(core: Core) -> object:
-    """When absent may mean lost."""
+    """Read all shards by name, when an absent key may be lost."""
     await core.reader.ask([Wanted(GROUP, NAMED)], ReadMode.MEMORY_FIRST_THEN_STORE)
     return None
 
 
 async def remove(core: Core) -> object:
-    """The whole group."""
+    """Remove the whole group."""
     return await core.handover.remove(ALL)
 
 
 async def remove_named(core: Core) -> object:
-    """All shards by name."""
+    """Remove all shards by name."""
     return await core.handover.remove([Wanted(GROUP, NAMED)])
 
 
 async def list_groups(core: Core) -> object:
-    """A page."""
+    """Read one page of groups."""
     return await core.groups.page(b"", b"", 10)
 
 
 async def reset(core: Core) -> object:
-    """A dry run."""
+    """A dry run of a reset."""
     return await core.resets.reset(ALL[0], Reset(To.OFFSET, 3), execute=False)
 
 
 async def delete(core: Core) -> object:
-    """A dry run."""
+    """A dry run of a delete."""
     return await core.resets.delete(ALL[0], execute=False)
 
 
 async def clone(core: Core) -> object:
-    """A dry run."""
+    """A dry run of a clone."""
     return await core.resets.clone(ALL[0], GroupKey("default", "h"), execute=False)
 
 
@@ -135,7 +135,7 @@ CALLS: list[Callable[[Core], Awaitable[object]]] = [
 async def test_no_iteration_of_the_event_loop_reads_more_than_a_slice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Core], Awaitable[object]]
 ) -> None:
-    """A removal reads each key three times: to find it, to forget it, and for the bookkeeping."""
+    """A removal reads each key three times: to find it, to remove it, and for the bookkeeping."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         core.reader.recovery_finished()
@@ -150,7 +150,7 @@ async def test_no_iteration_of_the_event_loop_reads_more_than_a_slice(
 
 
 async def test_a_group_that_is_named_often_is_answered_once(tmp_path: Path) -> None:
-    """5,002 bytes brought 1,000,000 rows."""
+    """A request of 5,002 bytes used to return 1,000,000 rows."""
     groups = [Shards(group="g")] * 1_000
     assert await parse_wanted(groups) == [Wanted(GROUP, [])]
     named = [Shards(group="g", shards=["a", "b", "a"]), Shards(group="h"), Shards(group="g", shards=["c", "a"])]
@@ -168,7 +168,7 @@ async def test_a_group_that_is_named_often_is_answered_once(tmp_path: Path) -> N
     ids=["groups", "shards"],
 )
 async def test_more_names_than_one_request_may_have_are_refused(groups: Sequence[Shards]) -> None:
-    """With the number, and what to do."""
+    """The error has their number, and what to do."""
     with pytest.raises(InvalidInputError, match=r"^groups.*over 50000.*; ask in several calls$"):
         await parse_wanted(groups)
 
@@ -177,7 +177,7 @@ async def test_more_names_than_one_request_may_have_are_refused(groups: Sequence
 async def test_an_answer_that_would_be_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, size: int
 ) -> None:
-    """By rows and by bytes; half of them by name are answered."""
+    """By rows and by bytes; a request for half of the shards by name succeeds."""
     monkeypatch.setattr("adapter.sidecar.engine.reads.MAX_ROWS", rows)
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=500)
@@ -189,7 +189,7 @@ async def test_an_answer_that_would_be_too_large_is_refused(
 async def test_a_page_of_groups_ends_within_a_group_and_the_next_one_counts_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However small the pages are, each group is there once, with all of its shards, tombstones and dirty ones."""
+    """Even with tiny pages each group is listed once, with all shards, tombstones and dirty keys."""
     monkeypatch.setattr("adapter.sidecar.engine.groups.MAX_VISITED", SLICE_ROWS)
     async with core_over(tmp_path, FakeMeta()) as core:
         for group, count in (("a", 1), ("b", 700), ("c", 2), ("d", SLICE_ROWS), ("e", 3)):
@@ -216,14 +216,14 @@ async def test_a_page_of_groups_ends_within_a_group_and_the_next_one_counts_on(
 
 @pytest.mark.parametrize("token", [b"\0", b"\0" + bytes(40), b"\0" * 34 + b"\1n\1g\1s\1x", b"\0" * 33 + b"\1n\1g\1s"])
 async def test_a_token_of_a_half_group_that_was_never_given_out_is_refused(tmp_path: Path, token: bytes) -> None:
-    """As any other; here of a list below another namespace."""
+    """As any other; here a token of a list of another namespace."""
     async with core_over(tmp_path, FakeMeta()) as core:
         with pytest.raises(InvalidInputError, match="page_token: is not the next_page_token of a page of this list"):
             await core.groups.page(b"\7default", token, 10)
 
 
 async def test_a_removal_in_slices_removes_all_and_leaves_what_is_committed_behind_it(tmp_path: Path) -> None:
-    """What is committed again after its slice was removed stays; the Meta Service has all (3)."""
+    """A commit after its slice was removed stays; the Meta Service has everything (3)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await fill(core)
@@ -241,7 +241,7 @@ async def test_a_removal_in_slices_removes_all_and_leaves_what_is_committed_behi
 
 
 async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: Path) -> None:
-    """Only of its own: what was fetched of that one may be from before."""
+    """Only a load of the same group has to be repeated, as it may be older."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=3)
         forgets = core.committer.loaded.forgets
@@ -254,7 +254,7 @@ async def test_a_long_removal_does_not_hold_up_loads_of_other_groups(tmp_path: P
 
 
 async def test_of_groups_that_were_forgotten_long_ago_nobody_is_sure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which forgets were of which groups is remembered for so many; beyond, a load from before is refused."""
+    """Removals are remembered by group up to a limit; beyond it, an older load of any group is refused."""
     monkeypatch.setattr("adapter.sidecar.engine.commit_rules.MAX_ABSENT", 2)
     async with core_over(tmp_path, FakeMeta()) as core:
         loaded = core.committer.loaded
@@ -266,7 +266,7 @@ async def test_of_groups_that_were_forgotten_long_ago_nobody_is_sure(tmp_path: P
 
 
 def commits(groups: Iterable[tuple[str, int]]) -> offsets_pb.CommitOffsetsRequest:
-    """A commit of so many shards of each group; half of them as columns."""
+    """A commit of this many shards for each group; half of them as columns."""
     return offsets_pb.CommitOffsetsRequest(
         groups=[
             offsets_pb.GroupCommits(
@@ -281,7 +281,7 @@ def commits(groups: Iterable[tuple[str, int]]) -> offsets_pb.CommitOffsetsReques
 
 
 async def test_a_commit_is_the_same_in_slices() -> None:
-    """Also what is wrong with it."""
+    """With the same errors, too."""
     request = commits([("a", 1_000), ("b", 3), ("c", 500)])
     assert await parse_in_slices(request.groups, request.mode, 7) == parse_commit(request, 7)
     request.groups[2].shards[240].ClearField("offset")
@@ -305,7 +305,7 @@ def test_a_commit_has_a_bounded_number_of_offsets_and_groups() -> None:
 
 
 async def test_large_calls_go_a_few_at_a_time_and_in_their_order() -> None:
-    """What waits is bounded; who is patient waits all the same."""
+    """The number of waiting calls is bounded; calls without that bound wait."""
     calls = LargeCalls("calls", at_once=2, max_waiting=3)
     gate, began = asyncio.Event(), list[int]()
 
@@ -332,7 +332,7 @@ async def test_large_calls_go_a_few_at_a_time_and_in_their_order() -> None:
 
 
 async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
-    """A size that is larger than all of it is let in alone; who is cancelled leaves the line."""
+    """A call larger than the whole limit runs alone; a cancelled one leaves the queue."""
     room = Room("things", 10)
     room.take(25)
     with pytest.raises(OverloadedError, match="25 bytes of things wait already"):
@@ -358,7 +358,7 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
 
 
 async def test_a_change_of_more_than_one_call_may_change_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a whole group; its shards by name are taken, in several calls. Tombstones do not count."""
+    """A whole group is refused; its shards by name succeed in several calls. Tombstones do not count."""
     monkeypatch.setattr("adapter.sidecar.engine.resets.MAX_CHANGES", 300)
     async with core_over(tmp_path, FakeMeta()) as core:
         await fill(core, count=500)
@@ -372,7 +372,7 @@ async def test_a_change_of_more_than_one_call_may_change_is_refused(tmp_path: Pa
 
 
 async def test_a_group_too_large_for_a_change_is_not_brought_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is counted where it is: a million offsets would be loaded for a refusal."""
+    """It is counted in the Meta Service; loading it could mean a million offsets for a refusal."""
     monkeypatch.setattr("adapter.sidecar.engine.resets.MAX_CHANGES", 300)
     async with core_over(tmp_path, FakeMeta({OffsetKey(*GROUP, shard): record(1) for shard in NAMED[:400]})) as core:
         for change in (reset, delete, clone):
@@ -387,7 +387,7 @@ def test_the_bounds_of_an_answer_fit_into_a_message() -> None:
 
 
 def test_a_slice_is_read_by_names_and_by_groups(tmp_path: Path) -> None:
-    """Small groups count for more than their rows: finding one takes its time."""
+    """Each group costs a look-up, so small groups count for more than their rows."""
 
     async def look() -> None:
         async with core_over(tmp_path, FakeMeta()) as core:

@@ -27,7 +27,7 @@ def log_of(*timestamps_ms: int) -> MemoryLog:
 
 
 def test_a_shard_begins_at_0_and_grows_by_messages() -> None:
-    """`append` gives the end of the log: the offset that the next message will get."""
+    """`append` returns the end of the log, which is the offset of the next message."""
     log = MemoryLog()
     assert log.append(S, 5) == 1
     assert log.append(S, 6, 7) == 3
@@ -35,7 +35,7 @@ def test_a_shard_begins_at_0_and_grows_by_messages() -> None:
 
 
 def test_a_trim_moves_the_beginning_and_leaves_the_rest_at_its_offsets() -> None:
-    """Also up to the end: the log is empty then, and the next message gets the next offset."""
+    """A trim up to the end leaves an empty log; the next message gets the next offset."""
     log = log_of(10, 20, 30)
     log.trim(S, 2)
     assert (log.bounds(S), log.offset_for_time(S, 0)) == ((2, 3), 2)
@@ -48,7 +48,7 @@ def test_a_trim_moves_the_beginning_and_leaves_the_rest_at_its_offsets() -> None
 
 
 def test_a_trim_beyond_the_end_is_refused() -> None:
-    """As Kafka does (OFFSET_OUT_OF_RANGE); nothing is dropped."""
+    """As Kafka does (OFFSET_OUT_OF_RANGE); nothing is removed."""
     log = log_of(1, 2)
     with pytest.raises(ValueError, match=r"default/s: cannot trim to 3, the log ends at 2"):
         log.trim(S, 3)
@@ -56,7 +56,7 @@ def test_a_trim_beyond_the_end_is_refused() -> None:
 
 
 def test_a_shard_made_anew_begins_at_0_again() -> None:
-    """Nothing of the old one is left."""
+    """No message of the former one is left."""
     log = log_of(1, 2, 3)
     log.trim(S, 2)
     log.create(S)
@@ -65,12 +65,12 @@ def test_a_shard_made_anew_begins_at_0_again() -> None:
 
 @pytest.mark.parametrize(("time_ms", "offset"), [(0, 0), (10, 0), (11, 1), (30, 1), (31, None)])
 def test_the_first_message_at_or_after_a_time(time_ms: int, offset: int | None) -> None:
-    """By offset, not by time: 20 stands behind 30, and is not found first."""
+    """The first by offset: a message at 20 that follows one at 30 is not found first."""
     assert log_of(10, 30, 20).offset_for_time(S, time_ms) == offset
 
 
 def test_an_unknown_shard_is_an_error_to_its_holder() -> None:
-    """Only brokers leave it out, when they are asked over gRPC."""
+    """Only brokers leave it out of a reply over gRPC."""
     log = log_of(1)
     other = ShardKey("other", "s")
     for ask in (log.bounds, lambda shard: log.trim(shard, 0), lambda shard: log.offset_for_time(shard, 0)):
@@ -80,7 +80,7 @@ def test_an_unknown_shard_is_an_error_to_its_holder() -> None:
 
 @given(STEPS, st.integers(0, 13))
 def test_it_answers_as_a_list_of_all_messages_would(steps: list[tuple[str, object]], time_ms: int) -> None:
-    """The naive reference keeps (offset, time) of every message, and looks through all of them."""
+    """The reference keeps (offset, time) of every message, and searches all of them."""
     log = log_of()
     kept: list[tuple[int, int]] = []
     low = high = 0

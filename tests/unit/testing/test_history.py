@@ -1,4 +1,4 @@
-"""The checker of histories, on histories made by hand."""
+"""The checker of histories, on histories written by hand."""
 
 import pytest
 
@@ -11,7 +11,7 @@ EVENTS = 1_000_000
 
 
 def _read(history: History, position: Position | None, *places: str, at: float, until: float | None = None) -> None:
-    """A read of the first key, for one second unless told otherwise."""
+    """A read of the first key, one second long by default."""
     seen = {} if position is None else {A: position}
     history.reading(*places, keys=[A], at=at).found(seen, at=at + 1 if until is None else until)
 
@@ -26,7 +26,7 @@ def _kinds(history: History) -> list[Kind]:
 
 
 def test_a_read_shows_what_was_acknowledged_before_it_began() -> None:
-    """Or more; less is a loss (1)."""
+    """A larger value is allowed; a smaller one is a loss (1)."""
     for position, kinds in (((1, 5), []), ((1, 6), []), ((1, 4), [Kind.LOST]), (None, [Kind.LOST])):
         history = History()
         for offset in (4, 6, 5):
@@ -37,7 +37,7 @@ def test_a_read_shows_what_was_acknowledged_before_it_began() -> None:
 
 
 def test_a_read_need_not_show_what_is_acknowledged_while_it_is_under_way() -> None:
-    """Nor at the very instant at which it begins: what touches is concurrent."""
+    """Not even at the instant when it begins: operations that touch are concurrent."""
     for began in (1.0, 1.5, 2.0):
         history = History()
         _write(history, (1, 5), at=1, until=2)
@@ -46,7 +46,7 @@ def test_a_read_need_not_show_what_is_acknowledged_while_it_is_under_way() -> No
 
 
 def test_a_read_is_not_below_one_that_ended_before_it_began() -> None:
-    """Though nobody was ever told that the value stands (2); concurrent reads may differ."""
+    """Even if no write of the value was acknowledged (2); concurrent reads may differ."""
     for began, kinds in ((1.5, []), (2.0, []), (2.5, [Kind.WENT_BACK])):
         history = History()
         history.begin(A, (1, 5), at=0)
@@ -56,7 +56,7 @@ def test_a_read_is_not_below_one_that_ended_before_it_began() -> None:
 
 
 def test_a_read_does_not_show_what_nobody_had_begun_to_write() -> None:
-    """An unanswered write may have been applied, from when it was sent."""
+    """A write without a reply may be applied at any time after it was sent."""
     for position, until, kinds in (((1, 5), 3.0, []), ((1, 5), 1.5, [Kind.UNWRITTEN]), ((1, 4), 3.0, [Kind.UNWRITTEN])):
         history = History()
         history.begin(A, (1, 5), at=2)
@@ -65,7 +65,7 @@ def test_a_read_does_not_show_what_nobody_had_begun_to_write() -> None:
 
 
 def test_what_is_sent_when_more_is_acknowledged_is_never_seen() -> None:
-    """Not even by a read that began before both: the smaller one cannot have stood alone. Of a deletion, too."""
+    """Not even by a read that began before both; a delete counts too."""
     for value, seen in (((1, 5), (1, 5)), ((1, 0, False), None)):
         history = History()
         for earlier in ((1, 0), (2, 1)):
@@ -79,7 +79,7 @@ def test_what_is_sent_when_more_is_acknowledged_is_never_seen() -> None:
 
 
 def test_a_key_that_nobody_wrote_is_absent() -> None:
-    """Another key's write explains nothing."""
+    """A write of another key explains nothing."""
     history = History()
     _write(history, (1, 5), at=0)
     history.reading(at=2).found({A: (1, 5), B: (1, 5)}, at=3)
@@ -87,7 +87,7 @@ def test_a_key_that_nobody_wrote_is_absent() -> None:
 
 
 def test_a_read_of_everything_misses_what_is_absent() -> None:
-    """Every key that was written is asked for, though the answer does not name it."""
+    """A written key that the reply does not have was read as absent."""
     history = History()
     for number, name in enumerate((A, B, C)):
         history.begin(name, (1, 5), at=number).acknowledged(at=number)
@@ -96,7 +96,7 @@ def test_a_read_of_everything_misses_what_is_absent() -> None:
 
 
 def test_a_higher_epoch_is_larger_whatever_the_offset() -> None:
-    """A rewind does not go backwards, and what was before it does not come back (2)."""
+    """A rewind is no step back, and values from before it must not return (2)."""
     history = History()
     _write(history, (1, 90), at=0)
     _write(history, (2, 10), at=2)
@@ -106,7 +106,7 @@ def test_a_higher_epoch_is_larger_whatever_the_offset() -> None:
 
 
 def test_a_deletion_reads_as_absent() -> None:
-    """From when somebody begins to delete; afterwards what was deleted does not come back (7)."""
+    """From the beginning of the delete; values from before it must not return (7)."""
     history = History()
     _write(history, (1, 90), at=0)
     deletion = history.begin(A, (2**32, 0, False), at=2)
@@ -125,7 +125,7 @@ def test_a_deletion_reads_as_absent() -> None:
 
 
 def test_absent_may_be_the_oldest_deletion_that_explains_it() -> None:
-    """Nothing more is concluded from it."""
+    """The checker concludes no more than that."""
     history = History()
     for era in (1, 2):
         history.begin(A, (era << 32, 0, False), at=era)
@@ -140,7 +140,7 @@ def test_absent_may_be_the_oldest_deletion_that_explains_it() -> None:
 
 
 def test_an_unknown_epoch_that_is_read_counts_as_the_first() -> None:
-    """An adapter keeps it until it meets the Meta Service."""
+    """An adapter keeps epoch 0 until it reaches the Meta Service."""
     history = History()
     _write(history, (1, 5), at=0)
     _read(history, (0, 5), at=2)
@@ -149,7 +149,7 @@ def test_an_unknown_epoch_that_is_read_counts_as_the_first() -> None:
 
 
 def test_a_write_of_unknown_epoch_may_stand_in_any_that_was_begun() -> None:
-    """It takes the epoch that stands, but makes none."""
+    """It takes the epoch that stands, and never creates one."""
     history = History()
     history.begin(A, (1, 5), at=0)
     history.begin(A, (2, 3), at=1)
@@ -160,7 +160,7 @@ def test_a_write_of_unknown_epoch_may_stand_in_any_that_was_begun() -> None:
 
 
 def test_an_acknowledgement_of_unknown_epoch_is_in_the_one_that_had_to_stand() -> None:
-    """At least: the place could not show an older one when the write was sent."""
+    """At least in the epoch that the place had to show when the write was sent."""
     history = History()
     _write(history, (2, 3), at=0)
     _write(history, (0, 7), at=2)
@@ -170,7 +170,7 @@ def test_an_acknowledgement_of_unknown_epoch_is_in_the_one_that_had_to_stand() -
 
 
 def test_one_of_several_possible_values_may_be_shown() -> None:
-    """And at least the least of them must be, unless the answer tells which it was."""
+    """At least the smallest of them, unless the reply says which one it was."""
     for told, position, kinds in (
         (None, (1, 3), []),
         (None, (2, 3), []),
@@ -184,7 +184,7 @@ def test_one_of_several_possible_values_may_be_shown() -> None:
 
 
 def test_an_answer_of_what_stands_is_a_read() -> None:
-    """It is not below what stood before, nor below the write itself, and somebody had begun to write it."""
+    """It is not below earlier values or the write itself, and somebody must have begun to write it."""
     for standing, kinds in (
         ((1, 9), []),
         ((2, 1), []),
@@ -204,7 +204,7 @@ def test_an_answer_of_what_stands_is_a_read() -> None:
 
 
 def test_places_are_apart() -> None:
-    """What one adapter acknowledged, another one and the Meta Service need not have."""
+    """A value acknowledged by one adapter need not be in another one or in the Meta Service."""
     history = History()
     _write(history, (1, 5), "a", at=0)
     for at, place in enumerate(("b", META)):
@@ -224,7 +224,7 @@ def test_a_write_through_is_in_all_of_its_places() -> None:
 
 
 def test_a_flush_carries_what_was_acknowledged_before_it_began() -> None:
-    """Once it is done: not what came in meanwhile (3)."""
+    """When it has ended; not what was acknowledged meanwhile (3)."""
     for began, done, kinds in ((2.0, 4.0, [Kind.LOST]), (0.5, 4.0, []), (2.0, 5.0, []), (2.0, None, [])):
         history = History()
         _write(history, (1, 5), at=0, until=1)
@@ -236,7 +236,7 @@ def test_a_flush_carries_what_was_acknowledged_before_it_began() -> None:
 
 
 def test_a_flush_carries_what_was_read() -> None:
-    """It stood there, so it must arrive; and from there an adapter that recovers takes it."""
+    """A value that was read had to be stored, so the flush sends it; a recovering adapter then gets it from there."""
     history = History()
     history.begin(A, (1, 5), at=0)
     _read(history, (1, 5), "a", at=1)
@@ -247,7 +247,7 @@ def test_a_flush_carries_what_was_read() -> None:
 
 
 def test_a_read_of_the_store_shows_what_both_places_must_show() -> None:
-    """And the first of them has it from then on."""
+    """From then on the adapter has it too."""
     history = History()
     _write(history, (1, 5), META, at=0)
     _write(history, (1, 4), at=0)
@@ -259,7 +259,7 @@ def test_a_read_of_the_store_shows_what_both_places_must_show() -> None:
 
 
 def test_a_violation_is_written_for_a_person() -> None:
-    """Key, place, what was read and when, and what it contradicts."""
+    """The text has key, place, the value read, the time, and what it contradicts."""
     history = History()
     history.begin(OffsetKey("n", "g", "s"), (1, 9), places=["a"], at=1).acknowledged(at=1.5)
     history.carrying("a", META, at=2).done(at=3)
@@ -273,7 +273,7 @@ def test_a_violation_is_written_for_a_person() -> None:
 
 
 def test_a_check_goes_on_from_the_last_one() -> None:
-    """Also for what was under way then; and it refuses what should have been told before."""
+    """Also for operations then in progress; operations that ended before the last check are refused."""
     history = History()
     _write(history, (1, 5), at=0)
     late = history.begin(A, (1, 6), at=2)

@@ -1,4 +1,4 @@
-"""The checker of histories: against one that tries every order, and on random histories of which is known what is wrong."""
+"""The checker of histories, compared with a search of all orders, and on random histories with known errors."""
 
 import random
 import sys
@@ -21,7 +21,7 @@ EVENTS = 1_000_000
 
 @dataclass(frozen=True)
 class Op:
-    """A write (of a value), a read (that returned one, or nothing), or a flush. Without an end it had no answer."""
+    """A write (of a value), a read (of a value or nothing), or a flush. Without an end it had no reply."""
 
     name: OffsetKey
     what: str
@@ -50,7 +50,7 @@ def _history(ops: Sequence[Op]) -> History:
 
 
 def _linearizable(ops: Sequence[Op]) -> bool:
-    """Whether some order of the operations explains them, for a max-register: tries every one."""
+    """Whether some order of the operations explains their results, for a max-register: tries all orders."""
     done = [op for op in ops if op.ended is not None]
     pending = [op for op in ops if op.ended is None and op.what == "write"]
     for some in range(2 ** len(pending)):
@@ -94,12 +94,12 @@ def _tiny(draw: st.DrawFn) -> list[Op]:
 @settings(max_examples=400)
 @given(_tiny())
 def test_it_agrees_with_trying_every_order(ops: list[Op]) -> None:
-    """On histories small enough for that, right and wrong ones."""
+    """For correct and incorrect histories, small enough to try all orders."""
     assert (not _history(ops).check()) == _linearizable(ops)
 
 
 def test_trying_every_order_finds_both_answers() -> None:
-    """The other checker is none that agrees with everything."""
+    """So that agreeing with it is not trivial."""
     write = Op(A, "write", (1, 1, True), began=0, ended=1)
     read = Op(A, "read", (1, 1, True), began=2, ended=3)
     assert _linearizable([write, read])
@@ -158,7 +158,7 @@ def _any_value(rng: random.Random) -> Value:
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.integers(1, 300))
 def test_what_correct_stores_show_is_accepted(seed: int, count: int) -> None:
-    """Writes to one place or to both, reads of one or of both, flushes, all overlapping, many of them unanswered."""
+    """Overlapping writes, reads and flushes of one or both places, many of them without a reply."""
     assert not _history(_served(random.Random(seed), count)).check()
 
 
@@ -166,7 +166,7 @@ def test_what_correct_stores_show_is_accepted(seed: int, count: int) -> None:
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_a_single_read_that_is_too_low_is_found(seed: int) -> None:
-    """Whichever it is: as soon as it shows less than some value that was acknowledged or read before it began."""
+    """Any read below a value that was acknowledged or read before it began."""
     rng = random.Random(seed)
     ops = _served(rng, 200)
     targets = [(at, below) for at, op in enumerate(ops) if op.what == "read" and (below := _before(ops, op))]
@@ -182,7 +182,7 @@ def test_a_single_read_that_is_too_low_is_found(seed: int) -> None:
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_a_single_value_that_nobody_wrote_is_found(seed: int) -> None:
-    """However high it is, so that nothing else contradicts it."""
+    """Even if it is so high that nothing else contradicts it."""
     rng = random.Random(seed)
     ops = _served(rng, 200)
     at = rng.choice([at for at, op in enumerate(ops) if op.what == "read"])
@@ -191,7 +191,7 @@ def test_a_single_value_that_nobody_wrote_is_found(seed: int) -> None:
 
 
 def _before(ops: Sequence[Op], read: Op) -> Value | None:
-    """The largest value that was acknowledged or read at the place of a read before it began."""
+    """The largest value acknowledged, or read at the same place, before a read began."""
     earlier = (op for op in ops if op.name == read.name and op.what != "flush" and op.ended is not None and op.ended < read.began)
     # Where a read is stored is its first place.
     told = ((op.value, op.places if op.what == "write" else op.places[:1]) for op in earlier)
@@ -204,7 +204,7 @@ def _written(ops: Sequence[Op], read: Op) -> set[Value]:
 
 @pytest.mark.no_cover  # it would take almost three times as long
 def test_a_million_events_are_checked_in_one_pass(record_property: Callable[[str, object], None]) -> None:
-    """Nothing is asserted about the time; it is printed, and told as a property of the test."""
+    """The time is printed and recorded as a property of the test, not asserted."""
     rng = random.Random(1)
     keys = [key(str(number)) for number in range(1_000)]
     history = History()

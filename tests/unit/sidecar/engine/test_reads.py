@@ -1,4 +1,4 @@
-"""Reads: where each mode looks, what absent means, and what a commit learns from the load of its group."""
+"""Reads: where each mode looks, what an absent offset means, and what a commit learns from the load of its group."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ DOWN = MetaUnavailableError("down by the test")
 
 
 class AskedMeta(FakeMeta):
-    """A FakeMeta that notes which groups and keys it was asked for, call by call, and may time out."""
+    """A FakeMeta that records the groups and keys of each call, and may time out."""
 
     def __init__(self, records: dict[OffsetKey, OffsetRecord] | None = None) -> None:
         super().__init__(records)
@@ -52,24 +52,24 @@ class AskedMeta(FakeMeta):
 
 
 async def read(core: Core, mode: ReadMode, *shards: str, group: GroupKey = GROUP) -> dict[str, int]:
-    """The offsets that a read gives, by shard."""
+    """The offsets that a read returns, by shard."""
     return {found.shard: standing.offset for found, standing in await core.reader.read([Wanted(group, shards)], mode)}
 
 
 def loader_of(core: Core) -> GroupLoader:
-    """The loader behind the reader."""
+    """The loader of the reader."""
     return core.reader._loader
 
 
 async def recovered(core: Core) -> Core:
-    """A core whose recovery is done."""
+    """A core whose recovery is complete."""
     await core.recovery.run()
     core.reader.recovery_finished()
     return core
 
 
 async def test_memory_looks_only_here(tmp_path: Path) -> None:
-    """Absent here is left out, whatever the Meta Service holds."""
+    """A key that is absent here is left out, whatever the Meta Service holds."""
     meta = AskedMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta, knows="g") as core:
         await core.committer.submit(commit_of({A: 5}))
@@ -79,7 +79,7 @@ async def test_memory_looks_only_here(tmp_path: Path) -> None:
 
 
 async def test_store_asks_the_meta_service_and_gives_the_larger_value(tmp_path: Path) -> None:
-    """What is larger there is taken over; what is larger here is not hidden by what is there (2)."""
+    """A larger value there is adopted; a larger local value is returned (2)."""
     meta = AskedMeta({A: record(9), B: record(9), C: record(1, 2)})
     async with core_over(tmp_path, meta, knows="g") as core:
         await recovered(core)
@@ -93,7 +93,7 @@ async def test_store_asks_the_meta_service_and_gives_the_larger_value(tmp_path: 
 
 
 async def test_memory_first_asks_only_for_what_is_not_here(tmp_path: Path) -> None:
-    """What is all here is given without a question; else the shards that are named are asked for, and no others."""
+    """No call if all is here; else the request names the missing shards only."""
     meta = AskedMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta, knows="g") as core:
         await recovered(core)
@@ -106,7 +106,7 @@ async def test_memory_first_asks_only_for_what_is_not_here(tmp_path: Path) -> No
 
 
 async def test_memory_first_of_a_whole_group_asks_once(tmp_path: Path) -> None:
-    """Shards that are not here can only be known from there."""
+    """The Meta Service may have shards that are not here."""
     meta = AskedMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta) as core:
         await recovered(core)
@@ -117,7 +117,7 @@ async def test_memory_first_of_a_whole_group_asks_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ReadMode)
 async def test_absent_is_absent_and_never_0(tmp_path: Path, mode: ReadMode) -> None:
-    """A consumer that reads 0 would start all over again; an offset that is 0 is there."""
+    """A consumer that reads 0 would start all over again; a stored 0 is returned."""
     async with core_over(tmp_path, AskedMeta({B: record(0)})) as core:
         await recovered(core)
         await commit(core, 0, "a")
@@ -127,7 +127,7 @@ async def test_absent_is_absent_and_never_0(tmp_path: Path, mode: ReadMode) -> N
 
 @pytest.mark.parametrize("mode", ReadMode)
 async def test_a_tombstone_is_absent(tmp_path: Path, mode: ReadMode) -> None:
-    """It stands, but there is no offset."""
+    """The key has a record, but no offset."""
     async with core_over(tmp_path, AskedMeta({A: tombstone(2)})) as core:
         await recovered(core)
         await core.committer.submit(Reconcile([(B, tombstone(4))]))
@@ -145,7 +145,7 @@ async def test_offsets_come_in_the_order_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [STORE, FIRST])
 async def test_with_the_meta_service_down_unknown_is_an_error(tmp_path: Path, mode: ReadMode) -> None:
-    """Not absent, and not an old value."""
+    """The reply is neither absent nor an old value."""
     meta = AskedMeta()
     async with core_over(tmp_path, meta) as core:
         await recovered(core)
@@ -159,7 +159,7 @@ async def test_with_the_meta_service_down_unknown_is_an_error(tmp_path: Path, mo
 
 
 async def test_before_the_recovery_reads_of_the_store_are_refused(tmp_path: Path) -> None:
-    """Degraded: what is here is served, what would have to be asked for is not (9)."""
+    """Degraded: local offsets are returned, and whatever needs the Meta Service is refused (9)."""
     meta = AskedMeta({A: record(9)})
     async with core_over(tmp_path, meta, knows="g") as core:
         await core.committer.submit(commit_of({B: 5}))
@@ -173,7 +173,7 @@ async def test_before_the_recovery_reads_of_the_store_are_refused(tmp_path: Path
 
 
 async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path) -> None:
-    """It may be absent because it was lost (1)."""
+    """A key may be absent because it was lost (1)."""
     store = watched(tmp_path)
     store.write({A: record(5)})
     crash(store)
@@ -194,7 +194,7 @@ async def test_after_a_loss_even_memory_asks_for_what_is_not_here(tmp_path: Path
 
 
 async def test_the_first_commit_of_a_key_learns_its_epoch(tmp_path: Path) -> None:
-    """The group is loaded once: what stands higher there wins, what is absent there begins in the first epoch."""
+    """The group is loaded once: larger values there win; keys absent there begin in the first epoch."""
     meta = AskedMeta({A: record(5, 4), B: record(9, 4)})
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 6, B: 6, C: 6}))
@@ -215,7 +215,7 @@ async def test_a_commit_of_a_local_key_asks_nobody(tmp_path: Path) -> None:
 
 
 async def test_with_the_meta_service_down_a_new_key_goes_in_with_epoch_0_at_once(tmp_path: Path) -> None:
-    """The first failure is noticed by one call; after it nobody waits until something succeeds again (4)."""
+    """Only the first commit waits for the failure; the next ones do not wait until a call succeeds again (4)."""
     meta = AskedMeta({B: record(3, 7)})
     meta.down = DOWN
     async with core_over(tmp_path, meta) as core:
@@ -231,7 +231,7 @@ async def test_with_the_meta_service_down_a_new_key_goes_in_with_epoch_0_at_once
 
 
 async def test_concurrent_loads_share_calls(tmp_path: Path) -> None:
-    """Many brokers' first commits after a restart are a few calls; a group that is wanted twice is asked for once."""
+    """First commits after a restart need few calls, and a group that two callers want is asked for once."""
     meta = AskedMeta({key("s", f"g{at}"): record(at, 2) for at in range(100)})
     async with core_over(tmp_path, meta) as core:
         loader = loader_of(core)
@@ -244,7 +244,7 @@ async def test_concurrent_loads_share_calls(tmp_path: Path) -> None:
 
 
 async def test_a_load_that_fails_does_not_count(tmp_path: Path) -> None:
-    """What is absent then is unknown, and the next commit asks again."""
+    """Which keys are absent is still unknown, so the next commit asks again."""
     meta = AskedMeta({A: record(5, 4)})
     async with core_over(tmp_path, meta) as core:
         meta.down = DOWN
@@ -257,7 +257,7 @@ async def test_a_load_that_fails_does_not_count(tmp_path: Path) -> None:
 
 
 async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None:
-    """What was fetched before the removal is older than what was flushed and removed: it must not come back (2)."""
+    """What was fetched before the removal may be older than what was flushed; it must not be stored again (2)."""
     meta = AskedMeta({A: record(5, 4)})
     async with core_over(tmp_path, meta) as core:
         await core.committer.submit(Reconcile([(A, record(5, 4))]))
@@ -273,19 +273,19 @@ async def test_a_load_that_meets_a_removal_fetches_again(tmp_path: Path) -> None
 
 
 def of_large(count: int = 7) -> dict[OffsetKey, OffsetRecord]:
-    """A group in epoch 4."""
+    """A record of a large group, in epoch 4."""
     return {key(f"s{at}"): record(5, 4) for at in range(count)}
 
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups of more than three shards are large."""
+    """Make groups of more than three shards count as large."""
     monkeypatch.setattr(group_loader, "LOAD_ROWS", 3)
 
 
 @pytest.mark.usefixtures("small_pages")
 async def test_of_a_large_group_a_commit_loads_only_its_keys(tmp_path: Path) -> None:
-    """So that their epochs are known, also of those that are not there; the group does not count as loaded."""
+    """The epochs of these keys become known, also of absent ones; the group does not count as loaded."""
     meta = AskedMeta(of_large())
     meta.page_rows = 3
     async with core_over(tmp_path, meta) as core:
@@ -303,7 +303,7 @@ async def test_of_a_large_group_a_commit_loads_only_its_keys(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("small_pages")
 async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
-    """It was asked for and not there, then committed, flushed and handed over: now it may stand in any epoch (1)."""
+    """It was absent once, then committed, flushed and handed over: now it may be in any epoch (1)."""
     meta = AskedMeta(of_large())
     meta.page_rows = 3
     async with core_over(tmp_path, meta) as core:
@@ -317,7 +317,7 @@ async def test_a_key_that_was_removed_is_not_taken_for_absent(tmp_path: Path) ->
 
 
 async def test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_absent(tmp_path: Path) -> None:
-    """The same, where it was committed among the columns of a group that had been loaded since (1)."""
+    """As before, but it was committed in a column of a group that had been loaded since (1)."""
     meta = AskedMeta(of_large())
     async with core_over(tmp_path, meta) as core:
         await loader_of(core).load_wanted([Wanted(GROUP, ["new"])])
@@ -332,7 +332,7 @@ async def test_a_key_that_took_the_fast_path_and_was_removed_is_not_taken_for_ab
 
 @pytest.mark.usefixtures("small_pages")
 async def test_a_whole_large_group_is_read_in_pages_and_is_loaded_behind_the_last(tmp_path: Path) -> None:
-    """Then it is known what is absent in it."""
+    """Only then is it known which keys are absent."""
     meta = AskedMeta(of_large(10))
     meta.page_rows = 3
     async with core_over(tmp_path, meta) as core:
@@ -348,7 +348,7 @@ async def test_a_whole_large_group_is_read_in_pages_and_is_loaded_behind_the_las
 
 
 async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> None:
-    """A commit of a key that is on a page which is still to come must not begin in the first epoch (1)."""
+    """A commit of a key on a later page must not begin in the first epoch (1)."""
     meta = AskedMeta(of_large(9))
     meta.page_rows = 3
     async with core_over(tmp_path, meta) as core:
@@ -367,7 +367,7 @@ async def test_a_group_is_not_loaded_before_its_last_page(tmp_path: Path) -> Non
 
 
 async def test_a_page_in_the_middle_that_takes_too_long_is_asked_for_again(tmp_path: Path) -> None:
-    """What was read before it is not read again; the first page may take too long for another reason: nobody is there."""
+    """Earlier pages are not read again. A first page that takes too long is an error: there may be no server."""
     meta = AskedMeta(of_large(8))
     meta.page_rows = 3
     async with core_over(tmp_path, meta) as core:
@@ -381,7 +381,7 @@ async def test_a_page_in_the_middle_that_takes_too_long_is_asked_for_again(tmp_p
 
 
 async def test_a_removal_between_two_pages_lets_the_group_be_loaded_again(tmp_path: Path) -> None:
-    """With the whole group, so that nothing of it is missing; a removal in another group disturbs nobody."""
+    """The whole group is read again, so nothing of it is missing; removals in other groups have no effect."""
     meta = AskedMeta(of_large(5))
     meta.page_rows = 3
     async with core_over(tmp_path, meta, knows="h") as core:
@@ -401,7 +401,7 @@ async def test_a_removal_between_two_pages_lets_the_group_be_loaded_again(tmp_pa
 
 
 async def test_reads_of_many_named_shards_share_a_call(tmp_path: Path) -> None:
-    """Consumers that start at the same time, each with its own shards."""
+    """As when consumers start at the same time, each with its own shards."""
     meta = AskedMeta(of_large(30))
     async with core_over(tmp_path, meta) as core:
         await recovered(core)
@@ -414,7 +414,7 @@ async def test_reads_of_many_named_shards_share_a_call(tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_of_absent_keys_and_removals_is_bounded() -> None:
-    """And says at most too often that there was a removal."""
+    """When entries are dropped, the result may only be a needless second load."""
     loaded = LoadedGroups()
     for at in range(3 * MAX_ABSENT):
         loaded.note_absent([key(f"s{at}")])

@@ -1,4 +1,4 @@
-"""The comparison at start: what is pushed, what is adopted, what is counted, and what a failure leaves to do."""
+"""The comparison at start: what is pushed, adopted and counted, and what is left to do after a failure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ DOWN = MetaUnavailableError("down by the test")
 
 
 class ComparedMeta(FakeMeta):
-    """A FakeMeta that notes how many keys each comparison asks for, and may fail the next ones."""
+    """A FakeMeta that records the number of keys in each comparison, and may fail the next ones."""
 
     def __init__(self, records: Records | None = None) -> None:
         super().__init__(records)
@@ -25,7 +25,7 @@ class ComparedMeta(FakeMeta):
         self.get_faults: list[AdapterError | None] = []
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> Records:
-        """See `MetaClient.get`. A question for no keys only looks whether anybody is there."""
+        """See `MetaClient.get`. A request for no keys only checks that the Meta Service is there."""
         if not keys:
             return await super().get(keys, patient=patient)
         fault = self.get_faults.pop(0) if self.get_faults else None
@@ -57,7 +57,7 @@ CASES = [
 async def test_the_larger_value_wins_on_both_sides(
     tmp_path: Path, mine: OffsetRecord, theirs: OffsetRecord | None, stands: OffsetRecord, result: str
 ) -> None:
-    """Also after a clean stop that left nothing to flush: the Meta Service may have been restored from a backup (2)."""
+    """Also after a clean stop: the Meta Service may have been restored from a backup (2)."""
     left_behind(tmp_path, {A: mine}, flushed=1)
     meta = FakeMeta({A: theirs} if theirs else {})
     async with core_over(tmp_path, meta, tracks_all=False) as core:
@@ -69,7 +69,7 @@ async def test_the_larger_value_wins_on_both_sides(
 
 
 async def test_what_a_killed_process_never_flushed_is_pushed(tmp_path: Path) -> None:
-    """The dirty set is empty after a restart: the comparison reads the store (1)."""
+    """The dirty set is empty after a restart, so the comparison reads the store (1)."""
     meta = FakeMeta()
     left_behind(tmp_path, {A: record(5), B: record(6)})
     async with core_over(tmp_path, meta, tracks_all=False) as core:
@@ -79,7 +79,7 @@ async def test_what_a_killed_process_never_flushed_is_pushed(tmp_path: Path) -> 
 
 
 async def test_all_keys_are_compared_a_batch_at_a_time(tmp_path: Path) -> None:
-    """Each once, over all groups, in calls of a bounded size."""
+    """Each key once, over all groups, in calls of bounded size."""
     mine = {key(f"s{shard}", f"g{group}"): record(shard) for group in range(5) for shard in range(5)}
     left_behind(tmp_path, mine)
     meta = ComparedMeta({found: record(shard % 3) for shard, found in enumerate(mine)})
@@ -92,7 +92,7 @@ async def test_all_keys_are_compared_a_batch_at_a_time(tmp_path: Path) -> None:
 
 
 async def test_an_empty_store_has_nothing_to_compare_but_needs_the_meta_service(tmp_path: Path) -> None:
-    """Recovered means that the Meta Service was there, so that absent is absent (9)."""
+    """Recovered means that the Meta Service was reached, so an absent key is really absent (9)."""
     meta = ComparedMeta({A: record(5)})
     meta.down = DOWN
     async with core_over(tmp_path, meta, tracks_all=False) as core:
@@ -106,7 +106,7 @@ async def test_an_empty_store_has_nothing_to_compare_but_needs_the_meta_service(
 
 
 async def test_only_after_the_recovery_does_the_flushed_watermark_move(tmp_path: Path) -> None:
-    """From then on everything dirty is known (3)."""
+    """From then on every dirty key is in the dirty set (3)."""
     left_behind(tmp_path, {A: record(5)})
     async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
         await commit(core, 6, "b")
@@ -119,7 +119,7 @@ async def test_only_after_the_recovery_does_the_flushed_watermark_move(tmp_path:
 
 
 async def test_a_recovery_that_fails_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Batches that were finished are not compared again; the counts go on (9)."""
+    """Completed batches are not compared again, and the counts continue (9)."""
     left_behind(tmp_path, {key(f"s{at}"): record(at) for at in range(6)})
     meta = ComparedMeta()
     meta.get_faults = [None, DOWN, DOWN]
@@ -134,7 +134,7 @@ async def test_a_recovery_that_fails_goes_on_where_it_was(tmp_path: Path) -> Non
 
 
 async def test_a_recovery_that_is_refused_says_so_as_an_adapter_error(tmp_path: Path) -> None:
-    """The Meta Service answers, but with a refusal (no such RPC, no permission): degraded, not an end of the process (9)."""
+    """The Meta Service refuses (no such RPC, no permission): the adapter stays degraded and does not end (9)."""
     left_behind(tmp_path, {A: record(5)})
     meta = ComparedMeta()
     meta.get_faults = [RefusedError("PERMISSION_DENIED by the test")]
@@ -145,7 +145,7 @@ async def test_a_recovery_that_is_refused_says_so_as_an_adapter_error(tmp_path: 
 
 
 async def test_a_push_that_fails_is_counted_and_stays_dirty(tmp_path: Path) -> None:
-    """The comparison goes on; the flusher brings it later (4)."""
+    """The comparison continues, and the flusher sends the key later (4)."""
     left_behind(tmp_path, {A: record(5), B: record(6)})
     meta = FakeMeta({B: record(6)})
     meta.faults.append(applied_then(meta, DOWN))
@@ -157,7 +157,7 @@ async def test_a_push_that_fails_is_counted_and_stays_dirty(tmp_path: Path) -> N
 
 
 async def test_a_push_that_is_refused_in_part_is_counted_as_failed_in_part(tmp_path: Path) -> None:
-    """What the report calls pushed, the Meta Service has (3)."""
+    """The report counts as pushed only what the Meta Service has (3)."""
     left_behind(tmp_path, {A: record(5), B: record(6), C: record(7)})
     meta = FakeMeta()
     meta.faults.append(refusing(meta, {"b"}))
@@ -168,7 +168,7 @@ async def test_a_push_that_is_refused_in_part_is_counted_as_failed_in_part(tmp_p
 
 
 async def test_a_commit_during_the_recovery_is_not_lost(tmp_path: Path) -> None:
-    """A degraded adapter takes commits: one in the middle of the push stays dirty (3)."""
+    """A degraded adapter accepts commits; one during the push stays dirty (3)."""
     left_behind(tmp_path, {A: record(5)})
     meta = FakeMeta()
     async with core_over(tmp_path, meta, tracks_all=False) as core:
@@ -179,7 +179,7 @@ async def test_a_commit_during_the_recovery_is_not_lost(tmp_path: Path) -> None:
 
 
 async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: Path) -> None:
-    """The shard went to another broker: what was fetched before is older than what stands there by now."""
+    """The shard went to another broker, so the fetched value may be older than the present one."""
 
     class HandingOver(ComparedMeta):
         async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> Records:
@@ -197,7 +197,7 @@ async def test_what_is_removed_during_a_comparison_does_not_come_back(tmp_path: 
 
 
 async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) -> None:
-    """For a start without the Meta Service: no more than may be missing there, no less (9)."""
+    """For a start without the Meta Service: exactly the keys that may be missing there (9)."""
     left_behind(tmp_path, {A: record(1), B: record(2), C: record(3)}, flushed=2)
     async with core_over(tmp_path, FakeMeta(), tracks_all=False) as core:
         await core.recovery.mark_unflushed()
@@ -206,7 +206,7 @@ async def test_mark_unflushed_marks_what_is_above_the_watermark(tmp_path: Path) 
 
 
 async def test_mark_unflushed_leaves_newer_commits_as_they_are(tmp_path: Path) -> None:
-    """The newest value is what waits to be sent (2)."""
+    """The newest value is sent next (2)."""
     meta = FakeMeta()
     left_behind(tmp_path, {A: record(1, 0), B: record(2, 0)})
     async with core_over(tmp_path, meta, tracks_all=False) as core:
@@ -218,7 +218,7 @@ async def test_mark_unflushed_leaves_newer_commits_as_they_are(tmp_path: Path) -
 
 
 async def test_mark_unflushed_after_a_clean_stop_marks_nothing(tmp_path: Path) -> None:
-    """All was in the Meta Service, and the store says so."""
+    """The stored flushed watermark says that the Meta Service has everything."""
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, commit_of({A: 1, B: 2}))
         assert await core.flusher.drain(30.0) == 0
@@ -228,7 +228,7 @@ async def test_mark_unflushed_after_a_clean_stop_marks_nothing(tmp_path: Path) -
 
 
 async def test_after_a_loss_whole_groups_are_compared(tmp_path: Path) -> None:
-    """A key that was lost here stands again when the Meta Service has it (1)."""
+    """A key that was lost here is stored again if the Meta Service has it (1)."""
     left_behind(tmp_path, {A: record(5), B: record(9)})
     lost(tmp_path, 2)
     meta = FakeMeta({A: record(5), B: record(7), C: record(3), D: tombstone(2), key("s", "other"): record(1)})
@@ -240,7 +240,7 @@ async def test_after_a_loss_whole_groups_are_compared(tmp_path: Path) -> None:
 
 
 async def test_after_a_loss_keys_of_other_batches_are_not_counted_as_adopted(tmp_path: Path) -> None:
-    """Nothing was missing in this group, however many batches it takes."""
+    """Nothing of this group was lost, although its comparison takes several batches."""
     mine = {A: record(1), B: record(2), C: record(3)}
     left_behind(tmp_path, mine)
     lost(tmp_path, 1)

@@ -1,4 +1,4 @@
-"""Which shards a reset, delete or clone means by the names that it is given: a name without an offset is no new shard."""
+"""Which shards the names in a reset, delete or clone select: a name without an offset does not create a shard."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -25,7 +25,7 @@ STANDING = {**ORDERS, key("payments/0"): record(9), LABELLED: record(9, topic="o
 @pytest.mark.parametrize("create", [False, True])
 @pytest.mark.parametrize("standing", [ORDERS, {**ORDERS, key("orders"): tombstone(1)}])
 def test_a_shard_without_an_offset_refuses_the_whole_reset(standing: dict[OffsetKey, OffsetRecord], create: bool) -> None:
-    """Unless it is to be created. What was deleted has no offset either."""
+    """Unless it is to be created. A deleted shard has no offset either."""
     keys = [key("orders/0"), key("orders")]
     if create:
         check_there(TO_3._replace(create=True), keys, standing)
@@ -47,18 +47,18 @@ def test_a_shard_without_an_offset_refuses_the_whole_reset(standing: dict[Offset
     ],
 )
 def test_similar_shards_are_named(names: Sequence[str], text: str) -> None:
-    """Those of a topic of this name, else those that are written nearly so."""
+    """The shards of a topic with that name, or else names that differ a little."""
     assert no_offset_of([key(name) for name in names], STANDING).startswith(f"default/g has {text}")
 
 
 def test_of_many_shards_three_are_named() -> None:
-    """And how many more there are."""
+    """The error also says how many more there are."""
     many = {key(f"orders/{number}"): record(9) for number in range(10)}
     assert "did you mean orders/0, orders/1, orders/2 and 7 more?" in no_offset_of([key("orders")], many)
 
 
 def test_suggestions_do_not_hold_up_commits() -> None:
-    """Of a thousand names that are nearly the same few are compared, and of many absent ones only the first are looked for."""
+    """Of a thousand similar names only a few are compared, and only for the first absent names."""
     many = {key(f"{'x' * 250}{number:05d}"): record(9) for number in range(5_000)}
     many.update({key(f"order-{number:04d}"): record(9) for number in range(5_000)})
     absent = [key(f"ordre-{number:04d}") for number in range(1_000)]
@@ -71,14 +71,14 @@ def test_suggestions_do_not_hold_up_commits() -> None:
 
 
 def test_a_group_without_offsets_is_told_as_such() -> None:
-    """Its name is the mistake then."""
+    """The mistake is then in the name of the group."""
     assert no_offset_of([key("orders")], {key("orders"): tombstone(1)}).startswith(
         "default/g has no offsets; `groups list` shows"
     )
 
 
 def test_a_delete_says_which_shards_were_perhaps_meant() -> None:
-    """Beside the row: what is not there needs no deleting, so it refuses nothing."""
+    """As a note in the row: an absent shard needs no delete, so nothing is refused."""
     (change,) = plan_delete([key("orders")], Known(ORDERS))
     assert not change.changes
     assert change.warning.startswith("has no offset; did you mean orders/0, orders/1?")
@@ -98,13 +98,13 @@ def test_a_delete_says_which_shards_were_perhaps_meant() -> None:
     ],
 )
 def test_a_shard_is_of_a_topic_by_its_label_or_by_its_name(shard: str, label: str, is_of: bool) -> None:
-    """As `queues` names queues, with a broker before them or not."""
+    """By the name rules of `queues`, with or without a broker in front."""
     assert ("orders" in topics_of(shard, label)) is is_of
 
 
 @pytest.mark.parametrize("execute", [False, True])
 async def test_a_refused_reset_changes_nothing_and_its_dry_run_says_the_same(tmp_path: Path, execute: bool) -> None:
-    """It made a shard "orders" beside orders/0 and orders/1, and said "done"."""
+    """It used to create a shard "orders" beside orders/0 and orders/1, and to report success."""
     meta = FakeMeta(dict(ORDERS))
     async with core_over(tmp_path, meta) as core:
         for reset in (TO_3, Reset(To.TARGETS, targets={"orders": 3, "orders/0": 3})):
@@ -114,7 +114,7 @@ async def test_a_refused_reset_changes_nothing_and_its_dry_run_says_the_same(tmp
 
 
 async def test_a_topic_is_all_of_its_shards(tmp_path: Path) -> None:
-    """By name and by label, beside shards that are named; each once."""
+    """By name and by label, together with named shards; each of them once."""
     meta = FakeMeta(dict(STANDING))
     async with core_over(tmp_path, meta) as core:
         outcome = await core.resets.reset(Wanted(G, ["orders/1"], ["orders"]), TO_3, execute=True)
@@ -127,7 +127,7 @@ async def test_a_topic_is_all_of_its_shards(tmp_path: Path) -> None:
 
 
 async def test_the_delete_of_a_topic_leaves_the_groups_generation(tmp_path: Path) -> None:
-    """Other topics go on."""
+    """The group's other topics are still in use."""
     async with core_over(tmp_path, FakeMeta(dict(STANDING))) as core:
         await send(core, commit_of({key("orders/0"): 10})._replace(members={G: Member(7, "m")}))
         await core.resets.delete(Wanted(G, [], ["orders"]), execute=True)
@@ -135,7 +135,7 @@ async def test_the_delete_of_a_topic_leaves_the_groups_generation(tmp_path: Path
 
 
 async def test_an_unknown_topic_is_refused(tmp_path: Path) -> None:
-    """With the topics that there are; it would mean the whole group otherwise, or nothing."""
+    """The error lists the group's topics; otherwise it would select the whole group, or nothing."""
     meta = FakeMeta(dict(STANDING))
     async with core_over(tmp_path, meta) as core:
         wanted = Wanted(G, [], ["order"])
@@ -150,7 +150,7 @@ async def test_an_unknown_topic_is_refused(tmp_path: Path) -> None:
 
 
 async def test_after_ones_own_change_nobody_has_to_stop_consumers(tmp_path: Path) -> None:
-    """A reset, a clone and an import give offsets the present time, as a commit does. A commit after them is told again."""
+    """A commit gives the warning; the time that a reset, clone or import sets does not."""
     async with core_over(tmp_path, FakeMeta({key("a"): record(9)})) as core:
         wanted, copy = Wanted(G, ["a"]), Wanted(GroupKey("default", "h"), ["a"])
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Resets, deletes, clones and imports over a real store and a Meta Service in memory: their order, and each failure (7)."""
+"""Resets, deletes, clones and imports over a real store and a Meta Service in memory: their steps, and each failure (7)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ TO_2 = Reset(To.OFFSET, 2)
 
 
 async def _moved(core: Core, shard: str = "a") -> tuple[int, int] | None:
-    """What stands here."""
+    """The stored record of the key."""
     standing = core.store.get(key(shard))
     return standing.position if standing else None
 
 
 async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
-    """Neither here nor there; it only says what it would do."""
+    """It returns the plan, and changes neither store."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         outcome = await core.resets.reset(ALL, TO_2, execute=False)
@@ -57,7 +57,7 @@ async def test_a_reset_is_there_and_here_and_clean(tmp_path: Path) -> None:
 
 
 async def test_a_reset_waits_for_the_flush_under_way(tmp_path: Path) -> None:
-    """So that none of this adapter's flushes is in the network behind it (7)."""
+    """So that no flush of this adapter arrives after it (7)."""
     meta = FakeMeta()
     entered, gate = asyncio.Event(), asyncio.Event()
 
@@ -81,7 +81,7 @@ async def test_a_reset_waits_for_the_flush_under_way(tmp_path: Path) -> None:
 
 
 async def test_a_commit_during_the_reset_stays_below_it(tmp_path: Path) -> None:
-    """Queued or in flight, it belongs to what was before (RocketMQ #4206, Pulsar #26304)."""
+    """Queued or in flight, it belongs to the former era (RocketMQ #4206, Pulsar #26304)."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await commit(core, 10, "a")
@@ -97,7 +97,7 @@ async def test_a_commit_during_the_reset_stays_below_it(tmp_path: Path) -> None:
 
 
 async def test_a_late_flush_of_another_adapter_cannot_pass_a_reset(tmp_path: Path) -> None:
-    """Nor can its rewinds, however many it acknowledged while it was cut off (7)."""
+    """Not even with any number of rewinds that it acknowledged while it was disconnected (7)."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path / "a", meta) as cut_off, core_over(tmp_path / "b", meta) as core:
         await commit(cut_off, 12, "a")
@@ -110,7 +110,7 @@ async def test_a_late_flush_of_another_adapter_cannot_pass_a_reset(tmp_path: Pat
 
 
 async def test_an_unreachable_meta_service_refuses_the_reset_and_nothing_moves(tmp_path: Path) -> None:
-    """Write-through: first there."""
+    """A reset is stored in the Meta Service first."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await core.reader.read([ALL], ReadMode.MEMORY)
@@ -123,7 +123,7 @@ async def test_an_unreachable_meta_service_refuses_the_reset_and_nothing_moves(t
 
 
 async def test_a_reset_whose_answer_was_lost_is_adopted_and_can_be_repeated(tmp_path: Path) -> None:
-    """Killed or cut off behind the save, the next load brings it."""
+    """After a kill or a disconnect behind the save, the next load stores it here."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await commit(core, 12, "a")
@@ -138,7 +138,7 @@ async def test_a_reset_whose_answer_was_lost_is_adopted_and_can_be_repeated(tmp_
 
 
 async def test_a_reset_that_fails_half_way_says_how_far_it_got(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And goes through when it is repeated."""
+    """A repetition completes it."""
     monkeypatch.setattr(reset_writer, "SAVE_ENTRIES", 2)
     keys = [key(shard) for shard in "abcde"]
     meta = FakeMeta(dict.fromkeys(keys, record(9)))
@@ -152,7 +152,7 @@ async def test_a_reset_that_fails_half_way_says_how_far_it_got(tmp_path: Path, m
 
 
 async def test_success_is_not_said_when_somebody_else_moved_it(tmp_path: Path) -> None:
-    """Read back and compared (Pulsar #18237)."""
+    """The result is read back and compared (Pulsar #18237)."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
 
@@ -166,7 +166,7 @@ async def test_success_is_not_said_when_somebody_else_moved_it(tmp_path: Path) -
 
 
 async def test_a_refused_reset_names_the_shard(tmp_path: Path) -> None:
-    """And nothing moves here."""
+    """Nothing is changed here."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         meta.faults.append(refusing(meta, {"a"}, Status.INVALID))
@@ -176,7 +176,7 @@ async def test_a_refused_reset_names_the_shard(tmp_path: Path) -> None:
 
 
 async def test_only_the_named_shards_are_reset(tmp_path: Path) -> None:
-    """All of them, and no other (RocketMQ #2298)."""
+    """All of them, and no others (RocketMQ #2298)."""
     meta = FakeMeta({A: record(9), B: record(9), key("a", "h"): record(9)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.reset(Wanted(G, ["a", "new"]), TO_2._replace(create=True), execute=True)
@@ -184,14 +184,14 @@ async def test_only_the_named_shards_are_reset(tmp_path: Path) -> None:
 
 
 async def test_a_reset_of_an_unknown_group_wants_shards(tmp_path: Path) -> None:
-    """It would do nothing and say success."""
+    """Without names it would do nothing and report success."""
     async with core_over(tmp_path, FakeMeta()) as core:
         with pytest.raises(InvalidInputError, match=r"default/g has no offsets; `groups list` .* name the shards"):
             await core.resets.reset(ALL, TO_2, execute=True)
 
 
 async def test_a_deleted_group_is_gone_for_reads_and_for_late_flushes(tmp_path: Path) -> None:
-    """Here and there; its generation is forgotten too, since a new group may begin at 1 again."""
+    """In both stores; its generation is removed too, since a new group may begin at 1 again."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path / "a", meta) as late, core_over(tmp_path / "b", meta) as core:
         await commit(late, 12, "a")
@@ -204,7 +204,7 @@ async def test_a_deleted_group_is_gone_for_reads_and_for_late_flushes(tmp_path: 
 
 
 async def test_deleted_shards_leave_the_generation(tmp_path: Path) -> None:
-    """The group goes on."""
+    """The group itself continues."""
     meta = FakeMeta({A: record(9), B: record(9)})
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 10})._replace(members={G: Member(7, "m")}))
@@ -214,7 +214,7 @@ async def test_deleted_shards_leave_the_generation(tmp_path: Path) -> None:
 
 
 async def test_after_a_delete_commits_begin_in_its_epoch(tmp_path: Path) -> None:
-    """At any offset: the group starts anew."""
+    """At any offset, because the group starts anew."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.delete(ALL, execute=True)
@@ -224,7 +224,7 @@ async def test_after_a_delete_commits_begin_in_its_epoch(tmp_path: Path) -> None
 
 
 async def test_a_shard_made_anew_is_deleted_from_every_group(tmp_path: Path) -> None:
-    """Also where only this adapter has it so far (RocketMQ #4774)."""
+    """Also from groups that only this adapter knows so far (RocketMQ #4774)."""
     meta = FakeMeta({A: record(9), B: record(9), key("a", "h"): record(5)})
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({key("a", "only-here"): 3}))
@@ -234,7 +234,7 @@ async def test_a_shard_made_anew_is_deleted_from_every_group(tmp_path: Path) -> 
 
 
 async def test_a_clone_gives_offsets_and_says_when_there_are_none(tmp_path: Path) -> None:
-    """RocketMQ #11111: it copied nothing and said success."""
+    """RocketMQ #11111: it copied nothing and reported success."""
     meta = FakeMeta({A: record(9), B: record(4), key("b", "h"): record(8)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.clone(ALL, GroupKey("default", "h"), execute=True)
@@ -250,7 +250,7 @@ async def test_a_clone_gives_offsets_and_says_when_there_are_none(tmp_path: Path
 
 @pytest.mark.parametrize("execute", [True, False])
 async def test_an_import_only_raises(tmp_path: Path, execute: bool) -> None:
-    """It merges: run twice, or over newer commits, it does no harm."""
+    """It merges, so a second import, or one over newer commits, does no harm."""
     meta = FakeMeta({A: record(9), B: record(1)})
     async with core_over(tmp_path, meta) as core:
         offered = commit_of({A: 5, B: 5, key("c"): 5})
@@ -265,7 +265,7 @@ async def test_an_import_only_raises(tmp_path: Path, execute: bool) -> None:
 
 
 async def test_an_import_does_not_send_what_stands(tmp_path: Path) -> None:
-    """Done again, it costs what moved since. Other metadata of the same offset is a change, another time is none."""
+    """A repeated import sends only what changed since. Other metadata counts as a change, another time does not."""
     meta = FakeMeta({A: record(9), B: record(1)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.merge(commit_of({A: 5, B: 5}), execute=True)
@@ -291,7 +291,7 @@ async def test_a_server_without_epochs_is_never_sent_a_tombstone(tmp_path: Path)
 
 
 async def test_a_reset_is_not_a_rewind_by_its_consumer(tmp_path: Path) -> None:
-    """A rewind stays in the era: a reset from before is still known as such."""
+    """A consumer's rewind stays in the era, so a commit from before a reset can be recognized."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.reset(ALL, Reset(To.OFFSET, 5), execute=True)
@@ -300,21 +300,21 @@ async def test_a_reset_is_not_a_rewind_by_its_consumer(tmp_path: Path) -> None:
 
 
 async def _nothing() -> None:
-    """A save without trouble."""
+    """Do nothing during a save."""
 
 
 class CountedMeta(FakeMeta):
-    """Notes what is read from it."""
+    """Records the reads."""
 
     reads: tuple[str, ...] = ()
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
-        """Note the read."""
+        """Record the read."""
         self.reads += ("get",)
         return await super().get(keys, patient=patient)
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
-        """Note the read."""
+        """Record the read."""
         self.reads += ("groups_page",)
         return await super().groups_page(groups, after, patient=patient)
 
@@ -324,7 +324,7 @@ class CountedMeta(FakeMeta):
     [(ALL, ("groups_page",)), (Wanted(G, ("a", "b")), ("get",)), (Wanted(G, ("b",), ("t",)), ("groups_page",))],
 )
 async def test_a_dry_run_loads_its_group_once(tmp_path: Path, wanted: Wanted, reads: tuple[str, ...]) -> None:
-    """All of it, named shards, or the shards of topics."""
+    """The whole group, its named shards, or the shards of topics."""
     meta = CountedMeta({A: record(9, topic="t"), B: record(8)})
     async with core_over(tmp_path, meta) as core:
         for change in (partial(core.resets.reset, wanted, TO_2), partial(core.resets.delete, wanted)):
@@ -335,7 +335,7 @@ async def test_a_dry_run_loads_its_group_once(tmp_path: Path, wanted: Wanted, re
 
 
 async def test_a_dry_run_of_topics_shows_the_era_that_the_reset_will_have(tmp_path: Path) -> None:
-    """Also of a shard that is named beside them and was deleted: its tombstone counts."""
+    """Also for a named shard that was deleted: the epoch of its tombstone counts."""
     meta = FakeMeta({A: record(9, topic="t"), B: record(8)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.delete(Wanted(G, ("b",)), execute=True)

@@ -1,4 +1,4 @@
-"""What is set aside: how often it is tried, that the others keep their rhythm, and that nothing is lost in any order."""
+"""Groups that are set aside: how often they are retried, the unchanged rhythm of the others, and that nothing is lost."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -31,7 +31,7 @@ TURNS = 600  # in them
 
 
 class TimedMeta(PartedMeta):
-    """Notes when each save came, and lets one wait that meets the part that is away."""
+    """Records the time of each save, and delays a save that has keys of the part that does not answer."""
 
     def __init__(self, loop: VirtualLoop, *gone: str) -> None:
         super().__init__(*gone)
@@ -48,7 +48,7 @@ class TimedMeta(PartedMeta):
 
 
 def flushed_while(tmp_path: Path, gone: set[str], groups_at: Callable[[int], Collection[str]]) -> TimedMeta:
-    """The saves of a flush loop in virtual time, while some groups are committed to 20 times a second."""
+    """The saves of a flush loop in virtual time, while some groups get 20 commits a second."""
     loop = VirtualLoop()
     meta = TimedMeta(loop, *gone)
     config = adapter_config(tmp_path, flush={"interval_ms": 100, "backoff_max_ms": 2_000})
@@ -73,7 +73,7 @@ def flushed_while(tmp_path: Path, gone: set[str], groups_at: Callable[[int], Col
 
 
 def test_the_others_keep_their_rhythm_while_a_part_is_away_for_good(tmp_path: Path) -> None:
-    """The part is tried again every two seconds at most; in between the others are flushed in each interval (5)."""
+    """The part is retried every two seconds at most; between retries the others are flushed in each interval (5)."""
     meta = flushed_while(tmp_path, {"gone"}, lambda _: ("up", "gone"))
     times = [at for at, _ in meta.times]
     tries = [at for at, groups in meta.times if "gone" in groups]
@@ -91,7 +91,7 @@ def test_the_others_keep_their_rhythm_while_a_part_is_away_for_good(tmp_path: Pa
 
 
 def test_groups_that_join_do_not_put_off_the_next_try(tmp_path: Path) -> None:
-    """Each one that is new in the part that is away costs one slow save, but the time of the next try stands (4)."""
+    """Each further group of the part costs one slow save, but the time of the next retry does not change (4)."""
     joining = {f"gone{turn}" for turn in range(TURNS)}
     meta = flushed_while(tmp_path, {"gone", *joining}, lambda turn: ("up", "gone", f"gone{turn}"))
     tries = [at for at, groups in meta.times if "gone" in groups]
@@ -107,7 +107,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, str]]) -> None:
-    """A key is clean exactly when its newest value was acknowledged, whatever was set aside and taken up meanwhile (3, 4)."""
+    """A key is clean exactly when its newest value was acknowledged, whatever was set aside and retried (3, 4)."""
     dirty, newest, acknowledged = DirtyKeys(), dict[OffsetKey, int](), dict[OffsetKey, int]()
     for seq, (step, shard, group) in enumerate(steps, start=1):
         where = key(shard, group)
@@ -138,7 +138,7 @@ def test_no_order_of_events_loses_the_newest_value(steps: list[tuple[str, str, s
 
 
 async def test_whatever_happens_in_whatever_order_the_watermark_stays_below_what_is_not_saved(tmp_path: Path) -> None:
-    """A kill at any moment finds every offset that the Meta Service does not have above it (1, 3)."""
+    """After a kill at any moment, every offset that the Meta Service lacks is above the watermark (1, 3)."""
     chance = Random(6)
     meta = PartedMeta()
     keys = [key(shard, group) for group in "abc" for shard in "st"]

@@ -1,4 +1,4 @@
-"""What is noted in the journal, by whom; and that noting never waits, fails, or grows without bound."""
+"""Which events are noted in the journal; and that noting never waits, fails, or uses unbounded memory."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ THROUGH: dict[str, Any] = {"mode": "write_through"}
 
 
 class IdleWriter:
-    """A writer that takes nothing by itself."""
+    """A writer that does nothing by itself."""
 
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
@@ -50,7 +50,7 @@ class IdleWriter:
 
 
 def idle_journal(max_rows: int) -> tuple[WrittenJournal, Notes]:
-    """A journal that nobody writes down."""
+    """A journal whose notes nobody writes."""
     made: list[Notes] = []
 
     def make(notes: Notes) -> IdleWriter:
@@ -61,13 +61,13 @@ def idle_journal(max_rows: int) -> tuple[WrittenJournal, Notes]:
 
 
 def note(journal: WrittenJournal, rows: int = 1) -> None:
-    """Note a flush of so many rows."""
+    """Note a flush of this many rows."""
     _, entries, outcomes = flush_of(range(rows))
     journal.flushed(entries, outcomes)
 
 
 async def test_a_flush_tells_what_was_acknowledged(tmp_path: Path) -> None:
-    """Of what was refused nothing, of what was superseded that which stands."""
+    """A refused key gives no row; a superseded one gives the record that stands."""
     journal = Recording()
     meta = FakeMeta({B: record(50)})
     async with core_over(tmp_path, meta, knows=["g"], journal=journal) as core:
@@ -79,7 +79,7 @@ async def test_a_flush_tells_what_was_acknowledged(tmp_path: Path) -> None:
 
 
 async def test_a_flush_that_was_not_answered_tells_nothing(tmp_path: Path) -> None:
-    """What is unknown is no row; the next flush brings it."""
+    """Its result is unknown; the next flush is noted."""
     journal = Recording()
     meta = FakeMeta()
     meta.faults.append(MetaUnavailableError("down by the test"))
@@ -93,7 +93,7 @@ async def test_a_flush_that_was_not_answered_tells_nothing(tmp_path: Path) -> No
 
 
 async def test_a_rewind_is_told_when_it_is_committed(tmp_path: Path) -> None:
-    """From where to where, in which epochs; what goes forward, or changes nothing, is none."""
+    """With the positions before and after it. Other commits give no row of this kind."""
     journal = Recording()
     async with core_over(tmp_path, FakeMeta(), knows=["g"], journal=journal) as core:
         await commit(core, 9, "a", overwrite=True)
@@ -108,7 +108,7 @@ async def test_a_rewind_is_told_when_it_is_committed(tmp_path: Path) -> None:
 
 
 async def test_what_is_written_through_is_told_like_a_flush(tmp_path: Path) -> None:
-    """Rewinds too, with what stood here before; a refused one is none."""
+    """Rewinds too, with the record before; a refused commit gives no row."""
     journal = Recording()
     meta = FakeMeta()
     async with core_over(tmp_path, meta, knows=["g"], journal=journal, **THROUGH) as core:
@@ -125,7 +125,7 @@ async def test_what_is_written_through_is_told_like_a_flush(tmp_path: Path) -> N
 
 
 async def test_an_admins_changes_are_told_with_what_stood_before(tmp_path: Path) -> None:
-    """Reset, clone, delete: what was applied; a dry run and what does not change are none."""
+    """Reset, clone and delete; a dry run and unchanged shards give no row."""
     journal = Recording()
     async with core_over(tmp_path, FakeMeta({A: record(9)}), journal=journal) as core:
         await core.resets.reset(Wanted(G, ()), Reset(To.OFFSET, 2), execute=False)
@@ -141,7 +141,7 @@ async def test_an_admins_changes_are_told_with_what_stood_before(tmp_path: Path)
 
 
 async def test_of_a_change_that_fails_half_way_the_first_half_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in the Meta Service."""
+    """The Meta Service has it."""
     monkeypatch.setattr("adapter.sidecar.engine.reset_writer.SAVE_ENTRIES", 1)
     journal = Recording()
     meta = FakeMeta({A: record(9), B: record(9)})
@@ -158,7 +158,7 @@ async def test_of_a_change_that_fails_half_way_the_first_half_is_told(tmp_path: 
 
 
 async def test_a_change_that_lost_is_not_told(tmp_path: Path) -> None:
-    """Somebody else reset the key at the same time, into a later era."""
+    """Somebody else's concurrent reset is in a later era."""
     journal = Recording()
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta, journal=journal) as core:
@@ -174,7 +174,7 @@ async def test_a_change_that_lost_is_not_told(tmp_path: Path) -> None:
 
 
 async def test_a_delete_where_no_epochs_are_known_is_told(tmp_path: Path) -> None:
-    """Such a server has a call of its own for it."""
+    """Such a server has a separate call for deletes."""
     journal = Recording()
     meta = FakeMeta()
     async with core_over(tmp_path, meta, knows=["g"], journal=journal) as core:
@@ -187,7 +187,7 @@ async def test_a_delete_where_no_epochs_are_known_is_told(tmp_path: Path) -> Non
 
 
 async def test_an_import_is_told_where_it_moved_something(tmp_path: Path) -> None:
-    """Beside the save that brought it; a dry run, and a larger value that stands, are none."""
+    """Besides the save itself; a dry run, and keys with a larger value, give no row."""
     journal = Recording()
     async with core_over(tmp_path, FakeMeta({A: record(9), B: record(90)}), journal=journal) as core:
         offered = commit_of({A: 12, B: 12})
@@ -200,7 +200,7 @@ async def test_an_import_is_told_where_it_moved_something(tmp_path: Path) -> Non
 
 
 async def test_what_expires_is_told(tmp_path: Path) -> None:
-    """With the position that stays as a tombstone; a group that stays is not."""
+    """With the position that stays in the tombstone; a group that does not expire gives no row."""
     journal = Recording()
     meta = ExpiringMeta()
     async with core_over(tmp_path, meta, journal=journal) as core:
@@ -225,7 +225,7 @@ async def test_a_recoverys_push_is_told_as_the_flush_that_it_is(tmp_path: Path) 
 
 
 def test_rows_that_have_no_room_are_dropped_and_counted() -> None:
-    """Once the queue is full; one flush that alone is larger still has room in an empty one."""
+    """The queue is bounded; a single flush above the bound is accepted when the queue is empty."""
     journal, notes = idle_journal(max_rows=10)
     note(journal, 25)
     note(journal, 3)
@@ -237,7 +237,7 @@ def test_rows_that_have_no_room_are_dropped_and_counted() -> None:
 
 
 def test_an_outage_is_logged_once() -> None:
-    """And the next one, after all was written, again."""
+    """A second outage, after everything was written, is logged again."""
     journal, notes = idle_journal(max_rows=2)
     with capture_logs() as logs:
         for _ in range(6):
@@ -254,7 +254,7 @@ def test_an_outage_is_logged_once() -> None:
 
 
 async def test_a_writer_that_hangs_holds_up_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither commits nor flushes wait for the journal's disk; when it goes on, nothing is missing."""
+    """Commits and flushes do not wait for the journal's disk; when it continues, nothing is missing."""
     made: list[BrokenFiles] = []
 
     class Hanging(BrokenFiles):
@@ -282,7 +282,7 @@ async def test_a_writer_that_hangs_holds_up_no_commit(tmp_path: Path, monkeypatc
 
 
 async def test_rows_get_the_bounds_that_commits_told(tmp_path: Path) -> None:
-    """Those of the store that is open now."""
+    """Each row has the newest low and high watermark of its shard."""
     journal = journal_of(BROKER, section_of(tmp_path / "j"))
     async with journal.running(), core_over(tmp_path, FakeMeta(), knows=["g"], journal=journal) as core:
         core.bounds.note({ShardKey("default", "a"): Bounds(3, 99, NOW_MS)})
@@ -294,7 +294,7 @@ async def test_rows_get_the_bounds_that_commits_told(tmp_path: Path) -> None:
 
 
 async def test_a_bad_path_stops_neither_start_nor_commits(tmp_path: Path) -> None:
-    """It is shown in the status; what cannot be written is counted at the end."""
+    """The status shows the error; rows that cannot be written are counted at the end."""
     (tmp_path / "file").write_text("in the way")
     meta = FakeMeta()
     config = adapter_config(tmp_path, journal={"path": str(tmp_path / "file" / "journal")})
@@ -311,7 +311,7 @@ async def test_a_bad_path_stops_neither_start_nor_commits(tmp_path: Path) -> Non
 
 
 async def test_the_status_and_the_metrics_show_the_journal(tmp_path: Path) -> None:
-    """And say nothing of one that is off."""
+    """A journal that is off is not shown."""
     async with running_sidecar(adapter_config(tmp_path), FakeMeta()) as sidecar:
         assert not sidecar.status.reply().HasField("journal")
         assert not any("journal" in name for name in (*sidecar.gauges.gauges(), *sidecar.gauges.counters()))
@@ -330,14 +330,14 @@ async def test_the_status_and_the_metrics_show_the_journal(tmp_path: Path) -> No
 
 
 def test_without_a_path_there_is_no_journal() -> None:
-    """And no pyarrow in the process."""
+    """And pyarrow is not imported."""
     assert journal_of(BROKER, JournalSection()) is NO_JOURNAL
     code = "import sys, adapter.sidecar, adapter.cli.main; sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_journal_without_its_extra_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that helps."""
+    """The error has the command that installs it."""
     for name in ("segments", "writer", "rows", "frames"):
         monkeypatch.delitem(sys.modules, f"adapter.sidecar.journal.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -346,7 +346,7 @@ def test_a_journal_without_its_extra_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_a_note_is_at_the_time_of_the_event(tmp_path: Path) -> None:
-    """Not at that of its writing."""
+    """Not at the time when it is written."""
     made: list[Notes] = []
 
     def make(notes: Notes) -> IdleWriter:

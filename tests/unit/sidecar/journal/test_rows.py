@@ -1,4 +1,4 @@
-"""Notes -> Arrow columns, and the form of an open segment: whatever a killed process or a power cut left of it."""
+"""Notes become Arrow columns; and reading an open segment after a kill or a power cut."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ YEAR_9999_MS = 253_402_300_799_999
 
 
 def told(rows: list[Row], bounds: dict[ShardKey, Bounds] | None = None, first_seq: int = 0) -> list[dict[str, Any]]:
-    """Rows by way of their columns."""
+    """Rows, by way of their columns."""
     reported = ReportedBounds()
     reported.note(bounds or {})
     batch = to_batch(rows, first_seq, reported)
@@ -39,7 +39,7 @@ def utc(at_ms: int) -> datetime:
 
 
 def test_a_row_has_everything_in_its_place() -> None:
-    """Names, labels, what stands, what stood, the bounds, and the times."""
+    """Names, labels, records after and before, bounds and times."""
     after = OffsetRecord(3, 7, committed_at_ms=NOW_MS - 5, metadata="m", topic="t", partition=4)
     note = Moves(NOW_MS, "rewind", [Moved(key("s", "g", "n"), record(9, 2), after)])
     (row,) = told(list(rows_of(note)), {ShardKey("n", "s"): Bounds(1, 20, NOW_MS - 9)}, first_seq=6)
@@ -66,7 +66,7 @@ def test_a_row_has_everything_in_its_place() -> None:
 
 
 def test_of_a_flush_only_what_was_acknowledged_is_a_row() -> None:
-    """A superseded entry shows what stands; without an answer of its own, what was sent stands."""
+    """A superseded entry gives the record that stands; a save without outcomes gives the records sent."""
     statuses = [Status.APPLIED, Status.SUPERSEDED, Status.CONFLICT, Status.INVALID, Status.APPLIED]
     standing = [record(1), record(50, 2), record(60), None, None]
     entries = [SaveEntry(key(f"s{at}"), record(at + 1)) for at in range(5)]
@@ -77,21 +77,21 @@ def test_of_a_flush_only_what_was_acknowledged_is_a_row() -> None:
 
 
 def test_a_heartbeat_has_only_its_time() -> None:
-    """So that readers know that nothing happened up to then."""
+    """Readers learn from it that nothing happened until then."""
     (row,) = told([heartbeat(NOW_MS)])
     assert {name: value for name, value in row.items() if value} == {"at": utc(NOW_MS), "kind": "heartbeat"}
     assert (row["epoch"], row["offset"], row["live"]) == (None, None, False)
 
 
 def test_what_is_unknown_is_null() -> None:
-    """The time of a commit that has none, bounds that nobody told, what stood where nothing stood."""
+    """An absent time of commit, unknown bounds, and no record before."""
     (row,) = told(list(rows_of(moves_of("clone", key(), None, 5))))
     unknown = ("committed_at", "from_epoch", "from_offset", "low_watermark", "high_watermark", "watermark_at", "problem")
     assert [row[name] for name in unknown] == [None] * 7
 
 
 def test_what_arrow_cannot_hold_is_null_and_told() -> None:
-    """Each in its own row; the others are as they are."""
+    """In the column `problem` of that row; other rows are not affected."""
     far = OffsetRecord(U64_MAX, LONG_MAX + 1, committed_at_ms=U64_MAX)
     note = Moves(NOW_MS, "rewind", [Moved(key("a"), record(1), record(2)), Moved(key("b"), record(LONG_MAX + 2, U64_MAX), far)])
     bounds = {ShardKey("default", "b"): Bounds(LONG_MAX, LONG_MAX + 3, NOW_MS)}
@@ -121,7 +121,7 @@ def test_the_last_time_and_number_that_fit_are_kept() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), KEYS, RECORDS, st.none() | RECORDS), min_size=1, max_size=8))
 def test_whatever_a_store_can_hold_becomes_a_row(found: list[Any]) -> None:
-    """None is left out, and each number is there or told."""
+    """No record is left out, and each number is in its column or in `problem`."""
     rows = told([(NOW_MS, *row) for row in found])
     for row, (kind, at, stands, before) in zip(rows, found, strict=True):
         assert (row["kind"], row["namespace"], row["group"], row["shard"], row["topic"]) == (kind, *at, stands.topic)
@@ -130,7 +130,7 @@ def test_whatever_a_store_can_hold_becomes_a_row(found: list[Any]) -> None:
 
 
 def an_open_segment(batches: int) -> tuple[bytes, list[int]]:
-    """One batch of two rows after the other; and where each of them ends."""
+    """The bytes of an open segment with this many batches of two rows, and where each batch ends."""
     data, ends = framed(JOURNAL.serialize()), []
     for at in range(batches):
         data += framed(batch_of([2 * at, 2 * at + 1], 2 * at).serialize())
@@ -139,12 +139,12 @@ def an_open_segment(batches: int) -> tuple[bytes, list[int]]:
 
 
 def offsets(rows: pa.Table | None) -> list[int]:
-    """What was read back."""
+    """The offsets that were read back."""
     return list(rows["offset"].to_pylist()) if rows is not None else []
 
 
 def test_cut_anywhere_an_open_segment_gives_its_whole_batches() -> None:
-    """What was not written whole is told in bytes."""
+    """The number of bytes of an incomplete batch is reported."""
     data, ends = an_open_segment(3)
     schema = len(an_open_segment(0)[0])
     for cut in sorted({*range(0, len(data), 7), 0, schema, *ends}):
@@ -157,7 +157,7 @@ def test_cut_anywhere_an_open_segment_gives_its_whole_batches() -> None:
 
 @pytest.mark.parametrize("damage", ["zeros", "a flipped bit"])
 def test_a_damaged_batch_ends_it(damage: str) -> None:
-    """As a power cut leaves it; rows of zeros would look like rows."""
+    """A power cut may leave zeros, which must not be read as rows."""
     data, ends = an_open_segment(3)
     for at in range(ends[0], ends[1], 11):
         hurt = bytearray(data)

@@ -1,4 +1,4 @@
-"""The journal's directory: what is where, when, for how long; and who else may be there."""
+"""The journal's directory: names and lifetime of its files, and use by several processes."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def written(path: Path, offsets: list[int], at_ms: int = NOW_MS) -> SegmentFiles:
-    """A run that wrote these, and was not stopped."""
+    """A run that wrote these offsets, and has not finished its segment."""
     files = files_of(path, at_ms)
     files.open()
     files.append(batch_of(offsets, at_ms=at_ms), at_ms)
@@ -29,7 +29,7 @@ def written(path: Path, offsets: list[int], at_ms: int = NOW_MS) -> SegmentFiles
 
 
 def test_a_finished_segment_is_where_spark_looks(tmp_path: Path) -> None:
-    """Under its date and broker, quoted; by run and number; with the version and the broker inside, compressed."""
+    """date=/broker= directories, a name with run and number, compressed, with version and broker in its metadata."""
     files = written(tmp_path, [1, 2])
     assert segments(tmp_path) == []
     assert [found.name for found in open_segments(tmp_path)] == [f"{NOW_MS}-00000000.batches"]
@@ -49,7 +49,7 @@ def test_a_finished_segment_is_where_spark_looks(tmp_path: Path) -> None:
 
 
 def test_a_segment_never_has_rows_of_two_dates(tmp_path: Path) -> None:
-    """Forward over midnight UTC, and back again where the clock goes back."""
+    """Over midnight UTC, and also if the clock goes back over it."""
     files = files_of(tmp_path)
     files.open()
     midnight = NOW_MS - NOW_MS % DAY_MS + DAY_MS
@@ -65,7 +65,7 @@ def test_a_segment_never_has_rows_of_two_dates(tmp_path: Path) -> None:
 
 
 def test_a_full_segment_is_finished_before_the_next_row(tmp_path: Path) -> None:
-    """Full is by bytes before compression; the numbers have no gap."""
+    """Its size is measured before compression; segment numbers have no gap."""
     files = files_of(tmp_path, segment_max_bytes=KIB_64)
     files.open()
     for at in range(100):
@@ -78,7 +78,7 @@ def test_a_full_segment_is_finished_before_the_next_row(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_becomes_a_segment(tmp_path: Path) -> None:
-    """Under its own run and number, up to the last whole batch."""
+    """Under its own run and number, up to its last complete batch."""
     killed = written(tmp_path, [1, 2])
     killed.append(batch_of([3], 2), NOW_MS)
     killed.close()
@@ -98,7 +98,7 @@ def test_what_a_killed_run_left_becomes_a_segment(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [b"", b"\0" * 5000, framed(JOURNAL.serialize())])
 def test_a_segment_without_rows_is_left_out(tmp_path: Path, left: bytes) -> None:
-    """Killed before its first batch, or zeroed by a power cut: there is nothing to keep."""
+    """After a kill before its first batch, or when a power cut left only zeros."""
     written(tmp_path, [1]).close()
     open_segments(tmp_path)[0].write_bytes(left)
     files_of(tmp_path, NOW_MS + 1).open()
@@ -106,7 +106,7 @@ def test_a_segment_without_rows_is_left_out(tmp_path: Path, left: bytes) -> None
 
 
 def test_killed_before_it_removed_the_open_one_a_segment_is_finished_again(tmp_path: Path) -> None:
-    """It is the same file, once."""
+    """The result is the same file, once."""
     written(tmp_path, [1, 2]).close()
     (left,) = open_segments(tmp_path)
     data = left.read_bytes()
@@ -125,7 +125,7 @@ def test_killed_before_it_removed_the_open_one_a_segment_is_finished_again(tmp_p
 
 
 def test_a_segment_of_an_older_version_keeps_it(tmp_path: Path) -> None:
-    """Its schema and metadata are its own: readers then know what it is."""
+    """Its schema and metadata are not changed, so readers know how to read it."""
     written(tmp_path, [1]).close()
     older = JOURNAL.remove(JOURNAL.get_field_index("problem"))
     schema = older.with_metadata({VERSION_OF_JOURNAL: "0"})
@@ -138,7 +138,7 @@ def test_a_segment_of_an_older_version_keeps_it(tmp_path: Path) -> None:
 
 
 def test_a_run_has_a_number_above_all_before(tmp_path: Path) -> None:
-    """Also where the clock went back, the segments were deleted, or the directory of open ones was."""
+    """Also if the clock went back, or segments or the directory of open ones were deleted."""
     for at_ms, expected in ((NOW_MS, NOW_MS), (NOW_MS, NOW_MS + 1), (NOW_MS - DAY_MS, NOW_MS + 2), (NOW_MS + 9, NOW_MS + 9)):
         files = written(tmp_path, [1], at_ms)
         files.finish()
@@ -154,7 +154,7 @@ def test_a_run_has_a_number_above_all_before(tmp_path: Path) -> None:
 
 
 def test_the_oldest_segments_are_deleted_over_the_bound(tmp_path: Path) -> None:
-    """Of this broker, of all its runs and dates; the open one counts. Directories go with their last segment."""
+    """Of this broker, over all runs and dates; the open one counts. Empty directories are removed."""
     stranger = tmp_path / f"date={DAY}" / "broker=other" / f"{NOW_MS}-00000000.parquet"
     foreign = tmp_path / f"date={DAY}" / "broker=b%2F1" / "notes.parquet"
     for path in (stranger, foreign):
@@ -181,7 +181,7 @@ def test_the_oldest_segments_are_deleted_over_the_bound(tmp_path: Path) -> None:
 
 
 def test_the_bound_holds_for_what_former_runs_left(tmp_path: Path) -> None:
-    """From the start on."""
+    """It is enforced at the start."""
     for at in range(5):
         files = written(tmp_path, list(range(50)), NOW_MS + at)
         files.finish()
@@ -195,7 +195,7 @@ def test_the_bound_holds_for_what_former_runs_left(tmp_path: Path) -> None:
 
 
 def test_two_adapters_of_one_name_do_not_write_to_one_directory(tmp_path: Path) -> None:
-    """The second one is told what to do; when the first is gone, it goes on. Others have their own place."""
+    """The second one gets an error that says what to do, until the first is gone. Other brokers have their own lock."""
     first = written(tmp_path, [1])
     second = files_of(tmp_path, NOW_MS + 1)
     for _ in range(2):
@@ -213,7 +213,7 @@ def test_two_adapters_of_one_name_do_not_write_to_one_directory(tmp_path: Path) 
 
 
 def test_a_write_that_failed_half_way_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No batch twice, and none behind a torn one."""
+    """No batch is written twice, and none follows an incomplete one."""
     files = written(tmp_path, [1])
 
     def half(file: int, data: bytes, at: int) -> None:
@@ -235,7 +235,7 @@ def test_a_write_that_failed_half_way_is_written_over(tmp_path: Path, monkeypatc
 
 
 def test_a_path_that_cannot_be_a_directory_is_an_error_each_time(tmp_path: Path) -> None:
-    """And none when it has become one."""
+    """Until it can be created."""
     (tmp_path / "file").write_text("in the way")
     files = files_of(tmp_path / "file" / "journal")
     for _ in range(2):
@@ -249,7 +249,7 @@ def test_a_path_that_cannot_be_a_directory_is_an_error_each_time(tmp_path: Path)
 
 
 def test_rows_outlive_a_directory_that_was_removed_under_them(tmp_path: Path) -> None:
-    """Whoever cleans up takes what is finished; the open rows come back with the next segment."""
+    """Finished segments are gone; the rows of the open one are written again with the next."""
     path = tmp_path / "journal"
     files = written(path, [1])
     for found in sorted(path.rglob("*"), reverse=True):
@@ -265,7 +265,7 @@ def test_rows_outlive_a_directory_that_was_removed_under_them(tmp_path: Path) ->
 def test_finished_segments_are_for_the_group_that_an_operator_made_the_directory_for(
     tmp_path: Path, root: int, directories: int, file: int
 ) -> None:
-    """Spark may run as another user; what is still open is the adapter's alone. The umask decides nothing."""
+    """Spark may run as another user of that group; open segments are for the adapter's user only. The umask has no effect."""
     journal = tmp_path / "journal"
     journal.mkdir()
     journal.chmod(root)

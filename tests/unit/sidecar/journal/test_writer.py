@@ -1,4 +1,4 @@
-"""The journal's thread: when it finishes segments, and what it does when something fails. Its turns are taken by hand."""
+"""The journal's thread: when it finishes segments, and what it does after failures. The tests run its steps themselves."""
 
 import errno
 from pathlib import Path
@@ -34,7 +34,7 @@ def put(notes: Notes, *offsets: int, at_ms: int = NOW_MS) -> None:
 
 
 def test_a_segment_is_finished_when_its_age_has_passed(tmp_path: Path) -> None:
-    """Since the last one was; not before."""
+    """The age counts since the last segment was finished."""
     time = SetTime()
     writer, notes, _ = writer_over(tmp_path, time, segment_max_age_ms=1_000)
     put(notes, 1)
@@ -54,7 +54,7 @@ def test_a_segment_is_finished_when_its_age_has_passed(tmp_path: Path) -> None:
 
 
 def test_a_long_queue_does_not_put_off_the_end_of_a_segment(tmp_path: Path) -> None:
-    """It is looked at after each slice."""
+    """The age is checked after each slice of the queue."""
     time = SetTime()
     writer, notes, files = writer_over(tmp_path, time, segment_max_age_ms=1_000)
     put(notes, *range(6 * SLICE_ROWS))
@@ -71,7 +71,7 @@ def test_a_long_queue_does_not_put_off_the_end_of_a_segment(tmp_path: Path) -> N
 
 
 def test_when_nothing_happens_a_heartbeat_says_so(tmp_path: Path) -> None:
-    """One segment for each age; none where there were rows, and none at the stop."""
+    """One segment with a heartbeat for each age without rows, but none at the stop."""
     time = SetTime()
     writer, notes, _ = writer_over(tmp_path, time, segment_max_age_ms=1_000)
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_when_nothing_happens_a_heartbeat_says_so(tmp_path: Path) -> None:
 
 
 def test_the_stop_finishes_the_segment(tmp_path: Path) -> None:
-    """With all that was noted."""
+    """It has everything that was noted."""
     writer, notes, _ = writer_over(tmp_path, SetTime())
     writer.start()
     put(notes, 1)
@@ -108,7 +108,7 @@ def test_the_stop_finishes_the_segment(tmp_path: Path) -> None:
 
 
 def test_many_notes_share_batches_and_a_long_one_is_cut(tmp_path: Path) -> None:
-    """In the order in which they came; over midnight in two segments."""
+    """Rows keep their order; over midnight they go into two segments."""
     writer, notes, _ = writer_over(tmp_path, SetTime())
     expected: list[int] = []
     for at in range(40):
@@ -124,7 +124,7 @@ def test_many_notes_share_batches_and_a_long_one_is_cut(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_is_told_once_and_tried_again(tmp_path: Path) -> None:
-    """Nothing is lost while the queue has room, and nothing is there twice."""
+    """Nothing is lost while the queue has room, and nothing is written twice."""
     with capture_logs() as logs:
         writer, notes, files = writer_over(tmp_path, SetTime())
         files.fault = FULL
@@ -144,7 +144,7 @@ async def test_a_full_disk_is_told_once_and_tried_again(tmp_path: Path) -> None:
 
 
 async def test_after_a_failure_rows_of_two_days_stay_apart(tmp_path: Path) -> None:
-    """The older ones wait for their segment, the younger ones for theirs."""
+    """Each segment has the rows of one day."""
     writer, notes, files = writer_over(tmp_path, SetTime())
     put(notes, 1)
     put(notes, 2, at_ms=NOW_MS + DAY_MS)
@@ -159,7 +159,7 @@ async def test_after_a_failure_rows_of_two_days_stay_apart(tmp_path: Path) -> No
 
 
 def test_pauses_between_attempts_grow_to_a_limit(tmp_path: Path) -> None:
-    """And begin anew after a success."""
+    """After a success they begin again with the shortest."""
     writer, _, _ = writer_over(tmp_path, SetTime())
     pauses = []
     for _ in range(9):
@@ -173,7 +173,7 @@ def test_pauses_between_attempts_grow_to_a_limit(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_by_the_stop_is_counted(tmp_path: Path) -> None:
-    """One more attempt, and the process ends."""
+    """After one more attempt the process ends."""
     writer, notes, files = writer_over(tmp_path, SetTime())
     files.fault = FULL
     with capture_logs() as logs:
@@ -187,7 +187,7 @@ def test_what_cannot_be_written_by_the_stop_is_counted(tmp_path: Path) -> None:
 
 
 def test_dropped_rows_leave_a_gap_in_the_numbers(tmp_path: Path) -> None:
-    """So that a reader sees that something is missing."""
+    """A reader sees that rows are missing."""
     writer, notes, _ = writer_over(tmp_path, SetTime())
     put(notes, 1)
     writer._turn(stopping=False)
@@ -198,7 +198,7 @@ def test_dropped_rows_leave_a_gap_in_the_numbers(tmp_path: Path) -> None:
 
 
 async def test_a_bug_costs_its_rows_and_not_the_journal(tmp_path: Path) -> None:
-    """They are counted and traced; what comes later is written."""
+    """They are counted, and logged with a trace; later rows are written."""
     writer, notes, files = writer_over(tmp_path, SetTime())
     files.fault = ValueError("by the test")
     with capture_logs() as logs:
@@ -214,7 +214,7 @@ async def test_a_bug_costs_its_rows_and_not_the_journal(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_does_not_answer_does_not_hold_up_the_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a limit the process goes on to its end; the rows were handed over, or are lost."""
+    """After a time limit the process ends, whether or not the rows were written."""
     monkeypatch.setattr("adapter.sidecar.journal.writer.STOP_LIMIT_S", 0.05)
     writer, notes, files = writer_over(tmp_path, SetTime())
     files.gate.clear()

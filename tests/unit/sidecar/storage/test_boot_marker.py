@@ -1,4 +1,4 @@
-"""The file that stands while a store is open: it tells a machine that went down from a process that was killed."""
+"""The file that exists while a store is open: it distinguishes a crash of the machine from a kill of the process."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 
 
 def left_running(directory: Path, content: str | None, wal_sync: WalSync = "interval") -> LocalStore:
-    """A store that was killed, opened again with this in its file (None: as it was)."""
+    """Open the store of a killed process again, with this content of the file (None: unchanged)."""
     store = LocalStore.open(directory, wal_sync)
     store.write({key(): record(5)})
     crash(store)
@@ -23,7 +23,7 @@ def left_running(directory: Path, content: str | None, wal_sync: WalSync = "inte
 
 
 def test_a_killed_process_on_a_machine_that_stayed_up_lost_nothing(tmp_path: Path) -> None:
-    """What it wrote is with the kernel (1)."""
+    """Its writes are in the page cache (1)."""
     store = left_running(tmp_path, None)
     assert store.loss is None
     store.close()
@@ -31,7 +31,7 @@ def test_a_killed_process_on_a_machine_that_stayed_up_lost_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("wal_sync", ["interval", "never"])
 def test_a_machine_that_went_down_may_have_lost_what_was_not_synced(tmp_path: Path, wal_sync: WalSync) -> None:
-    """Acknowledged, and without a trace on the disk: alarmed once, and asked for from then on (1)."""
+    """Even without a trace on the disk: one alarm, and the recovery looks for acknowledged offsets (1)."""
     store = left_running(tmp_path, f"{OTHER_BOOT} {wal_sync}\n", wal_sync)
     assert store.loss_at_open
     crash(store)
@@ -49,14 +49,14 @@ def test_with_always_a_machine_that_went_down_lost_nothing(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("content", ["", "\0\0\0", f"{OTHER_BOOT}"])
 def test_a_file_that_cannot_be_read_is_taken_for_the_worse(tmp_path: Path, content: str) -> None:
-    """It was torn by what took the machine down."""
+    """It may have been torn when the machine went down."""
     store = left_running(tmp_path, content)
     assert store.loss_at_open
     store.close()
 
 
 def test_a_clean_close_takes_the_file_away(tmp_path: Path) -> None:
-    """A reboot after it means nothing."""
+    """A reboot after a clean close is no reason for an alarm."""
     store = LocalStore.open(tmp_path, "interval")
     assert boot_marker.BOOT_ID.read_text().strip() in (tmp_path / "running").read_text()
     store.close()

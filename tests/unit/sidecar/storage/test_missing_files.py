@@ -1,4 +1,4 @@
-"""Files of an open store that are not where they were opened: each kind is seen, and what RocksDB does by itself is none."""
+"""Files of an open store that were removed or replaced are detected, whichever they are; RocksDB's own changes are no alarm."""
 
 import errno
 import shutil
@@ -14,7 +14,7 @@ from adapter.sidecar.storage.disk import RocksDisk
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[RocksDisk]:
-    """An open one with something in it."""
+    """An open store with some records."""
     disk = RocksDisk.open(tmp_path / "store")
     disk.begin("interval")
     _write(disk, 1)
@@ -51,14 +51,14 @@ def _replaced(path: Path) -> None:
 def test_a_file_that_is_not_in_its_place_is_seen(
     store: RocksDisk, tmp_path: Path, break_it: Callable[[Path], None], says: str
 ) -> None:
-    """What is written to it is gone at the next open."""
+    """What is written to it would be missing at the next open."""
     assert store.missing() == ""
     break_it(tmp_path / "store")
     assert store.missing().endswith(says)
 
 
 def test_what_rocksdb_does_by_itself_is_none(store: RocksDisk, tmp_path: Path) -> None:
-    """A new WAL, and the old one deleted; a directory that was away and is back."""
+    """A new WAL replaces the old one; a directory was renamed, and is back."""
     before = max((tmp_path / "store" / "db").glob("*.log"))
     for number in range(3):
         _write(store, number)
@@ -72,7 +72,7 @@ def test_what_rocksdb_does_by_itself_is_none(store: RocksDisk, tmp_path: Path) -
 
 
 def test_no_descriptor_to_look_with_says_nothing(store: RocksDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that has its files open goes on."""
+    """Without a free descriptor the check is skipped, and the store, whose files are open, continues."""
 
     def none_left(_: Path) -> None:
         raise OSError(errno.EMFILE, "Too many open files")

@@ -1,4 +1,4 @@
-"""The records in memory: the newest ones, and not more than there may be."""
+"""The record cache: it has the newest records, up to its size."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ G, H, J = (GroupKey("default", name) for name in "ghj")
 
 
 def held(offset: int) -> Held:
-    """A record as it is in memory."""
+    """A record as the cache holds it."""
     return record(offset), offset, b"key"
 
 
 def test_the_newest_of_a_shard_is_there() -> None:
-    """Others of its group stay."""
+    """The other shards of its group stay."""
     hot = RecordCache()
     hot.update(G, {"a": held(1), "b": held(2)})
     hot.update(G, {"a": held(3)})
@@ -27,7 +27,7 @@ def test_the_newest_of_a_shard_is_there() -> None:
 
 
 def test_what_is_not_there_is_none() -> None:
-    """Nor is an empty group made by looking."""
+    """A look-up does not create an empty group."""
     hot = RecordCache()
     assert hot.of(G) == {}
     assert hot.get(key("a")) is None
@@ -38,7 +38,7 @@ def test_what_is_not_there_is_none() -> None:
 
 
 def test_beyond_its_size_the_group_that_was_used_longest_ago_leaves() -> None:
-    """Reading is use."""
+    """A read counts as use."""
     hot = RecordCache(max_keys=4)
     hot.update(G, {"a": held(1), "b": held(1)})
     hot.update(H, {"a": held(1), "b": held(1)})
@@ -48,14 +48,14 @@ def test_beyond_its_size_the_group_that_was_used_longest_ago_leaves() -> None:
 
 
 def test_a_group_that_is_larger_than_the_size_leaves_at_once() -> None:
-    """The bound holds for one group as well."""
+    """The bound also holds for a single group."""
     hot = RecordCache(max_keys=2)
     hot.update(G, {shard: held(1) for shard in "abc"})
     assert len(hot) == 0
 
 
 def test_the_cache_answers_from_memory_what_is_in_the_store(tmp_path: Path) -> None:
-    """After a write, an overwrite, and a removal; also what a reopened store has."""
+    """After a write, an overwrite, a removal and a reopening."""
     store = LocalStore.open(tmp_path / "store", "never")
     store.write({key("a"): record(1), key("b"): record(2, metadata="m")})
     store.write({key("a"): record(5), key("b"): None})
@@ -70,7 +70,7 @@ def test_the_cache_answers_from_memory_what_is_in_the_store(tmp_path: Path) -> N
 
 
 def test_what_stands_is_read_also_when_its_group_is_too_large_for_the_memory(tmp_path: Path) -> None:
-    """The answer has all that is there of what was asked for, and nothing of it twice from the disk."""
+    """The reply is complete, and reads nothing from the disk twice."""
     store = LocalStore.open(tmp_path / "store", "never")
     shards = [str(at) for at in range(10)]
     store.write({key(shard): record(at) for at, shard in enumerate(shards)})

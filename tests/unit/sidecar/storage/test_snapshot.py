@@ -1,4 +1,4 @@
-"""A snapshot of the local store: one instant, whole or an error, and never in the way of the store's end."""
+"""A snapshot of the local store: one instant, complete or an error, and no obstacle to closing the store."""
 
 import asyncio
 import threading
@@ -23,14 +23,14 @@ ROWS = [(encode_key(key(name)), encode_record(record(1), seq)) for seq, name in 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LocalStore]:
-    """A store of this test."""
+    """An open, empty store."""
     made = LocalStore.open(tmp_path, "interval")
     yield made
     made.close()
 
 
 def rest(taken: Snapshot) -> dict[OffsetKey, tuple[OffsetRecord, int]]:
-    """What is left to be read of a snapshot, each record with its write counter."""
+    """The remaining pages of a snapshot, each record with its write counter."""
     found = {}
     while (page := taken.read()).keys:
         rows = zip(page.keys, page.records, strict=True)
@@ -39,12 +39,12 @@ def rest(taken: Snapshot) -> dict[OffsetKey, tuple[OffsetRecord, int]]:
 
 
 def of(rows: list[tuple[bytes, bytes]], records: int) -> Snapshot:
-    """A snapshot of these rows that claims to have so many records."""
+    """A snapshot of these rows that claims to have this many records."""
     return Snapshots().take(iter(rows), records, 0)
 
 
 def test_a_snapshot_shows_what_was_written_before_it_and_nothing_from_behind_it(store: LocalStore) -> None:
-    """Records that changed, vanished or appeared since are as they were; bookkeeping and members are no records."""
+    """Records changed, removed or added later are as they were; bookkeeping and members are left out."""
     store.write({A: record(1, metadata="m"), B: tombstone(2)}, {GroupKey("default", "g"): Member(3)})
     store.advance_flushed(1)
     with store.snapshot() as taken:
@@ -57,7 +57,7 @@ def test_a_snapshot_shows_what_was_written_before_it_and_nothing_from_behind_it(
 
 
 async def test_commits_have_their_turns_between_pages(store: LocalStore) -> None:
-    """A large store does not hold up the event loop, and what is committed in these turns is not shown."""
+    """A large store does not block the event loop, and commits between pages are not in the snapshot."""
     keys = [key(f"{number:06}") for number in range(3 * PAGE_RECORDS + 1)]
     store.write({name: record(7) for name in keys})
     turns: list[int] = []
@@ -81,7 +81,7 @@ async def test_commits_have_their_turns_between_pages(store: LocalStore) -> None
 
 
 async def test_pages_of_long_metadata_stay_small(store: LocalStore) -> None:
-    """A page is a message; how many records it has depends on their size."""
+    """A page has to fit into a message, so large records make it shorter."""
     store.write({key(f"{number:04}"): record(1, metadata="x" * 4096) for number in range(PAGE_RECORDS)})
     with store.snapshot() as taken:
         sizes = [sum(map(len, page.records)) async for page in taken.pages()]
@@ -90,13 +90,13 @@ async def test_pages_of_long_metadata_stay_small(store: LocalStore) -> None:
 
 
 async def test_an_empty_store_has_an_empty_snapshot(store: LocalStore) -> None:
-    """It is no damage."""
+    """It is not taken for damage."""
     with store.snapshot() as taken:
         assert (taken.records, [page async for page in taken.pages()]) == (0, [])
 
 
 def test_the_store_closes_and_opens_under_a_snapshot(tmp_path: Path) -> None:
-    """RocksDB keeps its lock as long as there is an iterator: a failed store could not be opened again (invariant 1)."""
+    """RocksDB keeps its lock while an iterator exists, so a failed store could not be opened again (1)."""
     store = LocalStore.open(tmp_path, "interval")
     store.write({A: record(1), B: record(2)})
     taken = store.snapshot()
@@ -109,7 +109,7 @@ def test_the_store_closes_and_opens_under_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_store_that_failed_gives_no_snapshot(tmp_path: Path) -> None:
-    """What it shows may be lost already."""
+    """It might contain writes that are lost."""
     store = LocalStore.open(tmp_path, "interval")
     store.failure = "the sync failed"
     with pytest.raises(StorageFailedError, match="the sync failed"):
@@ -118,7 +118,7 @@ def test_a_store_that_failed_gives_no_snapshot(tmp_path: Path) -> None:
 
 
 class WatchedLock:
-    """A lock that tells when somebody comes for it a second time."""
+    """A lock that reports the second attempt to acquire it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,19 +126,19 @@ class WatchedLock:
         self.contended = threading.Event()
 
     def __enter__(self) -> None:
-        """Come for it."""
+        """Acquire it."""
         self._comers += 1
         if self._comers > 1:
             self.contended.set()
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        """Let it go."""
+        """Release it."""
         self._lock.release()
 
 
 def test_a_close_in_a_thread_waits_for_the_slice_that_is_read() -> None:
-    """The store is closed in a worker thread while the event loop may be reading: RocksDB's iterator has to be gone by then."""
+    """A worker thread closes the store, and RocksDB's iterator must not be in use by then."""
     lock, inside, gone = WatchedLock(), threading.Event(), threading.Event()
 
     def rows() -> Iterator[tuple[bytes, bytes]]:
@@ -170,14 +170,14 @@ def test_a_close_in_a_thread_waits_for_the_slice_that_is_read() -> None:
 
 @pytest.mark.parametrize("records", [0, 1, 4, 6, 99])
 def test_a_snapshot_of_another_length_than_the_store_is_damage(records: int) -> None:
-    """An iterator that ends too soon, or records that the bookkeeping does not know, are not passed on as a snapshot."""
+    """An iterator that ends too early, or records missing in the bookkeeping, make the snapshot fail."""
     with pytest.raises(StoreDamagedError, match=rf"the store has 5 records, not {records} as it should"):
         rest(of(ROWS, records))
     assert len(rest(of(ROWS, len(ROWS)))) == len(ROWS)
 
 
 def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end(tmp_path: Path) -> None:
-    """RocksDB's own iterators end there in silence."""
+    """RocksDB's own iterators end there without an error."""
     whole = rocks.open_store(tmp_path, ("default",), "")
     records = 20_000
     for number in range(records):
@@ -195,7 +195,7 @@ def test_a_block_that_cannot_be_read_is_an_error_and_not_the_end(tmp_path: Path)
 
 
 async def test_a_reader_that_stands_still_loses_its_snapshot(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would keep files on the disk for ever."""
+    """Otherwise it would keep files on the disk for ever."""
     monkeypatch.setattr(snapshot, "IDLE_S", 0.001)
     store.write({A: record(1), B: record(2)})
     taken = store.snapshot()
@@ -207,7 +207,7 @@ async def test_a_reader_that_stands_still_loses_its_snapshot(store: LocalStore, 
 
 
 async def test_a_reader_that_goes_on_keeps_its_snapshot(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time runs from page to page."""
+    """The time limit is for each page."""
     monkeypatch.setattr(snapshot, "IDLE_S", 30.0)
     loop = asyncio.get_running_loop()
     store.write({A: record(1)})

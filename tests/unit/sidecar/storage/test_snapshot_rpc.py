@@ -1,4 +1,4 @@
-"""OffsetAdmin.SnapshotOffsets over gRPC, while commits go on, and when one of its sides goes away."""
+"""OffsetAdmin.SnapshotOffsets over gRPC: during commits, and when client, store or process goes away."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -24,18 +24,18 @@ PADDING = 5_000  # records of 4 KB beside the pairs: more than a connection take
 
 
 async def replies_of(client: OffsetClient) -> list[Reply]:
-    """All of a snapshot."""
+    """All replies of a snapshot."""
     return [reply async for reply in client.admin.SnapshotOffsets(REQUEST, timeout=30)]
 
 
 def offsets_in(replies: Sequence[Reply]) -> dict[OffsetKey, int]:
-    """Key -> offset."""
+    """The offset of each key."""
     rows = [row for reply in replies for row in zip(reply.keys, reply.records, strict=True)]
     return {decode_key(name): decode_record(value).offset for name, value in rows}
 
 
 async def fill(client: OffsetClient) -> None:
-    """Many records with metadata."""
+    """Store many records with metadata."""
     for at in range(0, PADDING, 500):
         offsets = {f"{number:06}": 1 for number in range(at, at + 500)}
         await client.store.CommitOffsets(commits(offsets, "padding", metadata="x" * 4_000), timeout=30)
@@ -49,7 +49,7 @@ async def begun(client: OffsetClient) -> AsyncIterator[Reply]:
 
 
 async def test_a_snapshot_is_of_one_instant_while_pairs_are_committed(tmp_path: Path) -> None:
-    """A pair of one request is never seen torn; nothing acknowledged before is missing, nothing from behind the end is shown."""
+    """A pair of one request is never half there; it has all that was acknowledged before, and nothing committed later."""
     sent = [0] * PAIRS
     acknowledged = [0] * PAIRS
     async with serving(tmp_path, broker="broker-1") as (_, client):
@@ -89,7 +89,7 @@ async def test_a_snapshot_is_of_one_instant_while_pairs_are_committed(tmp_path: 
 
 
 async def test_a_snapshot_tells_what_the_meta_service_has(tmp_path: Path) -> None:
-    """Records above `flushed_seq` may be dirty; the others are not."""
+    """Only records above `flushed_seq` may be dirty."""
     async with serving(tmp_path, flush={"interval_ms": 60_000}) as (sidecar, client):
         await client.commit("g", {"a": 1})
         await client.flush()
@@ -101,7 +101,7 @@ async def test_a_snapshot_tells_what_the_meta_service_has(tmp_path: Path) -> Non
 
 
 async def test_a_client_that_goes_away_leaves_no_snapshot_behind(tmp_path: Path) -> None:
-    """RocksDB would keep what it no longer needs; the audit log tells that the call did not end."""
+    """Otherwise RocksDB would keep obsolete files; the audit log shows that the call was cancelled."""
     with capture_logs() as lines:
         async with serving(tmp_path) as (sidecar, client):
             await fill(client)
@@ -116,7 +116,7 @@ async def test_a_client_that_goes_away_leaves_no_snapshot_behind(tmp_path: Path)
 
 
 async def test_a_failed_store_ends_the_snapshot_and_is_opened_again(tmp_path: Path) -> None:
-    """The stream does not end well, and what it held of the store does not keep its lock."""
+    """The stream ends with an error, and its iterator does not keep the store's lock."""
     async with serving(tmp_path) as (sidecar, client):
         await fill(client)
         replies = await begun(client)
@@ -133,7 +133,7 @@ async def test_a_failed_store_ends_the_snapshot_and_is_opened_again(tmp_path: Pa
 
 
 async def test_a_stop_does_not_wait_for_a_snapshot_that_nobody_reads(tmp_path: Path) -> None:
-    """It is a call in flight like any other (8)."""
+    """It is cancelled like any other call in flight (8)."""
     async with serving(tmp_path, stop={"grace_ms": 1}) as (sidecar, client):
         await fill(client)
         replies = await begun(client)

@@ -1,4 +1,4 @@
-"""The local store: what is in it after a close, a crash, a loss and a failed sync."""
+"""The local store: its content after a close, a crash, a loss and a failed sync."""
 
 import asyncio
 from contextlib import suppress
@@ -23,12 +23,12 @@ A, B, C = key("a"), key("b"), key("c")
 
 
 def opened(path: Path) -> LocalStore:
-    """The store of a test."""
+    """Open the store of a test."""
     return LocalStore.open(path, "interval")
 
 
 def behind_its_back(path: Path, change: dict[OffsetKey, bytes | None]) -> None:
-    """Change the files of a closed store as damage does: without its bookkeeping."""
+    """Change the files of a closed store as damage does, without its bookkeeping."""
     db = Rdict(str(path / "db"), options=rocks.options())
     for where, value in change.items():
         if value is None:
@@ -39,14 +39,14 @@ def behind_its_back(path: Path, change: dict[OffsetKey, bytes | None]) -> None:
 
 
 def advance_watermark(path: Path, by: int) -> None:
-    """Let the file say that more was acknowledged than the store holds."""
+    """Let the watermark file say that more was acknowledged than the store holds."""
     mark = Watermark.open(path / "watermark")
     mark.advance(mark.value + by)
     mark.close()
 
 
 def test_what_was_written_is_there_with_growing_counters(tmp_path: Path) -> None:
-    """Each stored record has a counter of its own, above all before it."""
+    """Each stored record has a write counter of its own, above all before it."""
     store = opened(tmp_path)
     assert store.write({A: record(1), B: tombstone(2)}).stored == [Stored(A, record(1), 1), Stored(B, tombstone(2), 2)]
     assert store.write({A: record(5)}).stored == [Stored(A, record(5), 3)]
@@ -60,7 +60,7 @@ def test_what_was_written_is_there_with_growing_counters(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("end", [LocalStore.close, crash], ids=["close", "kill"])
 def test_a_store_that_is_opened_again_has_everything(tmp_path: Path, end: object) -> None:
-    """Records, counters and count, and no loss is claimed (1)."""
+    """Records, counters and count; no loss is reported (1)."""
     store = opened(tmp_path)
     store.write({A: record(1, metadata="m"), B: record(2)})
     store.write({B: None, C: record(3)})
@@ -82,7 +82,7 @@ BATCHES = st.lists(st.dictionaries(KEYS, st.none() | RECORDS, max_size=4), max_s
 def test_the_bookkeeping_agrees_with_any_sequence_of_batches(
     tmp_path_factory: pytest.TempPathFactory, batches: list[dict[OffsetKey, OffsetRecord | None]]
 ) -> None:
-    """Puts, replacements and removals in any order: a kill and an open find no loss and the right number of keys."""
+    """After puts, replacements and removals, a kill and an open find no loss and the right number of keys."""
     path = tmp_path_factory.mktemp("b")
     store = opened(path)
     expected: dict[OffsetKey, OffsetRecord] = {}
@@ -97,7 +97,7 @@ def test_the_bookkeeping_agrees_with_any_sequence_of_batches(
 
 
 def test_a_scan_is_in_key_order_below_its_prefix_and_behind_its_start(tmp_path: Path) -> None:
-    """The bookkeeping is not in it, and a group is not its neighbours."""
+    """It shows neither the bookkeeping nor other groups."""
     store = opened(tmp_path)
     keys = [key(shard, group) for group in ("g", "gg", "g/") for shard in ("1", "2", "3")]
     store.write({where: record(at) for at, where in enumerate(keys)})
@@ -110,7 +110,7 @@ def test_a_scan_is_in_key_order_below_its_prefix_and_behind_its_start(tmp_path: 
 
 
 def test_the_flushed_watermark_rides_on_the_next_write(tmp_path: Path) -> None:
-    """It may be late, never early: after a kill more is dirty than was, not less (3)."""
+    """It may be too low, never too high: after a kill, more keys count as dirty, not fewer (3)."""
     store = opened(tmp_path)
     store.write({A: record(1)})
     store.advance_flushed(1)
@@ -130,7 +130,7 @@ def test_the_flushed_watermark_rides_on_the_next_write(tmp_path: Path) -> None:
 
 
 def test_a_second_open_is_told_that_the_store_is_in_use(tmp_path: Path) -> None:
-    """And does no harm to the first."""
+    """The first one is not affected."""
     store = opened(tmp_path)
     with pytest.raises(StoreLockedError, match="this process has not yet closed this store"):
         opened(tmp_path)
@@ -139,7 +139,7 @@ def test_a_second_open_is_told_that_the_store_is_in_use(tmp_path: Path) -> None:
 
 
 def test_a_watermark_ahead_of_the_store_is_a_loss(tmp_path: Path) -> None:
-    """Acknowledged writes are missing: told at this open, kept for ever, and counters go on above what was lost (1)."""
+    """It is reported at this open and recorded for ever; counters continue above the lost writes (1)."""
     store = opened(tmp_path)
     store.write({A: record(1), B: record(2)})
     crash(store)
@@ -160,7 +160,7 @@ def test_a_watermark_ahead_of_the_store_is_a_loss(tmp_path: Path) -> None:
     ids=["vanished", "went back", "appeared"],
 )
 def test_a_record_that_changed_behind_the_stores_back_is_a_loss(tmp_path: Path, damage: dict[OffsetKey, bytes | None]) -> None:
-    """The watermark does not see it; the sum of the counters does (1)."""
+    """The watermark does not show it, but the sum of the write counters does (1)."""
     store = opened(tmp_path)
     store.write({A: record(1), B: record(2)})
     store.write({A: record(3)})
@@ -178,7 +178,7 @@ def test_a_record_that_changed_behind_the_stores_back_is_a_loss(tmp_path: Path, 
 
 @pytest.mark.parametrize("what", ["db", "files"])
 def test_a_store_that_vanished_is_refused_however_often_it_is_started(tmp_path: Path, what: str) -> None:
-    """It never silently begins empty: a supervisor that starts it again changes nothing."""
+    """A restart by a supervisor does not create an empty store."""
     store = opened(tmp_path)
     store.write({A: record(1)})
     store.close()
@@ -192,7 +192,7 @@ def test_a_store_that_vanished_is_refused_however_often_it_is_started(tmp_path: 
 
 
 async def test_unsynced_writes_are_counted_until_the_sync(tmp_path: Path) -> None:
-    """What a power cut could lose now."""
+    """The number of writes that a power cut could lose now."""
     store = opened(tmp_path)
     store.write({A: record(1), B: record(1)})
     assert (store.unsynced_writes, store.synced_seq) == (2, 0)
@@ -202,7 +202,7 @@ async def test_unsynced_writes_are_counted_until_the_sync(tmp_path: Path) -> Non
 
 
 async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
-    """No write, no sync and no acknowledgement after it, though RocksDB might say yes again."""
+    """No write, sync or acknowledgement follows, even if RocksDB would report success again."""
     store = opened(tmp_path)
     store.write({A: record(1)})
     disk = rocks_of(store)
@@ -228,7 +228,7 @@ async def test_a_failed_sync_is_final(tmp_path: Path) -> None:
 
 
 def test_a_refused_write_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands is what is stored: the next commit is decided against it (1)."""
+    """Memory equals the disk, so the next commit is decided correctly (1)."""
     store = opened(tmp_path)
     store.write({A: record(1)})
 
@@ -257,7 +257,7 @@ def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_watermark_that_cannot_be_written_fails_the_store(tmp_path: Path) -> None:
-    """Without it a later loss would go unseen: nothing more is acknowledged."""
+    """Without it a later loss would not be detected, so nothing more is acknowledged."""
     store = opened(tmp_path)
     disk = rocks_of(store)
     healthy, disk._watermark = disk._watermark, Watermark.open(tmp_path / "other")
@@ -271,7 +271,7 @@ def test_a_watermark_that_cannot_be_written_fails_the_store(tmp_path: Path) -> N
 
 
 async def test_the_interval_syncs_once_after_writes_and_not_without(tmp_path: Path) -> None:
-    """One sync covers all that was written before it; an idle store is left alone."""
+    """One sync covers all writes before it; an idle store is not synced."""
     store = WatchedStore.open(tmp_path, "interval")
     task = asyncio.create_task(store.run_sync(0.001))
     await asyncio.sleep(0)
@@ -289,7 +289,7 @@ async def test_the_interval_syncs_once_after_writes_and_not_without(tmp_path: Pa
 
 
 async def test_never_leaves_the_sync_to_the_kernel(tmp_path: Path) -> None:
-    """The sync task ends at once."""
+    """The sync task ends immediately."""
     store = WatchedStore.open(tmp_path, "never")
     store.write({A: record(1)})
     await store.run_sync(0.001)
@@ -298,7 +298,7 @@ async def test_never_leaves_the_sync_to_the_kernel(tmp_path: Path) -> None:
 
 
 async def test_with_always_the_watermark_follows_the_sync(tmp_path: Path) -> None:
-    """A power cut between the write and its sync takes nothing that was acknowledged, and must not alarm (1)."""
+    """A power cut between a write and its sync loses nothing acknowledged, and must not raise an alarm (1)."""
     store = LocalStore.open(tmp_path, "always")
     store.write({A: record(1)})
     assert rocks_of(store).watermark == 0
@@ -308,7 +308,7 @@ async def test_with_always_the_watermark_follows_the_sync(tmp_path: Path) -> Non
 
 
 async def test_a_sync_behind_a_failed_one_proves_nothing(tmp_path: Path) -> None:
-    """The kernel has marked the pages clean: nobody who waited for the second one is told that it is durable (1)."""
+    """The kernel has marked the pages as clean, so callers of the second sync get an error too (1)."""
     store = opened(tmp_path)
     store.write({A: record(1)})
     disk, sync = rocks_of(store), rocks_of(store).sync
