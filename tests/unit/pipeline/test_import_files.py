@@ -1,4 +1,4 @@
-"""Which files an import takes, how a CSV is cut into pieces, and what becomes of a file that cannot be read."""
+"""The files of an import: which are read, how a CSV is divided, and what happens to a file that cannot be read."""
 
 import re
 from pathlib import Path
@@ -14,14 +14,14 @@ GOOD = b'{"offsetTable":{"T@g":{0:5}}}'
 
 
 def made(path: Path, data: bytes = GOOD) -> Path:
-    """A file with all directories above it."""
+    """Create a file with all directories above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
 
 def texts(path: Path, size: int) -> list[tuple[int, str, str | None]]:
-    """The lines of a file that is cut into pieces: number, text, reason."""
+    """The lines of a file that was divided: number, text, reason."""
     found = []
     for piece in cut(path, size):
         data = path.read_bytes()[piece.start : piece.end]
@@ -30,7 +30,7 @@ def texts(path: Path, size: int) -> list[tuple[int, str, str | None]]:
 
 
 def test_a_directory_is_searched_for_the_files_of_the_format(tmp_path: Path) -> None:
-    """Also in directories below, with any name; also for one of which only the backup is left."""
+    """Recursively, with any name; also a file of which only the backup is left."""
     first = made(tmp_path / "a" / "config" / "consumerOffset.json")
     made(tmp_path / "a" / "config" / "topics.json")
     second = made(tmp_path / "_b" / ".config" / "lmqConsumerOffset.json.bak").with_suffix("")
@@ -42,7 +42,7 @@ def test_a_directory_is_searched_for_the_files_of_the_format(tmp_path: Path) -> 
 
 
 def test_a_link_out_of_a_directory_is_refused_by_its_name(tmp_path: Path) -> None:
-    """Who may write below it must not choose what else is read; a link within it is a file of it, and so is one that is named."""
+    """Whoever may write there must not choose other files to be read. Links within it, and named links, are read."""
     named, elsewhere = tmp_path / "named", tmp_path / "elsewhere.json"
     (named / "a").mkdir(parents=True)
     (named / "a" / "consumerOffset.json").write_text("{}")
@@ -57,7 +57,7 @@ def test_a_link_out_of_a_directory_is_refused_by_its_name(tmp_path: Path) -> Non
 
 
 def test_a_file_or_a_pattern_is_taken_whatever_its_name_is(tmp_path: Path) -> None:
-    """The person who named it knows."""
+    """The person who named it chose it."""
     one, two = made(tmp_path / "one.backup"), made(tmp_path / "sub" / "two.backup")
     assert find_files([one], "rocketmq") == [one]
     assert find_files([tmp_path / "**" / "*.backup"], "rocketmq") == [one, two]
@@ -74,7 +74,7 @@ def test_a_file_or_a_pattern_is_taken_whatever_its_name_is(tmp_path: Path) -> No
     ],
 )
 def test_a_place_without_files_is_an_error(tmp_path: Path, name: str, problem: str) -> None:
-    """Else a wrong path would be an import of nothing."""
+    """Otherwise a wrong path would import nothing and report success."""
     with pytest.raises(ConfigError, match="files") as raised:
         find_files([tmp_path / name], "rocketmq")
     assert str(raised.value) == f"[import] files: {tmp_path / name}: {problem}"
@@ -82,7 +82,7 @@ def test_a_place_without_files_is_an_error(tmp_path: Path, name: str, problem: s
 
 @pytest.mark.parametrize("torn", [b"", GOOD[:20], None])
 def test_the_backup_is_taken_for_a_file_that_is_torn(tmp_path: Path, torn: bytes | None) -> None:
-    """As RocketMQ does it; but it is said."""
+    """As RocketMQ does, but with a warning."""
     path = tmp_path / "consumerOffset.json"
     made(tmp_path / "consumerOffset.json.bak")
     if torn is not None:
@@ -95,7 +95,7 @@ def test_the_backup_is_taken_for_a_file_that_is_torn(tmp_path: Path, torn: bytes
 
 
 def test_a_torn_file_without_a_good_backup_is_a_reject(tmp_path: Path) -> None:
-    """With the reason of the file itself."""
+    """With the problem of the file itself, not of the backup."""
     path = made(tmp_path / "offsets.json", b"")
     assert [row.reason for row in rows_of(path, "rocketmq-client")] == ["is empty"]
     made(tmp_path / "offsets.json.bak", b"{")
@@ -103,7 +103,7 @@ def test_a_torn_file_without_a_good_backup_is_a_reject(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_a_reject(tmp_path: Path) -> None:
-    """It was there when the driver looked."""
+    """It was there when the driver listed the files."""
     assert [row.reason for row in rows_of(tmp_path / "gone", "rocketmq")] == ["cannot be read: No such file or directory"]
     with pytest.raises(ConfigError, match=r"gone: cannot be read: No such file or directory"):
         cut(tmp_path / "gone")
@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_opened_is_a_reject(tmp_path: Path) -> None:
 def test_pieces_give_every_line_once_with_its_number(
     tmp_path_factory: pytest.TempPathFactory, rows: list[str], end: bool, size: int
 ) -> None:
-    """Wherever they are cut, and whether the last line ends or not. Blank lines are counted and left out."""
+    """Wherever the cuts are, with or without a final line end. Blank lines are counted and skipped."""
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     path.write_bytes("\n".join(rows).encode() + (b"\n" if end else b""))
     wanted = [(number, row, None) for number, row in enumerate(rows, start=1) if row.strip()]
@@ -121,13 +121,13 @@ def test_pieces_give_every_line_once_with_its_number(
 
 
 def test_a_line_that_is_not_utf8_is_a_reject_and_the_others_are_not(tmp_path: Path) -> None:
-    """With the place in the line."""
+    """The reject has the place in the line."""
     path = made(tmp_path / "a.csv", b"a\nb\xff\nc\n")
     assert texts(path, 100) == [(1, "a", None), (2, "b\ufffd", "is not UTF-8 at byte 2"), (3, "c", None)]
 
 
 def test_marks_at_the_beginning_of_a_file_are_known() -> None:
-    """A byte order mark is no part of a name; UTF-16 is told as such."""
+    """A byte order mark is not part of a name; UTF-16 is reported as such."""
     whole = Piece("f", 1, 0, 9)
     assert lines(whole, b"\xef\xbb\xbfa\n").to_pylist() == [{"file": "f", "line": 1, "value": "a", "reason": None}]
     (row,) = lines(whole, b"\xff\xfea\0").to_pylist()

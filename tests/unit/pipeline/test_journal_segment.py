@@ -1,4 +1,4 @@
-"""Reading one segment: all its rows as declared, or a row that tells what is wrong and what to do."""
+"""Reading one segment: all its rows with the declared columns, or a row that says what is wrong and what to do."""
 
 import errno
 from collections.abc import Callable
@@ -19,12 +19,12 @@ OURS = {VERSION_OF_JOURNAL: b"1", BROKER: b"broker-1"}
 
 
 def segment_of(path: Path, broker: str = "broker-1") -> Segment:
-    """As the listing finds it."""
+    """The segment as the listing describes it."""
     return Segment(str(path.parents[2]), path.parents[1].name.removeprefix("date="), broker, RUN, 0, path.stat().st_size)
 
 
 def rows_of(segment: Segment) -> list[dict[str, Any]]:
-    """What a task would give to Spark."""
+    """The rows that a task passes to Spark."""
     batches = list(read_segment(segment))
     assert all(batch.schema.equals(COLUMNS) for batch in batches)
     for batch in batches:
@@ -34,7 +34,7 @@ def rows_of(segment: Segment) -> list[dict[str, Any]]:
 
 
 def test_all_rows_come_as_they_were_written(tmp_path: Path) -> None:
-    """With where they are from."""
+    """With the columns that say which segment they are from."""
     table = journal_table([{"offset": 2**63 - 1, "problem": None}, {"offset": None, "problem": "18446744073709551615"}, {}])
     path = write_segment(tmp_path, table)
     where = {"broker": "broker-1", "run": RUN, "segment": str(path)}
@@ -42,12 +42,12 @@ def test_all_rows_come_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_segment_without_rows_gives_none(tmp_path: Path) -> None:
-    """It is whole, and says nothing."""
+    """It is valid, so there is no row about a problem."""
     assert rows_of(segment_of(write_segment(tmp_path, []))) == []
 
 
 def test_a_file_url_reads_the_same(tmp_path: Path) -> None:
-    """But for the segment's name, which is as it was asked for."""
+    """Only the segment's name differs: it is given as a URL."""
     segment = segment_of(write_segment(tmp_path / "a b", commits(2)))
     by_url = segment._replace(root=(tmp_path / "a b").as_uri())
     plain, url = rows_of(segment), rows_of(by_url)
@@ -56,41 +56,41 @@ def test_a_file_url_reads_the_same(tmp_path: Path) -> None:
 
 
 def empty(path: Path) -> None:
-    """A copy that has only begun."""
+    """A copy that has just begun."""
     path.write_bytes(b"")
 
 
 def cut(path: Path) -> None:
-    """A copy without its end."""
+    """A file without its end."""
     path.write_bytes(path.read_bytes()[:-100])
 
 
 def text(path: Path) -> None:
-    """No Parquet."""
+    """A file that is not Parquet."""
     path.write_text("offsets\n" * 100)
 
 
 def flipped(path: Path) -> None:
-    """One bit of the data is another."""
+    """One bit of the data is wrong."""
     content = bytearray(path.read_bytes())
     content[200] ^= 1
     path.write_bytes(content)
 
 
 def bad_footer(path: Path) -> None:
-    """The end mark is there, what is before it is not."""
+    """The end mark is there, the footer before it is damaged."""
     content = bytearray(path.read_bytes())
     content[-300:-8] = bytes(292)
     path.write_bytes(content)
 
 
 def gone(path: Path) -> None:
-    """Deleted after it was found."""
+    """The file was deleted after it was listed."""
     path.unlink()
 
 
 def written(change: Callable[[pa.Table], pa.Table], metadata: dict[bytes, bytes]) -> Callable[[Path], None]:
-    """Another Parquet file in its place."""
+    """Write another Parquet file in its place."""
 
     def write(path: Path) -> None:
         table = change(journal_table([{}, {}])).replace_schema_metadata(metadata)
@@ -100,17 +100,17 @@ def written(change: Callable[[pa.Table], pa.Table], metadata: dict[bytes, bytes]
 
 
 def same(table: pa.Table) -> pa.Table:
-    """No change."""
+    """Change nothing."""
     return table
 
 
 def with_text_offsets(table: pa.Table) -> pa.Table:
-    """Offsets of another type."""
+    """The column of offsets has another type."""
     return table.set_column(table.column_names.index("offset"), "offset", table["offset"].cast(pa.string()))
 
 
 def with_null_groups(table: pa.Table) -> pa.Table:
-    """Groups that are null."""
+    """The column of groups has nulls."""
     return table.set_column(table.column_names.index("group"), "group", pa.array(["g", None]))
 
 
@@ -133,7 +133,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_segment_gives_one_row_that_tells_what_is_wrong(tmp_path: Path, kind: str) -> None:
-    """Nothing stops, nothing is silently dropped."""
+    """The stream continues, and the loss is visible."""
     path = write_segment(tmp_path, [{}, {}])
     segment = segment_of(path)
     spoil, told = BAD[kind]
@@ -148,7 +148,7 @@ def test_a_bad_segment_gives_one_row_that_tells_what_is_wrong(tmp_path: Path, ki
 
 
 def test_the_rows_before_a_damage_are_kept(tmp_path: Path) -> None:
-    """The last row tells after how many it begins."""
+    """The last row says after how many rows the damage begins."""
     path = write_segment(tmp_path, [])
     table = commits(700).replace_schema_metadata(OURS)
     pq.write_table(table, path, row_group_size=65_536, compression="none", use_dictionary=False, write_page_checksum=True)
@@ -176,7 +176,7 @@ class Storage:
 
 @pytest.mark.parametrize(("number", "told"), [(errno.EACCES, "change its mode"), (errno.EIO, "cannot be read from its disk")])
 def test_a_file_that_may_not_or_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, number: int, told: str) -> None:
-    """Played, as root may read everything."""
+    """Simulated, because root may read everything."""
     monkeypatch.setattr(journal_segment, "open_root", lambda _: (Storage(number), "/j"))
     (row,) = rows_of(Segment("/j", "2025-12-01", "broker-1", RUN, 0, 1))
     assert told in row["problem"]
@@ -191,7 +191,7 @@ def test_a_storage_that_is_away_is_not_taken_for_a_bad_segment(monkeypatch: pyte
 
 @pytest.mark.parametrize("names", [["offset", "at"], ["segment", "problem"], ["broker"]])
 def test_fewer_columns_have_the_same_rows(tmp_path: Path, names: list[str]) -> None:
-    """Also where they say only from where a row is, and for a bad segment. They may be nullable."""
+    """Also if only columns about the segment are selected, and for a bad segment. Columns may be nullable."""
     segment = segment_of(write_segment(tmp_path, commits(3)))
     columns = pa.schema([COLUMNS.field(name).with_nullable(nullable=True) for name in names])
     chosen = pa.Table.from_batches(read_segment(segment, columns))
@@ -204,6 +204,6 @@ def test_fewer_columns_have_the_same_rows(tmp_path: Path, names: list[str]) -> N
 
 
 def test_declared_columns_are_the_journal_and_where_it_is_from() -> None:
-    """In this order."""
+    """First the columns of the journal, then those about the segment."""
     assert COLUMNS.names == [*JOURNAL.names, "broker", "run", "segment"]
     assert START.timestamp() * 1000 == RUN

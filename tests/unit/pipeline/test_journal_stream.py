@@ -1,4 +1,4 @@
-"""What Spark calls of the data source `offset-journal`, without Spark: limits, availableNow, plans and options."""
+"""The data source `offset-journal` as Spark calls it, without Spark: limits, availableNow, plans and options."""
 
 import json
 import pickle
@@ -29,7 +29,7 @@ def stream(*roots: Path, **options: str) -> JournalStreamReader:
 
 
 def rows(reader: JournalStreamReader, partitions: Sequence[InputPartition]) -> list[tuple[Any, ...]]:
-    """What the tasks of a batch give; reader and partitions are sent to them."""
+    """The rows of the tasks of a batch; reader and partitions are pickled as for a worker."""
     found: list[tuple[Any, ...]] = []
     for partition in partitions:
         for batch in pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition))):  # noqa: S301 - our own
@@ -38,7 +38,7 @@ def rows(reader: JournalStreamReader, partitions: Sequence[InputPartition]) -> l
 
 
 def batches(reader: JournalStreamReader, start: Json) -> Iterator[tuple[Json, Json]]:
-    """Each batch as Spark runs it: offsets go through JSON."""
+    """Each batch as Spark runs it: offsets are converted to JSON and back."""
     while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
         end = json.loads(json.dumps(end))
         yield start, end
@@ -46,7 +46,7 @@ def batches(reader: JournalStreamReader, start: Json) -> Iterator[tuple[Json, Js
 
 
 def test_a_batch_has_at_most_so_many_files_and_each_row_comes_once(tmp_path: Path) -> None:
-    """Over all batches, of two directories and three brokers."""
+    """Over all batches, for two directories and three brokers."""
     table = commits(10, 5, 2)
     for root, broker in ((tmp_path / "x", "a"), (tmp_path / "x", "b/c"), (tmp_path / "y", "d")):
         write_segments(root, table, 10, broker=broker)
@@ -61,7 +61,7 @@ def test_a_batch_has_at_most_so_many_files_and_each_row_comes_once(tmp_path: Pat
 
 
 def test_read_all_available_is_without_limit(tmp_path: Path) -> None:
-    """Spark asks so for Trigger.Once."""
+    """Spark uses it for Trigger.Once."""
     write_segments(tmp_path, commits(10, 5, 2), 10)
     reader = stream(tmp_path, maxFilesPerTrigger="1", maxBytesPerTrigger="1")
     end = reader.latestOffset({}, ReadAllAvailable())
@@ -77,18 +77,18 @@ def test_read_all_available_is_without_limit(tmp_path: Path) -> None:
     ],
 )
 def test_the_limit_is_what_the_options_say(tmp_path: Path, options: dict[str, str], limit: object) -> None:
-    """A thousand files without one."""
+    """The default is a thousand files."""
     source = JournalDataSource(lowered({"path": str(tmp_path), **options}))
     assert source.streamReader(source.schema()).getDefaultReadLimit() == limit
 
 
 def lowered(options: dict[str, str]) -> dict[str, str]:
-    """Spark's options do not look at case."""
+    """Spark's options ignore case."""
     return cast("dict[str, str]", CaseInsensitiveDict(options))
 
 
 def test_bytes_are_a_limit(tmp_path: Path) -> None:
-    """Of files as they lie there."""
+    """Counted as the size of the files."""
     sizes = [path.stat().st_size for path in write_segments(tmp_path, commits(10, 5, 2), 20)]
     reader = stream(tmp_path, maxBytesPerTrigger=str(sizes[0] + sizes[1]), maxFilesPerTrigger="4")
     counts = [len(rows(reader, reader.partitions(start, end))) for start, end in batches(reader, {})]
@@ -97,7 +97,7 @@ def test_bytes_are_a_limit(tmp_path: Path) -> None:
 
 
 def test_available_now_takes_nothing_that_comes_later_and_ends(tmp_path: Path) -> None:
-    """Else a busy fleet would keep it running."""
+    """Otherwise a busy fleet would keep it running for ever."""
     write_segments(tmp_path, commits(4, 5, 2), 10)
     reader = stream(tmp_path, maxFilesPerTrigger="3")
     reader.prepareForTriggerAvailableNow()
@@ -109,7 +109,7 @@ def test_available_now_takes_nothing_that_comes_later_and_ends(tmp_path: Path) -
 
 
 def test_a_batch_planned_again_has_the_same_partitions(tmp_path: Path) -> None:
-    """By another process, with more segments there than at first."""
+    """In another process, when there are more segments than before."""
     write_segments(tmp_path, commits(10, 5, 2), 10, broker="a")
     write_segments(tmp_path, commits(10, 5, 2), 5, broker="b")
     reader = stream(tmp_path, maxFilesPerTrigger="12", partitionBytes="65536")
@@ -124,7 +124,7 @@ def test_a_batch_planned_again_has_the_same_partitions(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_vanished_before_its_batch_was_run_again_is_told(tmp_path: Path) -> None:
-    """The offset names it, nobody has it."""
+    """The offset has it, but no directory does."""
     first, second = write_segments(tmp_path, commits(2, 5, 2), 10, broker="a b")
     reader = stream(tmp_path)
     end = reader.latestOffset({}, ReadAllAvailable())
@@ -135,7 +135,7 @@ def test_a_segment_that_vanished_before_its_batch_was_run_again_is_told(tmp_path
 
 
 def test_segments_that_are_given_up_are_told(tmp_path: Path) -> None:
-    """One row for those that never came, when their run leaves."""
+    """When a run ends, one row reports those that never came."""
     for number in (0, 1, 4):
         write_segment(tmp_path, [{}], number)
     reader = stream(tmp_path)
@@ -154,7 +154,7 @@ def test_segments_that_are_given_up_are_told(tmp_path: Path) -> None:
 
 
 def test_partitions_are_about_equal_and_in_order(tmp_path: Path) -> None:
-    """A few large ones rather than one for each file."""
+    """A few large ones instead of one for each file."""
     sizes = {path.stat().st_size for path in write_segments(tmp_path, commits(100, 5, 2), 10)}
     cost = max(sizes) + 2**14
     source = JournalDataSource({"path": str(tmp_path), "partitionBytes": str(cost * 26)})
@@ -168,7 +168,7 @@ def test_partitions_are_about_equal_and_in_order(tmp_path: Path) -> None:
 
 
 def test_nothing_between_equal_offsets(tmp_path: Path) -> None:
-    """Spark may ask."""
+    """Spark may ask for such a batch."""
     write_segment(tmp_path, [{}])
     reader = stream(tmp_path)
     end = reader.latestOffset({}, ReadAllAvailable())
@@ -177,7 +177,7 @@ def test_nothing_between_equal_offsets(tmp_path: Path) -> None:
 
 
 def test_a_batch_read_fails_when_something_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream reads it later; a batch would leave it out."""
+    """A stream would read it later; a batch would silently leave it out."""
     trouble = {"/j/date=2025-12-01": "cannot be listed: Permission denied"}
     monkeypatch.setattr("adapter.pipeline.journal_source.Lister.list", lambda _: Listing({}, trouble))
     source = JournalDataSource({"path": str(tmp_path)})
@@ -198,7 +198,7 @@ def test_a_batch_read_fails_when_something_cannot_be_listed(tmp_path: Path, monk
     ],
 )
 def test_a_bad_option_is_refused_by_its_name(options: dict[str, str], told: str) -> None:
-    """Both for a stream and for a batch."""
+    """For a stream and for a batch."""
     source = JournalDataSource(options)
     for reader in (source.reader, source.streamReader):
         with pytest.raises(ConfigError) as caught:
@@ -207,14 +207,14 @@ def test_a_bad_option_is_refused_by_its_name(options: dict[str, str], told: str)
 
 
 def test_a_schema_of_other_columns_is_refused(tmp_path: Path) -> None:
-    """By their names."""
+    """The error names the columns."""
     schema = StructType([StructField("offset", StringType()), StructField("of", LongType()), StructField("seq", LongType())])
     with pytest.raises(ConfigError, match="no such columns, or not of this type: offset, of;"):
         JournalDataSource({"path": str(tmp_path)}).reader(schema)
 
 
 def test_a_schema_of_fewer_columns_is_read_so(tmp_path: Path) -> None:
-    """They come in its order."""
+    """Columns come in the order of the schema."""
     write_segment(tmp_path, [{}, {"offset": 5}])
     schema = StructType([StructField("offset", LongType()), StructField("group", StringType())])
     reader = JournalDataSource({"path": str(tmp_path)}).reader(schema)

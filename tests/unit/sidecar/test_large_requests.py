@@ -305,7 +305,7 @@ def test_a_commit_has_a_bounded_number_of_offsets_and_groups() -> None:
 
 
 async def test_large_calls_go_a_few_at_a_time_and_in_their_order() -> None:
-    """The number of waiting calls is bounded; calls without that bound wait."""
+    """The number of waiting calls is bounded, except for those that are told to wait (`patient`)."""
     calls = LargeCalls("calls", at_once=2, max_waiting=3)
     gate, began = asyncio.Event(), list[int]()
 

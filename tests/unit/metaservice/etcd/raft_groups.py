@@ -1,4 +1,4 @@
-"""Raft groups as the placement of leaders sees them."""
+"""Raft groups in the form that the placement of leaders uses."""
 
 from adapter.metaservice.etcd.leader_placement import (
     ClusterState,
@@ -33,7 +33,7 @@ def raft_group(name: str, leader: str, nodes: str = "n0 n1 n2", **others: RaftMe
 
 
 def situation(metadata: str, *leaders: str, nodes: str = "n0 n1 n2") -> ClusterState:
-    """Leaders by their nodes: the metadata group's, and those of offsets-1, offsets-2, ..."""
+    """Leaders by their nodes: that of the metadata group, and those of offsets-1, offsets-2, and so on."""
     offsets = tuple(raft_group(f"offsets-{number}", leader, nodes) for number, leader in enumerate(leaders, start=1))
     return ClusterState(raft_group("metadata", metadata, nodes), offsets)
 

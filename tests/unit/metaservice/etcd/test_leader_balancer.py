@@ -43,7 +43,7 @@ class Fleet:
 
     @property
     def leaders(self) -> Leaders:
-        """What a balancer looks at."""
+        """The leaders that a balancer observes."""
         return Leaders(self.metadata.watched, [self.offsets.watched])
 
 
@@ -84,7 +84,7 @@ async def test_nothing_is_moved_when_all_is_well() -> None:
 
 @in_virtual_time
 async def test_a_leader_that_another_front_moved_lately_stays() -> None:
-    """Until the cool-down is over, which is reported meanwhile."""
+    """It is moved when the cool-down is over; until then watchers get it as held."""
     fleet, seen = Fleet(), Seen()
     await fleet.balancer().once()
     fleet.offsets.leader = "n1"
