@@ -1,1 +1,1 @@
-"""What everything that implements a protocol has to do."""
+"""Tests that every implementation of a protocol has to pass."""

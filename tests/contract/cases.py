@@ -1,4 +1,4 @@
-"""Single saves and their outcomes: the one table that every engine, and the FakeMeta that stands in for them, has to follow."""
+"""Single saves and their outcomes: one table for all engines, and for the FakeMeta that replaces them in unit tests."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ OVER = next_era(EPOCH_LIMIT)
 
 
 def at(committed_at_ms: int, metadata: str = "") -> OffsetRecord:
-    """A record whose position never differs."""
+    """A record at a fixed position with these other fields."""
     return OffsetRecord(1, 5, committed_at_ms=committed_at_ms, metadata=metadata)
 
 
@@ -23,7 +23,7 @@ async def save(engine: Engine, *entries: tuple[OffsetKey, OffsetRecord]) -> list
 
 
 class Case(NamedTuple):
-    """A save onto what stands: the outcome, and what stands then (None: absent)."""
+    """A save over a stored record: the outcome, and the record afterwards (None: absent)."""
 
     name: str
     before: OffsetRecord | None
@@ -75,7 +75,7 @@ CASES = [
 
 
 class Request(NamedTuple):
-    """A request with the same key more than once: its entries count one after the other."""
+    """A request with one key more than once: its entries apply one after the other."""
 
     name: str
     before: OffsetRecord | None

@@ -1,4 +1,4 @@
-"""Each engine in turn for the tests of the contract."""
+"""Runs the tests of the contract with each engine."""
 
 from pathlib import Path
 

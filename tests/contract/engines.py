@@ -1,4 +1,4 @@
-"""The engines that have to keep the contract, opened for a test. A new engine is one more line in ENGINES."""
+"""The engines that the contract is tested with. A new engine is one more line in ENGINES."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ TRICKY = [
 
 @asynccontextmanager
 async def memory(directory: Path) -> AsyncIterator[Engine]:
-    """The model test's engine: one for each directory, and killed at the end."""
+    """The model test's engine: one for each directory; closing it is a kill."""
     engine = _MEMORY.setdefault(directory, MemoryEngine(wall_ms))
     yield engine
     engine.crash()
@@ -68,13 +68,13 @@ ENGINES: dict[str, Callable[[Path], AbstractAsyncContextManager[Engine]]] = {"ro
 
 
 async def standing(engine: Engine, *keys: OffsetKey) -> list[OffsetRecord | None]:
-    """What stands under these keys; None is absent."""
+    """The records of these keys; None is absent."""
     found = dict(await engine.get(CLUSTER, keys))
     return [found.get(where) for where in keys]
 
 
 async def everything(engine: Engine, *names: str, size: int = 1000) -> list[tuple[OffsetKey, OffsetRecord]]:
-    """All pages of a list."""
+    """All pages of a listing."""
     rows: list[tuple[OffsetKey, OffsetRecord]] = []
     after = b""
     while True:

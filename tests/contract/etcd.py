@@ -1,4 +1,4 @@
-"""One etcd member of each name for all tests of a worker, started by the first that asks. Each test has its own key prefix."""
+"""One etcd member of each name for all tests of a worker, started on first use. Each test has its own key prefix."""
 
 import atexit
 import shutil
@@ -18,7 +18,7 @@ _used = count()
 
 @cache
 def shared_cluster(name: str = "contract") -> LocalCluster:
-    """Running until this process ends. Skips the test where there is no etcd."""
+    """A cluster that runs until this process ends. Skips the test if etcd is not installed."""
     require("the contract on etcd", etcd)
     directory = Path(tempfile.mkdtemp(prefix="contract-etcd-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
@@ -34,5 +34,5 @@ def shared_members(name: str = "contract") -> MembersSection:
 
 
 def shared_section() -> EtcdSection:
-    """Settings under a prefix that nobody has had, so that a test finds nothing there."""
+    """Settings with a new key prefix, so that a test finds no data of others."""
     return EtcdSection(prefix=f"test-{next(_used)}/", timeout_ms=5_000, metadata=shared_members())

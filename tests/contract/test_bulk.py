@@ -1,4 +1,4 @@
-"""The bulk methods of every engine: a merge is a save, a scan is a listing, and the parts of a split are all of it."""
+"""The bulk methods of every engine: a merge equals a save, a scan equals a listing, and the parts of a split cover everything."""
 
 import asyncio
 from itertools import pairwise
@@ -41,7 +41,7 @@ async def scanned(
 
 @pytest.mark.parametrize("case", NONE_EXPECTED, ids=lambda case: case.name)
 async def test_a_merge_ends_as_a_save_does(opened: Opened, case: Case) -> None:
-    """What stands, and how it is counted (2); another key of the request is not disturbed."""
+    """Same records and counts (2); other keys of the request are not affected."""
     async with opened() as engine:
         if case.before:
             await save(engine, (A, case.before))
@@ -56,7 +56,7 @@ async def test_a_merge_ends_as_a_save_does(opened: Opened, case: Case) -> None:
 
 @pytest.mark.parametrize("case", NONE_EXPECTED, ids=lambda case: case.name)
 async def test_a_packed_save_tells_what_a_save_tells(opened: Opened, case: Case) -> None:
-    """As far as it does not stand as it was offered, in the place that it has among many (2)."""
+    """For entries not stored as sent, with their index in a larger request (2)."""
     async with opened() as engine:
         many = [(key(f"s{at:04}"), record(at + 1)) for at in range(600)]
         if case.before:
@@ -73,7 +73,7 @@ async def test_a_packed_save_tells_what_a_save_tells(opened: Opened, case: Case)
 
 @pytest.mark.parametrize("request_case", NONE_EXPECTED_TWICE, ids=lambda case: case.name)
 async def test_the_entries_of_a_merge_count_one_after_the_other(opened: Opened, request_case: Request) -> None:
-    """Also when they name the same key."""
+    """Also if they have the same key."""
     async with opened() as engine:
         if request_case.before:
             await save(engine, (A, request_case.before))
@@ -84,7 +84,7 @@ async def test_the_entries_of_a_merge_count_one_after_the_other(opened: Opened, 
 
 
 async def test_a_long_merge_is_one_whole_and_can_be_repeated(opened: Opened) -> None:
-    """The same key in its first and its last slice too; a retry after a lost answer finds all of it there."""
+    """The same key is in its first and last slice; a retry after a lost reply finds everything stored."""
     entries = [(A, record(1)), *((key(str(at)), record(at)) for at in range(1_200)), (A, record(2, 0)), (A, record(1))]
     wanted = {**dict(entries), A: record(2)}
     async with opened() as engine:
@@ -98,14 +98,14 @@ async def test_a_long_merge_is_one_whole_and_can_be_repeated(opened: Opened) -> 
 
 
 async def test_an_empty_merge_does_nothing(opened: Opened) -> None:
-    """And waits for nobody."""
+    """It does not wait for a sync either."""
     async with opened() as engine:
         assert await merge(engine) == MergeCounts(0, 0)
         assert await everything(engine) == []
 
 
 async def test_merges_saves_and_deletes_at_the_same_time_end_with_the_largest(opened: Opened) -> None:
-    """None decides on a value that another is about to replace (2, 7)."""
+    """No call decides on a record that another one is replacing (2, 7)."""
     async with opened() as engine:
         keys = [key(str(at)) for at in range(1_100)]
         await merge(engine, *((where, record(1)) for where in keys))
@@ -121,7 +121,7 @@ async def test_merges_saves_and_deletes_at_the_same_time_end_with_the_largest(op
 
 
 async def test_a_merge_in_the_middle_of_a_long_save_is_not_undone(opened: Opened) -> None:
-    """The save is written when all of it is decided: what the merge does meanwhile must not be below that (2)."""
+    """The save is written after all of it is decided, and must not lower what the merge stored meanwhile (2)."""
     keys = [key(str(at)) for at in range(6_000)]
     async with opened() as engine:
         await asyncio.gather(
@@ -131,7 +131,7 @@ async def test_a_merge_in_the_middle_of_a_long_save_is_not_undone(opened: Opened
 
 
 async def test_a_merge_does_not_leave_its_cluster(opened: Opened) -> None:
-    """The same key in another one is another key."""
+    """The same key in another cluster is another key."""
     async with opened() as engine:
         await merge(engine, (A, record(5)))
         await merge(engine, (A, record(9)), cluster="other")
@@ -141,7 +141,7 @@ async def test_a_merge_does_not_leave_its_cluster(opened: Opened) -> None:
 
 
 async def filled(engine: Engine) -> None:
-    """Several namespaces and groups, tombstones, and names that look like each other."""
+    """Several namespaces and groups, tombstones, and similar names."""
     names = [key(name, group, namespace) for name in TRICKY for group in ("g", "gg") for namespace in ("default", "g")]
     await merge(engine, *((where, record(at)) for at, where in enumerate(names)))
     await merge(engine, (key("dead"), tombstone(2)), (key("whole"), record(1, 2, metadata="m", topic="t", partition=4)))
@@ -151,7 +151,7 @@ async def filled(engine: Engine) -> None:
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 @pytest.mark.parametrize("names", [(), ("default",), ("g",), ("default", "g"), ("default", "nobody")])
 async def test_a_scan_shows_what_a_listing_shows(opened: Opened, names: tuple[str, ...], size: int) -> None:
-    """In the same order, tombstones included, whatever the size of the pages."""
+    """In the same order, with tombstones, for pages of any size."""
     async with opened() as engine:
         await filled(engine)
         rows = await everything(engine, *names)
@@ -162,7 +162,7 @@ async def test_a_scan_shows_what_a_listing_shows(opened: Opened, names: tuple[st
 @pytest.mark.parametrize("parts", [1, 2, 3, 20, 1000])
 @pytest.mark.parametrize("names", [(), ("default",), ("default", "g"), ("default", "nobody")])
 async def test_the_parts_of_a_split_are_all_of_the_listing(opened: Opened, names: tuple[str, ...], parts: int) -> None:
-    """Each row in one of them; none is empty, unless there is nothing."""
+    """Each row is in one part; no part is empty unless there are no rows."""
     async with opened() as engine:
         await filled(engine)
         rows = await everything(engine, *names)
@@ -178,7 +178,7 @@ async def test_the_parts_of_a_split_are_all_of_the_listing(opened: Opened, names
 
 
 async def test_a_scan_ends_with_its_last_key_without_an_empty_page(opened: Opened) -> None:
-    """When that is the one up to which to read; behind it there is nothing."""
+    """If the last key is the one to read up to, there is no further page."""
     async with opened() as engine:
         await merge(engine, (A, record(1)), (B, record(2)), (C, record(3)))
         until = pack_names(CLUSTER, *B)
@@ -189,7 +189,7 @@ async def test_a_scan_ends_with_its_last_key_without_an_empty_page(opened: Opene
 
 
 async def test_rows_that_come_between_two_pages_do_not_move_the_others(opened: Opened) -> None:
-    """A page goes on behind the last key, whether it still stands or not."""
+    """A page continues after the last key, even if that was removed."""
     async with opened() as engine:
         await merge(engine, (A, record(1)), (C, tombstone(1)), (key("d"), record(4)))
         page = await engine.scan_page(CLUSTER, (), 2, b"", b"")
@@ -199,7 +199,7 @@ async def test_rows_that_come_between_two_pages_do_not_move_the_others(opened: O
 
 
 async def test_an_empty_store_has_no_parts(opened: Opened) -> None:
-    """Nothing to read is no error."""
+    """Having nothing to read is no error."""
     async with opened() as engine:
         assert await engine.split(CLUSTER, (), 8) == Parts([], 0)
         assert await scanned(engine) == []

@@ -1,4 +1,4 @@
-"""What every engine of the Meta Service has to do."""
+"""The contract of every engine of the Meta Service."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def test_what_was_saved_is_there_for_all_kinds_of_reads(opened: Opened) ->
 
 
 async def test_an_empty_store_has_nothing(opened: Opened) -> None:
-    """Absent is absent, and an empty save is none."""
+    """Reads return no record, and an empty save changes nothing."""
     async with opened() as engine:
         assert await engine.save(CLUSTER, []) == []
         assert await standing(engine, A) == [None]
@@ -36,7 +36,7 @@ async def test_an_empty_store_has_nothing(opened: Opened) -> None:
 
 
 async def test_the_order_in_which_saves_arrive_does_not_matter(opened: Opened) -> None:
-    """Any order of the same records ends with the largest of them (2)."""
+    """The same records in any order leave the largest of them (2)."""
     records = [record(9), record(3, 2), record(5, 2), tombstone(2), record(5, 2, metadata="m")]
     async with opened() as engine:
         for turn in range(len(records)):
@@ -47,7 +47,7 @@ async def test_the_order_in_which_saves_arrive_does_not_matter(opened: Opened) -
 
 
 async def test_two_concurrent_saves_of_one_key_end_with_the_larger(opened: Opened) -> None:
-    """Neither decides on a value that the other is about to replace (2)."""
+    """Neither decides on a record that the other one is replacing (2)."""
     async with opened() as engine:
         for turn in range(10):
             where = key(str(turn))
@@ -59,7 +59,7 @@ async def test_two_concurrent_saves_of_one_key_end_with_the_larger(opened: Opene
 
 
 async def test_concurrent_saves_each_hear_what_stood_after_them(opened: Opened) -> None:
-    """At least their own value (3)."""
+    """Each reply has at least the caller's own value (3)."""
     async with opened() as engine:
         offsets = [(at * 37) % 100 for at in range(100)]
         outcomes = await asyncio.gather(*(save(engine, (A, record(offset))) for offset in offsets))
@@ -71,7 +71,7 @@ async def test_concurrent_saves_each_hear_what_stood_after_them(opened: Opened) 
 
 
 async def test_of_concurrent_compare_and_sets_one_wins(opened: Opened) -> None:
-    """The others are told what stands."""
+    """The others get the record that stands."""
     async with opened() as engine:
         await save(engine, (A, record(1)))
         saves = [engine.save(CLUSTER, [SaveEntry(A, record(10 + at), expected_offset=1)]) for at in range(5)]
@@ -85,7 +85,7 @@ async def test_of_concurrent_compare_and_sets_one_wins(opened: Opened) -> None:
 
 
 async def test_a_delete_leaves_a_tombstone_that_late_saves_cannot_pass(opened: Opened) -> None:
-    """Whatever a broker still held in the epoch before, and however large (7)."""
+    """Any offset, however large, in the epoch before the delete is superseded (7)."""
     async with opened() as engine:
         await save(engine, (A, record(5, 3)), (B, record(6)))
         await engine.delete(CLUSTER, "default", "g", ["a", "nowhere"])
@@ -98,7 +98,7 @@ async def test_a_delete_leaves_a_tombstone_that_late_saves_cannot_pass(opened: O
 
 
 async def test_a_deleted_key_comes_back_in_the_epoch_of_its_tombstone(opened: Opened) -> None:
-    """Who commits after the delete has read the tombstone's epoch, or knows none; also at offset 0."""
+    """By a commit with the tombstone's epoch or an unknown one; also at offset 0."""
     async with opened() as engine:
         await save(engine, (A, record(5)), (B, record(5)))
         await engine.delete(CLUSTER, "default", "g", [])
@@ -107,7 +107,7 @@ async def test_a_deleted_key_comes_back_in_the_epoch_of_its_tombstone(opened: Op
 
 
 async def test_a_second_delete_changes_nothing(opened: Opened) -> None:
-    """A retry of the call does not raise the epoch again."""
+    """A retry does not raise the epoch again."""
     async with opened() as engine:
         await save(engine, (A, record(5)))
         await engine.delete(CLUSTER, "default", "g", ["a"])
@@ -118,7 +118,7 @@ async def test_a_second_delete_changes_nothing(opened: Opened) -> None:
 
 
 async def test_a_delete_of_a_group_takes_all_of_it_and_nothing_else(opened: Opened) -> None:
-    """Names that begin alike are other groups, and so is the same name in another namespace or cluster."""
+    """Groups whose names begin alike, other namespaces and other clusters are not affected."""
     others = [key("a", "g/a"), key("a", "gg"), key("a", "g", "other")]
     async with opened() as engine:
         await save(engine, *((where, record(1)) for where in [A, B, *others]))
@@ -129,7 +129,7 @@ async def test_a_delete_of_a_group_takes_all_of_it_and_nothing_else(opened: Open
 
 
 async def test_a_delete_and_a_save_at_the_same_time_leave_one_of_both_whole(opened: Opened) -> None:
-    """Before the delete the save is buried, after it it is superseded: never undone (7)."""
+    """A save before the delete is covered by it, a later one is superseded; the delete is never undone (7)."""
     async with opened() as engine:
         for turn in range(20):
             where = key(str(turn))
@@ -141,7 +141,7 @@ async def test_a_delete_and_a_save_at_the_same_time_leave_one_of_both_whole(open
 
 
 async def test_groups_with_tricky_names_are_kept_apart(opened: Opened) -> None:
-    """No name is another's prefix, whatever is in it."""
+    """Keys have no separator, so no name is a prefix of another."""
     keys = [OffsetKey(namespace, group, shard) for namespace in TRICKY[:6] for group in TRICKY for shard in ("a", "/a")]
     async with opened() as engine:
         await save(engine, *((where, record(at)) for at, where in enumerate(keys)))
@@ -166,7 +166,7 @@ async def test_clusters_with_tricky_names_are_kept_apart(opened: Opened) -> None
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 24, 25, 1000])
 async def test_pages_cover_everything_once_in_key_order(opened: Opened, size: int) -> None:
-    """Tombstones too, whether or not the page size divides the number of rows."""
+    """With tombstones, whether or not the page size divides the number of rows."""
     keys = [key(f"s{shard}", f"g{group}", namespace) for namespace in ("m", "n") for group in range(3) for shard in range(4)]
     async with opened() as engine:
         await save(engine, *((where, record(at)) for at, where in enumerate(keys)))
@@ -179,7 +179,7 @@ async def test_pages_cover_everything_once_in_key_order(opened: Opened, size: in
 
 
 async def test_a_hundred_lists_of_little_are_as_good_as_one(opened: Opened) -> None:
-    """Nothing that a list remembers for the next one grows with the lists."""
+    """A listing keeps nothing in memory that grows with the number of listings."""
     async with opened() as engine:
         await save(engine, (A, record(1)), (B, record(2)))
         for _ in range(100):
@@ -187,7 +187,7 @@ async def test_a_hundred_lists_of_little_are_as_good_as_one(opened: Opened) -> N
 
 
 async def test_a_list_that_is_changed_while_it_is_paged_misses_nothing_that_stood(opened: Opened) -> None:
-    """A key that was there before the first page and after the last is in one of them, once."""
+    """A key that exists before the first page and after the last is in exactly one of them."""
     keys = [key(f"s{at:02}") for at in range(10)]
     async with opened() as engine:
         await save(engine, *((where, record(1)) for where in keys[::2]))
@@ -206,7 +206,7 @@ async def test_a_list_that_is_changed_while_it_is_paged_misses_nothing_that_stoo
 
 
 async def test_what_was_acknowledged_is_there_after_an_open(opened: Opened) -> None:
-    """Records and tombstones, as they were."""
+    """Records and tombstones are unchanged."""
     async with opened() as engine:
         await save(engine, (A, record(5, 3, metadata="m")), (B, record(6)))
         await engine.delete(CLUSTER, "default", "g", ["b"])

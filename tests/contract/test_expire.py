@@ -1,4 +1,4 @@
-"""What every engine, and the FakeMeta, does with groups that expire; and when an engine forgets a tombstone."""
+"""Expiry of groups in every engine and the FakeMeta, and when an engine removes a tombstone."""
 
 import asyncio
 from pathlib import Path
@@ -35,7 +35,7 @@ async def expire(engine: Engine, before_ms: int = BEFORE, now_ms: int = NOW) -> 
 
 
 async def test_a_group_whose_commits_are_all_old_becomes_tombstones_where_it_stood(opened: Opened) -> None:
-    """Epoch and offset stay; the time is the proposer's; what the consumer wrote goes."""
+    """Epoch and offset stay; the time is the proposer's; metadata and labels are removed."""
     async with opened() as engine:
         await save(engine, (A, OLD), (B, record(0, committed_at_ms=0)))
         assert await expire(engine) == Expiry(2)
@@ -43,7 +43,7 @@ async def test_a_group_whose_commits_are_all_old_becomes_tombstones_where_it_sto
 
 
 async def test_one_young_commit_keeps_the_whole_group(opened: Opened) -> None:
-    """The answer is its time. A commit at `before_ms` itself is young enough."""
+    """The reply has the time of that commit. One at exactly `before_ms` is young enough."""
     async with opened() as engine:
         await save(engine, (A, OLD), (B, YOUNG))
         assert await expire(engine) == Expiry(0, BEFORE)
@@ -51,14 +51,14 @@ async def test_one_young_commit_keeps_the_whole_group(opened: Opened) -> None:
 
 
 async def test_an_unknown_group_expires_to_nothing(opened: Opened) -> None:
-    """It leaves no tombstone."""
+    """It gets no tombstone."""
     async with opened() as engine:
         assert await expire(engine) == Expiry(0)
         assert await whole_group(engine, CLUSTER, *GROUP) == []
 
 
 async def test_tombstones_stay_as_they_are_and_keep_nothing_alive(opened: Opened) -> None:
-    """Whether of a delete or of an expiry before, however young: a retry changes nothing."""
+    """Of a delete or an expiry, however young: a retry changes nothing."""
     gone, young = deleted(OLD, BEFORE - 1), expired(OLD, BEFORE + 1)
     async with opened() as engine:
         await save(engine, (A, gone), (B, young), (C, OLD))
@@ -68,7 +68,7 @@ async def test_tombstones_stay_as_they_are_and_keep_nothing_alive(opened: Opened
 
 
 async def test_an_expiry_takes_one_group_of_one_cluster(opened: Opened) -> None:
-    """Names that begin alike are other groups, and so is the same name in another namespace or cluster."""
+    """Groups whose names begin alike, other namespaces and other clusters are not affected."""
     others = [key("a", "g/a"), key("a", "gg"), key("a", "g", "other")]
     async with opened() as engine:
         await save(engine, *((where, OLD) for where in [A, *others]))
@@ -93,7 +93,7 @@ LATE = [
 async def test_a_late_save_passes_an_expiry_where_it_would_have_passed_the_offset(
     opened: Opened, offered: OffsetRecord, status: Status, stands: tuple[int, int]
 ) -> None:
-    """Unlike a delete, it takes nothing away that was acknowledged before it and comes later (1, 2)."""
+    """Unlike a delete, an expiry never cancels a commit that was acknowledged before it (1, 2)."""
     async with opened() as engine:
         await save(engine, (A, OLD))
         await expire(engine)
@@ -104,7 +104,7 @@ async def test_a_late_save_passes_an_expiry_where_it_would_have_passed_the_offse
 
 
 async def test_a_delete_of_an_expired_group_holds_back_what_the_expiry_would_have_let_through(opened: Opened) -> None:
-    """A delete by name means all that was there (7)."""
+    """A delete covers everything that was committed before it (7)."""
     async with opened() as engine:
         await save(engine, (A, OLD))
         await expire(engine)
@@ -119,7 +119,7 @@ async def test_a_delete_of_an_expired_group_holds_back_what_the_expiry_would_hav
 async def test_an_expiry_and_saves_at_the_same_time_leave_the_group_whole_or_the_saves_above_it(
     opened: Opened, size: int
 ) -> None:
-    """Before the expiry a save forbids it, after it it stands above the tombstones: never lost (1)."""
+    """An earlier save prevents the expiry, a later one wins over the tombstones: it is never lost (1)."""
     names = [f"s{at}" for at in range(size)]
     async with opened() as engine:
         for turn in range(10):
@@ -138,7 +138,7 @@ async def test_an_expiry_and_saves_at_the_same_time_leave_the_group_whole_or_the
 
 
 async def test_an_expiry_that_was_acknowledged_is_there_after_an_open(opened: Opened) -> None:
-    """Synced as a save."""
+    """It is synced like a save."""
     async with opened() as engine:
         await save(engine, (A, OLD))
         await expire(engine)
@@ -147,7 +147,7 @@ async def test_an_expiry_that_was_acknowledged_is_there_after_an_open(opened: Op
 
 
 async def test_old_tombstones_are_forgotten_and_young_ones_and_live_offsets_are_not(opened: Opened) -> None:
-    """In every cluster, of a delete or of an expiry; a tombstone from `before_ms` itself is young."""
+    """In every cluster, of a delete or an expiry; one at exactly `before_ms` is young."""
     async with opened() as engine:
         old, young = deleted(OLD, BEFORE - 1), expired(OLD, BEFORE)
         for cluster in (CLUSTER, "other"):
@@ -159,7 +159,7 @@ async def test_old_tombstones_are_forgotten_and_young_ones_and_live_offsets_are_
 
 
 async def test_a_forgotten_key_begins_anew(opened: Opened) -> None:
-    """In the first epoch, as one that never was."""
+    """In the first epoch, like a key that never existed."""
     async with opened() as engine:
         await save(engine, (A, deleted(OLD, 1)))
         await engine.drop_tombstones(BEFORE)
@@ -169,7 +169,7 @@ async def test_a_forgotten_key_begins_anew(opened: Opened) -> None:
 
 @pytest.mark.parametrize("count", [499, 500, 501, 1_250])
 async def test_tombstones_are_forgotten_slice_by_slice(opened: Opened, count: int) -> None:
-    """Also where live offsets lie between, and where the last slice is full."""
+    """Also with live offsets between them, and if the last slice is full."""
     dead = [key(f"{at:05}d") for at in range(count)]
     live = [key(f"{at:05}l") for at in range(0, count, 7)]
     async with opened() as engine:
@@ -179,7 +179,7 @@ async def test_tombstones_are_forgotten_slice_by_slice(opened: Opened, count: in
 
 
 async def test_a_save_over_a_tombstone_that_is_being_forgotten_stands(opened: Opened) -> None:
-    """Each slice is decided again before it is written (1)."""
+    """Each slice is checked again before it is written (1)."""
     keys = [key(f"{at:04}") for at in range(1_100)]
     async with opened() as engine:
         for offset in range(5):
@@ -196,7 +196,7 @@ async def test_a_save_over_a_tombstone_that_is_being_forgotten_stands(opened: Op
 
 
 async def test_what_was_forgotten_stays_so_after_an_open(opened: Opened) -> None:
-    """Synced."""
+    """The removal is synced."""
     async with opened() as engine:
         await save(engine, (A, deleted(OLD, 1)))
         await engine.drop_tombstones(BEFORE)
@@ -205,7 +205,7 @@ async def test_what_was_forgotten_stays_so_after_an_open(opened: Opened) -> None
 
 
 async def test_what_is_acknowledged_was_synced(tmp_path: Path) -> None:
-    """The embedded engine: nothing is answered while nobody syncs (a power cut then takes it back)."""
+    """In the embedded engine there is no reply before the sync, so no power cut can take it back."""
     async with rocksdb(tmp_path) as engine:
         await save(engine, (A, OLD), (B, deleted(OLD, 1)))
     engine = RocksDbEngine.open(tmp_path / "meta")
@@ -226,7 +226,7 @@ async def test_what_is_acknowledged_was_synced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("records", [{A: OLD}, {A: OLD, B: YOUNG}, {A: DEAD}, {A: OLD, B: DEAD}, {}, {key("a", "gg"): OLD}])
 async def test_the_fake_expires_as_the_engine_does(opened: Opened, records: dict[OffsetKey, OffsetRecord]) -> None:
-    """What the unit tests learn from the fake holds for the real one."""
+    """So the unit tests may rely on the fake."""
     meta = FakeMeta(records)
     async with opened() as engine:
         await save(engine, *records.items())

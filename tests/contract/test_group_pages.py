@@ -1,4 +1,4 @@
-"""Groups in pages, over every engine and through the front of the Meta Service: complete, in order, bounded, each row once."""
+"""Groups in pages, over every engine and the gRPC service of the Meta Service: complete, ordered, bounded, each row once."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -38,7 +38,7 @@ def request(asked: Sequence[Asked], rows: int = 0, token: bytes = b"") -> Reques
 
 
 async def all_pages(engine: Engine, asked: Sequence[Asked], rows: int) -> list[Reply]:
-    """The pages, as the adapter follows them."""
+    """All pages, requested as the adapter does."""
     pages: list[Reply] = []
     left, token = list(asked), b""
     while left:
@@ -52,7 +52,7 @@ async def all_pages(engine: Engine, asked: Sequence[Asked], rows: int) -> list[R
 
 
 def rows_of(asked: Sequence[Asked], pages: Sequence[Reply]) -> list[OffsetKey]:
-    """The keys of all rows, in the order in which they came."""
+    """The keys of all rows, in the order of the pages."""
     keys = []
     at = 0
     for page in pages:
@@ -64,7 +64,7 @@ def rows_of(asked: Sequence[Asked], pages: Sequence[Reply]) -> list[OffsetKey]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 async def test_pages_of_a_group_have_each_row_once_and_in_order(opened: Opened, size: int) -> None:
-    """Whatever the names are, and wherever a page ends; neighbours of the group are not in it."""
+    """For any names and page sizes; rows of other groups are not included."""
     async with opened() as engine:
         for other in ("f", "gg", "g/a"):
             await fill(engine, ["s"], other)
@@ -82,7 +82,7 @@ async def test_pages_of_a_group_have_each_row_once_and_in_order(opened: Opened, 
 
 
 async def test_a_page_of_a_group_ends_by_bytes_too(opened: Opened) -> None:
-    """With one row at least, and not long behind the bound."""
+    """It has at least one row, and ends soon after the bound."""
     async with opened() as engine:
         keys = await fill(engine, [f"s{at:02}" for at in range(20)], metadata="m" * 4_000)
         first = await engine.group_page(CLUSTER, *G, 100, 1, "")
@@ -106,7 +106,7 @@ ASKED: list[Asked] = [
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 1000])
 async def test_pages_of_groups_and_named_shards_are_complete(opened: Opened, rows: int) -> None:
-    """A page goes on where the one before it ended, also in the middle of a group and between names."""
+    """A page continues where the former one ended, also within a group or a list of names."""
     async with opened() as engine:
         await fill(engine, [f"f{at}" for at in range(3)], "few")
         await fill(engine, [f"m{at}" for at in range(9)], "many")
@@ -143,7 +143,7 @@ async def test_any_request_is_answered_by_its_pages_as_by_one(asked: list[Asked]
 
 
 async def test_a_small_request_cannot_make_a_large_answer() -> None:
-    """A group that is named a thousand times is in the page once; without a wish a page has its bounds all the same (8)."""
+    """A group named a thousand times is returned once; without a page size the default bounds apply (8)."""
     engine = MemoryEngine(lambda: 1)
     await fill(engine, [f"s{at}" for at in range(1_000)], metadata="m" * 4_000)
     page = await group_reads.batch(engine, CLUSTER, request([("g", [])] * 1_000))
@@ -164,13 +164,13 @@ async def test_a_small_request_cannot_make_a_large_answer() -> None:
     ],
 )
 async def test_a_bad_token_or_size_is_refused(asked: list[Asked], token: bytes, rows: int) -> None:
-    """By the name of the field (10)."""
+    """The error names the field (10)."""
     with pytest.raises(InvalidInputError, match="page_size: 10001 is over" if rows else "page_token: is not the next_page_token"):
         await group_reads.batch(MemoryEngine(lambda: 1), CLUSTER, request(asked, rows, token))
 
 
 async def test_a_request_that_names_too_much_is_refused() -> None:
-    """A page of it would take long to look at (8)."""
+    """A page of it would take too long to compute (8)."""
     engine = MemoryEngine(lambda: 1)
     names = [f"s{at}" for at in range(group_reads.MAX_NAMED - 1)]
     assert len((await group_reads.batch(engine, CLUSTER, request([("g", names)]))).groups) == 1
@@ -201,7 +201,7 @@ async def test_a_deleted_offset_is_not_in_the_reply_but_on_the_page() -> None:
 
 
 async def test_groups_that_are_read_together_are_complete() -> None:
-    """While they are small; a large one among them goes on by itself."""
+    """Small groups share a page; a large one among them takes further pages."""
     engine = MemoryEngine(lambda: 1)
     asked: list[Asked] = [(name, ()) for name in (*(f"none{at}" for at in range(40)), "large0", "large1", "few", "large2")]
     expected = []

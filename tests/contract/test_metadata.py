@@ -1,4 +1,4 @@
-"""What every store of metadata has to do. A new store is one more line in STORES."""
+"""The contract of every metadata store. A new store is one more line in STORES."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ TRICKY = ["a", "a ", "a/", "a/b", "aa", "b", "m/", "schema", "revision", "\xa0",
 
 @asynccontextmanager
 async def rocksdb(directory: Path) -> AsyncIterator[MetadataStore]:
-    """In the embedded engine."""
+    """The store in the embedded engine."""
     engine = RocksDbEngine.open(directory / "store")
     syncing = asyncio.create_task(engine.run())
     try:
@@ -38,7 +38,7 @@ async def rocksdb(directory: Path) -> AsyncIterator[MetadataStore]:
 
 @asynccontextmanager
 async def etcd(directory: Path) -> AsyncIterator[MetadataStore]:
-    """In the shared etcd; the same keys for the same directory."""
+    """The store in the shared etcd; the same keys for the same directory."""
     section = _SECTIONS.setdefault(directory, shared_section())
     async with EtcdCluster.open("metadata", shared_members(), section) as cluster:
         yield EtcdMetadata(cluster, section.prefix)
@@ -56,7 +56,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
 
 
 async def listed(store: MetadataStore, prefix: str = "", size: int = 1000, cluster: str = CLUSTER) -> list[Entry]:
-    """All pages of a list; no page behind the first is empty."""
+    """All pages of a listing; only the first may be empty."""
     rows: list[Entry] = []
     after = ""
     while True:
@@ -70,7 +70,7 @@ async def listed(store: MetadataStore, prefix: str = "", size: int = 1000, clust
 
 
 async def test_what_was_put_is_there_for_a_get_and_a_list(opened: Opened) -> None:
-    """Whatever the bytes, and also when the store is opened again."""
+    """For any bytes, also after the store is opened again."""
     values = {"empty": b"", "binary": bytes(range(256)), "large": b"v" * VALUE_MAX_BYTES, "k" * KEY_MAX_BYTES: b"long key"}
     async with opened() as store:
         found = [Entry(key, value, await store.put(CLUSTER, key, value)) for key, value in values.items()]
@@ -81,7 +81,7 @@ async def test_what_was_put_is_there_for_a_get_and_a_list(opened: Opened) -> Non
 
 
 async def test_what_is_absent_is_none(opened: Opened) -> None:
-    """Before it was put, and after it was deleted."""
+    """Before the put, and after the delete."""
     async with opened() as store:
         assert await store.get(CLUSTER, "k") is None
         assert not await store.delete(CLUSTER, "k")
@@ -93,7 +93,7 @@ async def test_what_is_absent_is_none(opened: Opened) -> None:
 
 
 async def test_revisions_grow_with_every_put_and_are_never_used_again(opened: Opened) -> None:
-    """Not of a deleted key, not of another cluster, not after an open (ABA)."""
+    """Not after a delete, in another cluster, or after an open (the ABA problem)."""
     revisions = [0]
     for _ in range(2):
         async with opened() as store:
@@ -106,7 +106,7 @@ async def test_revisions_grow_with_every_put_and_are_never_used_again(opened: Op
 
 
 class Cas(NamedTuple):
-    """A compare-and-set: whether the key stands, what is expected (0: absent; else that and so many more), and if it passes."""
+    """A compare-and-set: whether the key exists, what is expected (0: absent; n: the revision plus n - 1), and success."""
 
     name: str
     stands: bool
@@ -125,7 +125,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_a_compare_and_set_writes_only_over_what_was_expected(opened: Opened, case: Cas) -> None:
-    """Else it says what stands, and changes nothing; a delete as a put."""
+    """Otherwise the reply has the stored entry, and nothing changes; for put and delete."""
     async with opened() as store:
         for key in ("put", "deleted"):
             before = await store.put(CLUSTER, key, b"before")
@@ -150,7 +150,7 @@ async def test_a_compare_and_set_writes_only_over_what_was_expected(opened: Open
 
 
 async def test_an_old_revision_does_not_pass_over_a_key_that_was_made_anew(opened: Opened) -> None:
-    """Though its value is the same again."""
+    """Although its value is the same."""
     async with opened() as store:
         old = await store.put(CLUSTER, "k", b"v")
         await store.delete(CLUSTER, "k")
@@ -160,7 +160,7 @@ async def test_an_old_revision_does_not_pass_over_a_key_that_was_made_anew(opene
 
 
 async def test_of_concurrent_compare_and_sets_exactly_one_wins(opened: Opened) -> None:
-    """The others are told what it made; its value stands."""
+    """The others get its entry, which is the stored one."""
     async with opened() as store:
         expected = 0
         for _ in range(5):
@@ -175,7 +175,7 @@ async def test_of_concurrent_compare_and_sets_exactly_one_wins(opened: Opened) -
 
 
 async def test_counting_by_compare_and_set_loses_nothing(opened: Opened) -> None:
-    """Puts and deletes of others between a read and its write are noticed."""
+    """Concurrent puts and deletes between a read and its write are detected."""
 
     async def count(times: int) -> None:
         for _ in range(times):
@@ -197,7 +197,7 @@ async def test_counting_by_compare_and_set_loses_nothing(opened: Opened) -> None
 
 
 async def test_of_concurrent_puts_the_one_with_the_largest_revision_stands(opened: Opened) -> None:
-    """Each has one of its own."""
+    """Each put has a revision of its own."""
     async with opened() as store:
         revisions = await asyncio.gather(*(store.put(CLUSTER, "k", f"{number}".encode()) for number in range(50)))
         assert len({*revisions}) == 50
@@ -207,7 +207,7 @@ async def test_of_concurrent_puts_the_one_with_the_largest_revision_stands(opene
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 async def test_a_list_is_in_key_order_and_leaves_nothing_out(opened: Opened, size: int) -> None:
-    """By the bytes of the keys, whatever the size of the pages; a prefix may end anywhere in a key."""
+    """In the order of the keys' bytes, for any page size; a prefix may end within a character."""
     async with opened() as store:
         made = [Entry(key, b"v", await store.put(CLUSTER, key, b"v")) for key in TRICKY]
         await store.put("clus", "ter", b"another cluster")
@@ -230,7 +230,7 @@ SIZES = [
 async def test_pages_that_are_cut_by_the_size_of_their_values_are_all_of_the_list(
     opened: Opened, sizes: list[int], counts: list[int]
 ) -> None:
-    """A page ends where it has 1 MiB of values; many small entries make one page."""
+    """A page ends at 1 MiB of values; many small entries fit on one page."""
     async with opened() as store:
         made = [
             Entry(f"{at:03}", bytes(size), await store.put(CLUSTER, f"{at:03}", bytes(size))) for at, size in enumerate(sizes)
@@ -246,7 +246,7 @@ async def test_pages_that_are_cut_by_the_size_of_their_values_are_all_of_the_lis
 
 
 async def test_entries_that_come_or_go_between_two_pages_do_not_move_the_others(opened: Opened) -> None:
-    """A page goes on behind the last key, whether it still stands or not."""
+    """A page continues after the last key, even if that was removed."""
     async with opened() as store:
         for key in ("a", "c", "d"):
             await store.put(CLUSTER, key, b"")
@@ -259,7 +259,7 @@ async def test_entries_that_come_or_go_between_two_pages_do_not_move_the_others(
 
 
 async def test_a_key_does_not_leave_its_cluster(opened: Opened) -> None:
-    """Nor is it that of a cluster whose name and key are the same letters."""
+    """Also if cluster and key of two entries form the same text."""
     async with opened() as store:
         for cluster, key in [("a", "bc"), ("ab", "c")]:
             await store.put(cluster, key, cluster.encode())

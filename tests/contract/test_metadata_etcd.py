@@ -1,4 +1,4 @@
-"""Metadata in etcd when an answer is lost: a compare-and-set says so, everything else is sent again."""
+"""Metadata in etcd when a reply is lost: a compare-and-set reports that, every other call is repeated."""
 
 import pytest
 
@@ -12,13 +12,13 @@ C = "c"
 
 
 class Losing(EtcdCluster):
-    """A client that loses its next `losing` answers, behind what they answered."""
+    """A client that loses its next `losing` replies; the calls are applied."""
 
     losing = 0
     asked = 0
 
     async def ask(self, endpoint: str, call: Call[R]) -> R:
-        """Call the member; whatever it answers."""
+        """Call the member, then lose the reply if the test wants it."""
         self.asked += 1
         answer = await super().ask(endpoint, call)
         if self.losing:
@@ -28,7 +28,7 @@ class Losing(EtcdCluster):
 
 
 async def test_a_compare_and_set_whose_answer_was_lost_is_not_sent_again() -> None:
-    """It would meet its own write, and be told as a conflict: nothing was written. What is true is that nobody knows."""
+    """A repetition would find its own write and report a conflict, although it was applied. The outcome is unknown."""
     section = shared_section()
     async with Losing.open("metadata", shared_members(), section) as cluster:
         assert isinstance(cluster, Losing)
@@ -47,7 +47,7 @@ async def test_a_compare_and_set_whose_answer_was_lost_is_not_sent_again() -> No
 
 
 async def test_a_put_whose_answer_was_lost_is_sent_again() -> None:
-    """It comes to the same; so does a delete, and a read."""
+    """The result is the same; so it is for a delete and a read."""
     section = shared_section()
     async with Losing.open("metadata", shared_members(), section) as cluster:
         assert isinstance(cluster, Losing)

@@ -1,4 +1,4 @@
-"""The rules of a save, the same for every engine and for the FakeMeta on which the unit tests rely."""
+"""The rules of a save: the same for every engine, and for the FakeMeta on which the unit tests rely."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -21,17 +21,17 @@ A, B = key("a"), key("b")
 
 
 class Store(Protocol):
-    """What an engine and the FakeMeta have in common."""
+    """The methods that an engine and the FakeMeta have in common."""
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
         """Merge entries."""
 
     async def get(self, keys: Sequence[OffsetKey]) -> dict[OffsetKey, OffsetRecord]:
-        """What stands."""
+        """The stored record."""
 
 
 class EngineStore:
-    """An engine, as a Meta client sees it."""
+    """An engine with the methods of a Meta client."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -54,7 +54,7 @@ async def engine_store(name: str, directory: Path) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def fake(_: Path) -> AsyncIterator[Store]:
-    """The stand-in."""
+    """The FakeMeta."""
     yield FakeMeta()
 
 
@@ -71,13 +71,13 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AbstractAsyncConte
 
 
 def alone(found: OffsetRecord | None) -> dict[OffsetKey, OffsetRecord]:
-    """What a get of the key A gives."""
+    """The record that a get of the key A returns."""
     return {} if found is None else {A: found}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_a_save_ends_as_the_table_says(opened: AbstractAsyncContextManager[Store], case: Case) -> None:
-    """Status, what stands by the answer, and what stands in the store (2); another key of the request is not disturbed (10)."""
+    """Status, record in the reply and record in the store (2); other keys of the request are not affected (10)."""
     async with opened as store:
         if case.before:
             await store.save([SaveEntry(A, case.before)])
@@ -92,7 +92,7 @@ async def test_a_save_ends_as_the_table_says(opened: AbstractAsyncContextManager
 async def test_the_entries_of_a_request_count_one_after_the_other(
     opened: AbstractAsyncContextManager[Store], request_case: Request
 ) -> None:
-    """Also when they name the same key."""
+    """Also if they have the same key."""
     async with opened as store:
         if request_case.before:
             await store.save([SaveEntry(A, request_case.before)])
@@ -120,7 +120,7 @@ ENTRIES = st.builds(SaveEntry, st.sampled_from([A, B]), SMALL, st.none() | st.in
 async def test_an_engine_and_the_fake_agree_on_any_sequence_of_saves(
     tmp_path_factory: pytest.TempPathFactory, name: str, requests: list[list[SaveEntry]]
 ) -> None:
-    """What the unit tests learn from the fake holds for the real one; and no key ever goes backwards (2)."""
+    """So the unit tests may rely on the fake; and no key ever goes backwards (2)."""
     meta = FakeMeta()
     async with engine_store(name, tmp_path_factory.mktemp("e")) as engine:
         before: dict[OffsetKey, OffsetRecord] = {}

@@ -1,4 +1,4 @@
-"""What an engine of the Meta Service remembers of the adapters' local stores, and what its marks promise."""
+"""What an engine of the Meta Service remembers of the adapters' local stores, and the guarantees of its marks."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ OTHER = FIRST._replace(store_id=b"sixteen bytes, 2", flushed_seq=1)
 
 @pytest.mark.parametrize("name", ENGINES)
 async def test_the_highest_flushed_counter_of_a_store_is_remembered(name: str, tmp_path: Path) -> None:
-    """For its broker and path; what is told later is not always newer."""
+    """For its broker and path; a later report may have a lower counter."""
     async with ENGINES[name](tmp_path) as engine:
         assert await engine.report_store(CLUSTER, FIRST, b"", 1) is None
         await engine.save(CLUSTER, [SaveEntry(key("a"), record(1))], FIRST._replace(flushed_seq=9))
@@ -33,7 +33,7 @@ async def test_the_highest_flushed_counter_of_a_store_is_remembered(name: str, t
 
 @pytest.mark.parametrize("name", EVERY)
 async def test_another_store_in_the_same_place_is_remembered_only_when_it_replaces_the_first(name: str, tmp_path: Path) -> None:
-    """Until then each report tells of the first one."""
+    """Until then the reply to each report has the first store."""
     async with EVERY[name](tmp_path) as engine:
         await engine.report_store(CLUSTER, FIRST, b"", 1)
         await engine.save(CLUSTER, [SaveEntry(key("a"), record(1))], OTHER)
@@ -44,7 +44,7 @@ async def test_another_store_in_the_same_place_is_remembered_only_when_it_replac
 
 @pytest.mark.parametrize("name", EVERY)
 async def test_stores_that_nobody_tells_of_are_forgotten(name: str, tmp_path: Path) -> None:
-    """Brokers that are gone for long."""
+    """As those of brokers that were removed long ago."""
     async with EVERY[name](tmp_path) as engine:
         await engine.report_store(CLUSTER, FIRST, b"", 1)
         await engine.report_store(CLUSTER, OTHER._replace(broker="broker-b"), b"", 3)
@@ -55,7 +55,7 @@ async def test_stores_that_nobody_tells_of_are_forgotten(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ENGINES)
 async def test_a_mark_grows_with_what_is_acknowledged(name: str, tmp_path: Path) -> None:
-    """And stays that of the same store."""
+    """Its store identity does not change."""
     async with ENGINES[name](tmp_path) as engine:
         marks = engine.marks()
         for offset in range(1, 4):

@@ -32,7 +32,7 @@ ETCD_MUTANTS = (
         "metaservice/etcd/txn_batcher.py",
         "resend=not batch[0][1].once)",
         "resend=True)",
-        "a compare-and-set whose answer was lost is told as a conflict that wrote nothing",
+        "a compare-and-set whose reply was lost is reported as a conflict that wrote nothing",
         ("unit/metaservice/etcd/test_txn_batcher.py::test_an_expected_offset_is_never_sent_twice_by_the_client",),
     ),
     Mutant(
@@ -40,7 +40,7 @@ ETCD_MUTANTS = (
         "metaservice/etcd/txn_batcher.py",
         "        request = etcd_pb.TxnRequest(compare=[batch[0][0].guard])\n",
         "        request = etcd_pb.TxnRequest()\n",
-        "a front with an old layout writes where nobody reads any more",
+        "a Meta Service process with an old layout writes where nobody reads any more",
         ("unit/metaservice/etcd/test_txn_batcher.py::test_a_refused_fence_leaves_items_without_an_outcome_and_nothing_written",),
     ),
     Mutant(
@@ -48,7 +48,7 @@ ETCD_MUTANTS = (
         "metaservice/etcd/reads.py",
         "    request = etcd_pb.TxnRequest(compare=[fences.guard(layout, batcher.cluster.name)])\n",
         "    request = etcd_pb.TxnRequest()\n",
-        "a front with an old layout reads what has moved on elsewhere",
+        "a Meta Service process with an old layout reads offsets that have moved elsewhere",
         ("integration/test_fences.py",),
     ),
     Mutant(
@@ -80,7 +80,7 @@ ETCD_MUTANTS = (
         "metaservice/etcd/txn_batcher.py",
         "            if caller.future.done():  # its caller was cancelled\n",
         "            if caller.left < 0:\n",
-        "adapters that time out and send again make the queue of a front grow for ever",
+        "adapters that time out and resend make the queue of a Meta Service process grow for ever",
         ("unit/metaservice/etcd/test_txn_batcher.py::test_what_nobody_waits_for_any_more_is_not_sent",),
     ),
     Mutant(

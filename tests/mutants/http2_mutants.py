@@ -84,7 +84,7 @@ HTTP2_MUTANTS = (
         "sidecar/storage/store.py",
         "            self._advance_watermark(state.seq)\n",
         "            pass\n",
-        "a store that went back says nothing: acknowledged commits are missing and nobody knows",
+        "a store that lost acknowledged commits reports no loss",
         (f"{RUNS}::test_all_runs_of_a_group_commit_are_one_write",),
     ),
     Mutant(

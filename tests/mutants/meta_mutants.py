@@ -48,7 +48,7 @@ META_MUTANTS = (
         "metaservice/rocksdb/engine.py",
         "        await self._syncs.submit(None)\n        return merge\n",
         "        return merge\n",
-        "a power cut of the Meta Service loses what an import was told is there",
+        "a power cut of the Meta Service loses rows that an import counted as stored",
         ("unit/metaservice/rocksdb/test_sync.py::test_a_change_is_answered_after_its_sync",),
     ),
     Mutant(
@@ -64,7 +64,7 @@ META_MUTANTS = (
         "metaservice/rocksdb/engine.py",
         "        full = room <= 0 or len(keys) == size\n",
         "        full = len(keys) == size\n",
-        "an export leaves out, in silence, what is behind a page of large records",
+        "an export silently leaves out what follows a page of large records",
         ("unit/metaservice/rocksdb/test_bulk_turns.py::test_a_page_of_large_records_ends_early_and_goes_on",),
     ),
     Mutant(
@@ -128,7 +128,7 @@ META_MUTANTS = (
         "metaservice/rocksdb/engine.py",
         "        self._state = state\n",
         "        self._state = state\n        self._watermark.advance(state.seq)\n",
-        "a power cut of the Meta Service is a false alarm: writes that nobody was told of are missing",
+        "a power cut of the Meta Service raises a false alarm about writes that were never acknowledged",
         ("unit/metaservice/rocksdb/test_store.py::test_the_watermark_follows_the_sync_and_goes_before_the_reply",),
     ),
     Mutant(
@@ -136,7 +136,7 @@ META_MUTANTS = (
         "metaservice/rocksdb/engine.py",
         "            self._watermark.advance(seq)\n",
         "",
-        "a log that is damaged before its end opens without the rest, in silence",
+        "a log that is damaged before its end opens without the rest, and reports nothing",
         ("unit/metaservice/rocksdb/test_store.py::test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired",),
     ),
     Mutant(
@@ -160,7 +160,7 @@ META_MUTANTS = (
         "metaservice/rocksdb/store.py",
         "    if wrong:\n",
         "    if wrong and not watermark:\n",
-        "a flipped bit in the log takes what is behind it, in silence",
+        "a flipped bit in the log loses everything after it, and nothing is reported",
         ("unit/metaservice/rocksdb/test_store.py::test_a_damaged_store_is_refused_as_it_is_until_it_is_repaired",),
     ),
     Mutant(
@@ -168,7 +168,7 @@ META_MUTANTS = (
         "metaservice/rocksdb/store.py",
         "    if records != state.records:\n",
         "    if records > state.records:\n",
-        "a log file that is gone, with another one behind it, takes its rows in silence",
+        "the rows of a missing log file that is not the last one are lost, and nothing is reported",
         ("unit/metaservice/rocksdb/test_store.py::test_rows_that_vanished_are_missed_though_the_newest_write_is_there",),
     ),
     Mutant(
@@ -176,7 +176,7 @@ META_MUTANTS = (
         "metaservice/rocksdb/store.py",
         '    return "" if digest == state.digest else',
         '    return "" if records == state.records else',
-        "rows that went back to an older value stand as they are",
+        "rows that went back to an older value are accepted",
         ("unit/metaservice/rocksdb/test_store.py::test_rows_that_went_back_are_missed_though_all_are_there",),
     ),
     Mutant(
@@ -224,7 +224,7 @@ META_MUTANTS = (
         "metaservice/engine.py",
         "if known is None or replaces == known.store.store_id else None",
         "if known is None or replaces != told.store_id else None",
-        "a cache that was made anew where one was is taken for it, and its vanished commits are never told",
+        "a new local store is taken for the one it replaces, and the lost commits are never reported",
         (
             "unit/metaservice/rocksdb/test_store.py::test_a_second_store_at_the_same_place_changes_nothing_unless_it_replaces_the_first",
         ),

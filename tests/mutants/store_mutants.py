@@ -20,7 +20,7 @@ STORE_MUTANTS = (
         "meta/store_marks.py",
         "        if forked and (why := _forked(seen, mark)):\n",
         "        if False and (why := _forked(seen, mark)):\n",
-        "a copy that was put back and written to since is taken for the store that was there",
+        "a restored copy that was written to since is taken for the original store",
         (
             _TOLD + "test_a_copy_that_was_put_back_is_found_by_its_starts",
             "durability/test_meta_restored.py::test_a_copy_that_others_have_written_to_since_is_noticed",
@@ -87,7 +87,7 @@ STORE_MUTANTS = (
         "sidecar/engine/meta_watch.py",
         "            known = await self._report(local._replace(flushed_seq=0))\n",
         "            known = await self._report(local)\n",
-        "a report whose answer got lost takes away the trace of what the Meta Service lost",
+        "a report whose reply got lost removes the evidence of what the Meta Service lost",
         (_WATCH + "test_a_report_whose_answer_got_lost_does_not_hide_the_loss",),
     ),
     Mutant(
@@ -103,7 +103,7 @@ STORE_MUTANTS = (
         "sidecar/engine/meta_watch.py",
         "        elif known and known.flushed_seq > self._store.seq:\n",
         "        elif known and known.flushed_seq > 2**63:\n",
-        "a directory that was put back from a backup is not told, and write counters come again",
+        "a directory restored from a backup is not reported, and write counters are used again",
         (_WATCH + "test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on",),
     ),
     Mutant(

@@ -1,1 +1,1 @@
-"""Tests of the Spark pipeline. They share one session."""
+"""Tests of the Spark pipeline. They share one Spark session."""

@@ -1,4 +1,4 @@
-"""A Meta Service for bulk calls, in memory and in this process, with the rules of the real one and faults that a test chooses."""
+"""A Meta Service for bulk calls, in memory, with the rules of the real one and with faults that a test chooses."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ Fault = Callable[[Callable[[], None], grpc.ServicerContext], None]
 
 
 class BulkMeta:
-    """Counts calls; each waiting fault has one merge."""
+    """Counts calls; each fault that a test adds affects one merge."""
 
     def __init__(self) -> None:
         self.records: dict[OffsetKey, OffsetRecord] = {}
@@ -47,7 +47,7 @@ class BulkMeta:
         return reply
 
     def ScanOffsetData(self, request: meta_pb.ScanOffsetDataRequest, context: Any) -> meta_pb.ScanOffsetDataReply:
-        """A page."""
+        """Return a page."""
         self._check(context)
         rows = sorted((encode_key(key), encode_record(record)) for key, record in self.records.items())
         rows = [row for row in rows if row[0] > request.page_token and (not request.until_token or row[0] <= request.until_token)]
@@ -57,7 +57,7 @@ class BulkMeta:
         )
 
     def SplitOffsetData(self, request: meta_pb.SplitOffsetDataRequest, context: Any) -> meta_pb.SplitOffsetDataReply:
-        """Every key ends a part, if there may be so many."""
+        """Each key ends a part, up to the number that was asked for."""
         self._check(context)
         keys = sorted(encode_key(key) for key in self.records)
         return meta_pb.SplitOffsetDataReply(tokens=keys[: request.parts - 1], records=self.claims or len(keys))
@@ -83,7 +83,7 @@ class BulkMeta:
 
 @contextmanager
 def serving(servicer: BulkMeta | None, credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
-    """Gives the address. None: a server that knows no call."""
+    """Serve it; yields the address. None: a server that knows no call."""
     server = grpc.server(ThreadPoolExecutor(4))
     if servicer:
         server.add_generic_rpc_handlers([_handlers(servicer)])
@@ -110,22 +110,22 @@ def _handlers(servicer: BulkMeta) -> grpc.GenericRpcHandler:
 
 
 def answer_lost(merge: Callable[[], None], context: grpc.ServicerContext) -> None:
-    """Merged, but the caller does not learn of it."""
+    """The merge is applied, but the caller gets no reply."""
     merge()
     context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost by the test")
 
 
 def never_came(_merge: Callable[[], None], context: grpc.ServicerContext) -> None:
-    """Not merged."""
+    """The merge is not applied."""
     context.abort(grpc.StatusCode.UNAVAILABLE, "the request is lost by the test")
 
 
 def no_fault(_merge: Callable[[], None], _context: grpc.ServicerContext) -> None:
-    """Lets a merge pass, so that the next one has the next fault."""
+    """The merge succeeds, so that the next one gets the next fault."""
 
 
 def kill_the_caller(_merge: Callable[[], None], context: grpc.ServicerContext) -> None:
-    """SIGKILL to the process at the other end of the connection."""
+    """Send SIGKILL to the process at the other end of the connection."""
     port = int(context.peer().rpartition(":")[2])
     caller = next(found.pid for found in psutil.net_connections("tcp") if found.pid and found.laddr and found.laddr.port == port)
     assert caller != os.getpid()

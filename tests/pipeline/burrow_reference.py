@@ -17,14 +17,14 @@ class History:
 
     @property
     def lag(self) -> int | None:
-        """Newest head - last offset."""
+        """Newest head minus newest offset."""
         if not self.heads or not self.commits:
             return None
         return max(0, self.heads[-1][1] - self.commits[-1][1])
 
 
 def burrow(history: History, minimum: int, allowed: int, recent_heads: int) -> str:
-    """Burrow, caching.go, calculatePartitionStatus."""
+    """Burrow's status, by caching.go, calculatePartitionStatus."""
     offsets = [commit[1] for commit in history.commits]
     if history.lag is None or history.lag <= allowed or len(offsets) < minimum:
         return "OK"
@@ -48,7 +48,7 @@ def burrow(history: History, minimum: int, allowed: int, recent_heads: int) -> s
 
 
 def status(history: History, minimum: int, allowed: int, least_ms: int) -> str:
-    """Ours, see adapter/pipeline/burrow.py."""
+    """Our own status; its rules are in adapter/pipeline/burrow.py."""
     offsets = [commit[1] for commit in history.commits]
     lag = history.lag
     if (lag is not None and lag <= allowed) or len(offsets) < minimum:
@@ -68,7 +68,7 @@ def status(history: History, minimum: int, allowed: int, least_ms: int) -> str:
 
 
 def risen(heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """kafka-lag-exporter's table: no head below an earlier one, and of a flat run its ends."""
+    """The look-up table of kafka-lag-exporter: heads never decrease, and only the ends of a flat part are kept."""
     table: list[tuple[int, int]] = []
     for time, head in heads:
         if table and head < table[-1][1]:
@@ -81,7 +81,7 @@ def risen(heads: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def lag_seconds(history: History) -> float | None:
-    """kafka-lag-exporter, MemoryTable.lookup; 0 when there is nothing to read."""
+    """Lag in seconds as kafka-lag-exporter's MemoryTable.lookup computes it; 0 when there is nothing to read."""
     if history.lag is None:
         return None
     if history.lag == 0:

@@ -11,7 +11,7 @@ from adapter.pipeline.session import spark_session
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two cores, as the machine of CI has."""
+    """A local session with two cores, as the CI machine has."""
     settings = {
         # Half of the time of short queries is the compiler's second stage.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",

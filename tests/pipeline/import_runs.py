@@ -1,4 +1,4 @@
-"""What the tests of import and export share: the jobs with their settings, and lines of CSV, good and bad."""
+"""Shared by the tests of import and export: the jobs with their settings, and valid and invalid lines of CSV."""
 
 from io import StringIO
 from pathlib import Path
@@ -69,26 +69,26 @@ class Jobs:
         self.said = StringIO()
 
     def import_files(self, *files: Path, apply: bool = True, dry_run: bool = False, **section: Any) -> int:
-        """The exit code of an import."""
+        """Run an import; returns its exit code."""
         values = {"files": [str(path) for path in files], "output": str(self.directory / "import"), **section}
         return imports_job.run(self.spark, self._config("import", values), self._switches(apply=apply, dry_run=dry_run))
 
     def export(self, *, dry_run: bool = False, **section: Any) -> int:
-        """The exit code of an export."""
+        """Run an export; returns its exit code."""
         values = {"output": str(self.directory / "export"), **section}
         return exports_job.run(self.spark, self._config("export", values), self._switches(dry_run=dry_run))
 
     def table(self, name: str, job: str = "import") -> list[dict[str, Any]]:
-        """A table of a job."""
+        """The rows of a job's table."""
         rows: list[dict[str, Any]] = pq.read_table(self.directory / job / name).to_pylist()
         return rows
 
     def file(self, name: str) -> Path:
-        """A file of the export."""
+        """The path of an exported file."""
         return self.directory / "export" / "files" / name
 
     def store(self, offsets: dict[tuple[str, str], int]) -> None:
-        """What the Meta Service holds before: (group, shard) -> offset."""
+        """Store these offsets in the Meta Service: (group, shard) -> offset."""
         keys = [encode_key(OffsetKey(self._namespace, *key)) for key in offsets]
         records = [encode_record(OffsetRecord(1, offset)) for offset in offsets.values()]
         with grpc.insecure_channel(self._meta["endpoints"][0]) as channel:

@@ -1,4 +1,4 @@
-"""Tables as the lag job writes them, made by hand: for tests of what reads them."""
+"""Tables as the lag job writes them, made by hand, for tests of their readers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -41,12 +41,12 @@ COLUMNS = {
 
 
 def at(seconds: float) -> datetime:
-    """A time so many seconds after the start."""
+    """The time this many seconds after the start."""
     return START + timedelta(seconds=seconds)
 
 
 def write(tables: Path, name: str, batch: int, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a batch of a table; what a row does not name is null."""
+    """Write a batch of a table; absent columns of a row are null."""
     columns = COLUMNS[name]
     schema = pa.schema(list(columns.items()))
     directory = tables / name / f"batch={batch}"
@@ -84,7 +84,7 @@ def write_batch(tables: Path, batch: int, seconds: float, groups: Sequence[Mappi
 
 
 def fleet(tables: Path, batches: int = 60) -> None:
-    """Two hours of a small fleet: stopped, stalled, slow, rewound and healthy groups, and one without a known lag."""
+    """Two hours of a small fleet: stopped, stalled, slow, rewound and healthy groups, and one with an unknown lag."""
     for batch in range(batches):
         done = batch / max(batches - 1, 1)
         seconds = 7_200 * done

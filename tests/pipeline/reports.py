@@ -1,4 +1,4 @@
-"""Reports as Spark gathers them, made by hand: for tests of the page."""
+"""Reports as Spark collects them, made by hand, for tests of the page."""
 
 from typing import Any
 

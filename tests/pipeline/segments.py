@@ -93,7 +93,7 @@ def commits(
 
 
 def segment_path(root: Path, date: str, broker: str, number: int, run: int = RUN) -> Path:
-    """Where a segment of this date (YYYY-MM-DD) belongs."""
+    """The path of a segment of this date (YYYY-MM-DD)."""
     return root / f"date={date}" / f"broker={quote(broker, safe='')}" / f"{run:013}-{number:08}.parquet"
 
 
@@ -130,7 +130,7 @@ def write_segments(
     run: int = RUN,
     first_number: int = 0,
 ) -> list[Path]:
-    """A table in order of time as one run of a broker: segments of at most so many rows, none with rows of two dates."""
+    """Write a table in order of time as one run of a broker: segments of at most this many rows, each of one date."""
     pieces = (piece for day in _days(table) for piece in _pieces(day, rows_per_segment))
     return [write_segment(root, piece, first_number + at, broker=broker, run=run) for at, piece in enumerate(pieces)]
 

@@ -23,7 +23,7 @@ FIRST = (
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """FIRST, then files in the order of xdist: those with more tests before those with fewer."""
+    """FIRST, then the files in xdist's order: those with more tests come first."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
@@ -38,11 +38,11 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]
 
 @cache
 def shares_the_session(file: Path) -> bool:
-    """Whether a test of a file takes the fixture `spark`."""
+    """Whether a test of the file uses the fixture `spark`."""
     return file.parent.name == "pipeline" and "spark: SparkSession" in file.read_text()
 
 
 @pytest.hookimpl
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
-    """Instead of xdist's own."""
+    """Use this order instead of xdist's own."""
     return Scheduling(config, log)

@@ -40,7 +40,7 @@ _NAMES = {"namespace": pa.string(), "group": pa.string(), "shard": pa.string()}
 
 
 def history(random: Random) -> History:
-    """A consumer of one of several habits: steady, slow, stalled, rewinding, caught up; and a head that may stand still."""
+    """The history of a steady, slow, stalled, rewinding or caught-up consumer; the head may stop."""
     points = random.choice((1, 2, 3, 3, 5, 8, 8, 8))
     silence = random.choice((0, 1_000, 4_000, 9_000, 20_000, 90_000, 700_000))
     last = NOW_MS - silence - random.randrange(1_500)
@@ -76,7 +76,7 @@ def _heads(random: Random, times: list[int], offset: int) -> list[tuple[int, int
 
 
 def key_row(number: int, one: History) -> dict[str, Any]:
-    """The state of a key, as the job has it."""
+    """The state of a key, in the form that the job stores."""
     names = {"namespace": "n", "group": "g", "shard": str(number)}
     usual = {"epoch": 7, "live": True}
     points = [
@@ -87,13 +87,13 @@ def key_row(number: int, one: History) -> dict[str, Any]:
 
 
 def head_row(number: int, one: History) -> dict[str, Any]:
-    """The state of a shard's heads, as the job has it."""
+    """The state of a shard's heads, in the form that the job stores."""
     heads = [{"slot": time * 1_000, "t": time * 1_000, "high": head} for time, head in one.heads]
     return {"namespace": "n", "shard": str(number), "heads": heads}
 
 
 def test_both_statuses_and_the_seconds_agree_with_plain_python(spark: SparkSession) -> None:
-    """On 20,000 random histories, exactly; and each status is among them."""
+    """Exactly equal on 20,000 random histories, in which every status occurs."""
     random = Random(5)
     histories = [history(random) for _ in range(HISTORIES)]
     key_schema = pa.schema({**_NAMES, "points": _POINTS, "top": _TOP})

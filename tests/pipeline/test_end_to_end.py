@@ -21,22 +21,22 @@ FIRST = 1_000  # where every shard's log ends at first
 
 
 def job(directory: Path, *words: str) -> list[str]:
-    """A job, as its own process."""
+    """Run a job in a separate process."""
     return ["adapter.pipeline", *words, "--config", str(directory / "job.toml"), "--master", "local[2]"]
 
 
 def starts() -> list[tuple[QueueOffset, Way]]:
-    """Four queues, which a group of each way reads."""
+    """Four queues and their start positions, read by one group for each way of consuming."""
     return [(QueueOffset(f"g-{way.name.lower()}", "T", queue, FIRST), way) for way in Way for queue in range(4)]
 
 
 def right(check: Check) -> None:
-    """Fails with what is wrong."""
+    """Fail with a description of what is wrong."""
     assert check.holds, check
 
 
 def moving_keys(load: Load) -> set[OffsetKey]:
-    """What is still committed to the last adapter, which is lost."""
+    """The keys that the load still commits to the last adapter, which will be lost."""
     return {key for key in load.keys_of(1) if load.ways[key.group] is not Way.STOPS}
 
 
@@ -57,7 +57,7 @@ async def crash(fleet: Fleet, load: Load) -> None:
 
 
 async def snapshots(fleet: Fleet) -> Path:
-    """Of all adapters; the last one is gone behind it."""
+    """Take snapshots of all adapters; the last adapter is stopped after its own."""
     directory = below(fleet) / "snapshots"
     directory.mkdir()
     for broker in fleet.brokers:

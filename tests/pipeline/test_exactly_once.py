@@ -1,4 +1,4 @@
-"""A real driver of the lag job is killed with -9 at random instants: in the end its tables are those of an undisturbed run."""
+"""The lag job's driver is killed with -9 at random times: its tables end up as those of an undisturbed run."""
 
 import json
 import os
@@ -36,7 +36,7 @@ GROUPS, SHARDS = 4, 3
 
 
 def make_journal(root: Path) -> None:
-    """Segments of commits, and in each one rewind, of which the tables must have every one once."""
+    """Segments of commits with one rewind each; the tables must have every rewind once."""
     for broker in BROKERS:
         for number in range(SEGMENTS):
             table = commits(5, GROUPS, SHARDS, first_cycle=number * 5, first_seq=number * 100, namespace=broker)
@@ -48,7 +48,7 @@ def make_journal(root: Path) -> None:
 
 @contextmanager
 def driver(config: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The job in a process group of its own, with its JVM; the group is killed at the end."""
+    """The job in its own process group with its JVM; the group is killed at the end."""
     command = [
         sys.executable,
         "-m",
@@ -73,13 +73,13 @@ def driver(config: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def run_to_the_end(config: Path) -> int:
-    """Its exit code."""
+    """Run the job; returns its exit code."""
     with driver(config) as process:
         return process.wait(PATIENCE_S)
 
 
 def run_and_kill(config: Path, output: Path, after_s: float) -> bool:
-    """Kill -9 so long after its next batch is planned; False when it ended before."""
+    """Kill the job this long after its next batch is planned; False if it ended before."""
     planned = output / "checkpoint" / "offsets"
     before = set(planned.glob("*"))
     deadline = time.monotonic() + PATIENCE_S
@@ -97,7 +97,7 @@ def run_and_kill(config: Path, output: Path, after_s: float) -> bool:
 
 
 def rows_of(output: Path) -> dict[str, list[Any]]:
-    """All rows of each table and batch, in an order of their own."""
+    """All rows of each table and batch, sorted."""
     found: dict[str, list[Any]] = {}
     for table in TABLES:
         for batch in sorted((output / table).glob("batch=*")):
@@ -107,7 +107,7 @@ def rows_of(output: Path) -> dict[str, list[Any]]:
 
 
 def configured(directory: Path, name: str, journal: Path) -> tuple[Path, Path]:
-    """job.toml, and where the tables go."""
+    """Write job.toml; returns it, and the directory of the tables."""
     output = directory / name
     config = directory / f"{name}.toml"
     told = {"journals": [str(journal)], "output": str(output), "max_files": 2}
@@ -119,7 +119,7 @@ def configured(directory: Path, name: str, journal: Path) -> tuple[Path, Path]:
 def test_a_job_that_is_killed_at_random_instants_writes_the_tables_of_an_undisturbed_one(
     spark: SparkSession, journal: Path, tmp_path: Path
 ) -> None:
-    """Every batch of every table, row by row; each rewind once, none missing. The undisturbed one runs in this process."""
+    """Compared row by row, for all batches of all tables; each rewind is there once. The undisturbed job runs in this process."""
     make_journal(journal)
     calm, calm_output = configured(tmp_path, "calm", journal)
     assert lag_job.run(spark, load(calm, JobConfig), Switches(console=Console(file=StringIO()), available_now=True)) == DONE

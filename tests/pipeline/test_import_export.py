@@ -1,4 +1,4 @@
-"""The jobs import and export: what is taken, what is a reject, and that what was exported comes back as it was."""
+"""The jobs import and export: accepted rows, rejects, and that an import of an export restores the same offsets."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +44,7 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 def jobs(spark: SparkSession, meta: ServiceProcess, tmp_path: Path) -> Jobs:
-    """In the namespace of this test."""
+    """Jobs in the namespace of this test."""
     return Jobs(spark, meta, tmp_path)
 
 
@@ -59,31 +59,31 @@ def export_section(**values: Any) -> ExportSection:
 
 
 def rows_of(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
-    """Some columns."""
+    """Some columns of the rows."""
     return [tuple(row) for row in frame.select(*names).collect()]
 
 
 def read_by_the_cli(line: str) -> tuple[str, str, int] | None:
-    """What `import` makes of a line that names its group; None when it refuses it."""
+    """The row that the command `import` makes of a line with a group; None if it refuses the line."""
     (row,) = kafka_csv.read(BytesIO(line.encode()), Naming())
     return None if isinstance(row, Reject) else (row.group, row.shard, row.offset)
 
 
 def written_by_the_cli(rows: list[OffsetRow], naming: Naming) -> bytes:
-    """What `export` makes of them."""
+    """The file that the command `export` writes."""
     file = BytesIO()
     kafka_csv.write(file, rows, naming)
     return file.getvalue()
 
 
 def entries(parse: Callable[[IO[bytes]], Iterable[Queues | Reject]], data: bytes) -> list[tuple[str, str, str, int, int]]:
-    """(group, topic, broker, queue, offset) of a file of RocketMQ, sorted."""
+    """(group, topic, broker, queue, offset) of the entries in a file of RocketMQ, sorted."""
     found = (entry for entry in parse(BytesIO(data)) if isinstance(entry, Queues))
     return sorted((entry.group, entry.topic, entry.broker, *offset) for entry in found for offset in entry.offsets)
 
 
 def test_a_csv_line_is_read_as_the_cli_reads_it(spark: SparkSession) -> None:
-    """The same lines are taken, with the same values, and the same are refused."""
+    """The same lines are accepted, with the same values, and the same are refused."""
     lines = spark.createDataFrame([("f", number, line, None) for number, line in enumerate(CSV_LINES)], LINES_SCHEMA)
     found = imports.named(imports.csv_entries(lines), import_section(format="kafka-csv"))
     taken = [
@@ -101,7 +101,7 @@ def test_a_csv_line_is_read_as_the_cli_reads_it(spark: SparkSession) -> None:
 
 
 def test_names_are_made_by_the_patterns(spark: SparkSession) -> None:
-    """The file's own broker before the one of the settings; a group without a field takes in only itself."""
+    """The broker in a file precedes that of the settings; a pattern that is only a group needs no other field."""
     entries = spark.createDataFrame(
         [("f", "p", "c1", "g", "t", broker, 3, 5, "", None) for broker in ("b1", "")]
         + [("f", "p", "c1", "", "t", "", 3, 5, "", None), ("f", "p", "", "g", "t", "", None, None, "x", "bad")],
@@ -125,7 +125,7 @@ def test_names_are_made_by_the_patterns(spark: SparkSession) -> None:
 
 
 def test_what_is_below_after_a_merge_is_told_but_for_resets_since(spark: SparkSession) -> None:
-    """Missing, or smaller in the same epoch; not what somebody moved back meanwhile, nor what is above Spark's integers."""
+    """Missing or smaller in the same epoch; a reset since then, or a value above Spark's integers, is no error."""
     shards = ("same", "larger", "less", "gone", "reset", "huge", "first", "first-reset")
     wanted = spark.createDataFrame(
         [("n", "g", shard, None if shard.startswith("first") else 7, "raised", 10) for shard in shards],
@@ -148,7 +148,7 @@ def test_what_is_below_after_a_merge_is_told_but_for_resets_since(spark: SparkSe
 
 
 def test_real_files_come_back_as_they_were(jobs: Jobs) -> None:
-    """Import, export, compare: every topic, group, queue and offset."""
+    """After import and export, every topic, group, queue and offset is equal."""
     files = [DATA / name for name in REAL]
     assert jobs.import_files(*files) == DONE
     assert jobs.export() == DONE
@@ -159,7 +159,7 @@ def test_real_files_come_back_as_they_were(jobs: Jobs) -> None:
 
 
 def test_an_import_merges_only_what_is_larger_and_keeps_what_it_cannot_read(jobs: Jobs, tmp_path: Path) -> None:
-    """Preview, rejects, applied; the largest of a key that is there twice."""
+    """Tables of preview, rejects and applied offsets; of a repeated key the largest is taken."""
     file = tmp_path / "a.csv"
     file.write_bytes(b"g,t,0,4\ng,t,1,5\ng,t,2,6\ng,t,3,1\ng,t,2,9\ng,t,2,8\n\xff,t,0,1\ng,t,0,-1\n")
     jobs.store({("g", f"t/{partition}"): 5 for partition in range(3)} | {("h", "t/0"): 1})
@@ -187,14 +187,14 @@ def test_an_import_merges_only_what_is_larger_and_keeps_what_it_cannot_read(jobs
 
 
 def test_a_dry_run_writes_nothing(jobs: Jobs, tmp_path: Path) -> None:
-    """No table, no file, no offset."""
+    """Neither a table, nor a file, nor an offset."""
     assert jobs.import_files(DATA / REAL[0], apply=False, dry_run=True) == DONE
     assert jobs.export(dry_run=True) == NOT_AS_ASKED
     assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_clients_come_back_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    """Group and client from the path, broker from the queue; a torn file beside its backup, and one without."""
+    """Group and client from the path, broker from the queue; a torn file with a backup, and one without."""
     good = '{"offsetTable":{{"brokerName":"b-1","queueId":0,"topic":"T"}:5,{"brokerName":"b-1","queueId":1,"topic":"\u8bdd"}:6}}'
     files = {"c1/g/offsets.json": good, "c2/g/offsets.json": "{", "c2/g/offsets.json.bak": good, "c3/h/offsets.json": good[:-9]}
     for name, text in files.items():
@@ -219,7 +219,7 @@ def test_files_of_clients_come_back_as_they_were(spark: SparkSession, tmp_path: 
 
 
 def test_an_export_names_what_the_format_cannot_hold(spark: SparkSession) -> None:
-    """Each with its reason; nothing is bent into shape."""
+    """Each with its reason; no name is changed to fit."""
     cases: dict[tuple[str, str, str], str | None] = {
         ("g", "t/0", ""): None,
         ("g@broadcast", "t/0", "t"): None,
@@ -255,7 +255,7 @@ def test_an_export_names_what_the_format_cannot_hold(spark: SparkSession) -> Non
 
 
 def test_exported_lines_are_those_of_rocketmq_and_kafka(spark: SparkSession) -> None:
-    """Quotes where they are needed, one file for each broker, a second file for light message queues."""
+    """With the same quotes, one file for each broker, and a second file for light message queues."""
     shards = [("g", "b1/t/10", 1), ("g", "b1/t/9", 2), ('g"\\\u00e4', "b2/t/0", LONG_MAX), ("%LMQ%g", "b2/%LMQ%t/0", 3)]
     records = spark.createDataFrame(
         [("n", group, shard, "", 0, offset, 1, True, None) for group, shard, offset in shards], RECORDS_SCHEMA

@@ -1,4 +1,4 @@
-"""The data source `offset-journal` in Spark: the same rows as a stream and as a batch, each once, whatever lies there."""
+"""The data source `offset-journal` in Spark: a stream and a batch read the same rows, each once, bad files included."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,11 +20,11 @@ Found = dict[int, list[tuple[Any, ...]]]
 
 
 class DriverDiedError(Exception):
-    """The driver dies after a batch, before Spark knows that it is done."""
+    """Raised after a batch was written, before Spark records that it is done."""
 
 
 def run(spark: SparkSession, root: Path, work: Callable[[DataFrame, int], None], files: int) -> None:
-    """All that is there now, in batches of so many files."""
+    """Read all that is there, in batches of this many files."""
     stream = spark.readStream.format("offset-journal").option("maxFilesPerTrigger", files).load(str(root))
     query = (
         stream.writeStream.foreachBatch(work)
@@ -36,12 +36,12 @@ def run(spark: SparkSession, root: Path, work: Callable[[DataFrame, int], None],
 
 
 def identities(df: DataFrame) -> list[tuple[Any, ...]]:
-    """Rows by what tells them apart; unreadable ones by their segment."""
+    """A unique part of each row; of unreadable segments, the name."""
     return sorted((row.broker, row.run, row.seq, row.kind, row.segment) for row in df.collect())
 
 
 def test_a_stream_has_every_row_once_over_batches_a_crash_late_segments_and_bad_ones(spark: SparkSession, journal: Path) -> None:
-    """A batch that is run again has the same rows, although more has come; the batch read agrees in the end."""
+    """A repeated batch has the same rows although there are new segments; a batch read has the same rows in the end."""
     table = commits(4, 5, 2)
     for broker in BROKERS:
         write_segments(journal, table, 10, broker=broker)
@@ -80,7 +80,7 @@ def test_a_stream_has_every_row_once_over_batches_a_crash_late_segments_and_bad_
 
 
 def test_columns_come_as_declared_from_several_directories(spark: SparkSession, tmp_path: Path) -> None:
-    """By a path and by a URL; values are those that were written."""
+    """Given as a path and as a URL; values are those that were written."""
     rows: list[Row] = [
         {"offset": 2**63 - 1, "from_offset": 5, "kind": "rewind"},
         {"offset": None, "problem": "18446744073709551615"},
@@ -106,7 +106,7 @@ def test_columns_come_as_declared_from_several_directories(spark: SparkSession, 
 
 
 def test_an_empty_directory_gives_no_rows_and_a_wrong_one_an_error(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    """Both as a batch and as a stream."""
+    """For a batch and for a stream."""
     assert spark.read.format("offset-journal").load(str(journal)).count() == 0
     batches: list[int] = []
 

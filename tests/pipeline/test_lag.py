@@ -1,4 +1,4 @@
-"""The lag tables: the same whatever the order and the batches, and right where clocks, heads and rows are bad."""
+"""The lag tables: independent of order and batches, and correct if clocks, heads or rows are bad."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,18 +23,18 @@ EXTRA = ("broker", "run", "segment")
 
 
 def at(seconds: float) -> datetime:
-    """A time after the start."""
+    """The time this many seconds after the start."""
     return START + timedelta(seconds=seconds)
 
 
 def commit(seconds: float, offset: int, head: int | None = None, **others: Any) -> dict[str, Any]:
-    """A commit that is journaled at once."""
+    """A commit that is in the journal immediately."""
     heads = {} if head is None else {"high_watermark": head, "watermark_at": at(seconds)}
     return {"at": at(seconds), "committed_at": at(seconds), "offset": offset, "broker": "b1", **heads, **others}
 
 
 def batch(spark: SparkSession, files: LagFiles, number: int, rows: Journal, section: LagSection = SECTION) -> None:
-    """One batch of the job, of rows that need not be in files."""
+    """Run one batch of the job on rows that need not be in files."""
     plain = journal_table([{key: value for key, value in row.items() if key not in EXTRA} for row in rows])
     table = (
         plain.append_column("broker", pa.array([row.get("broker", "b1") for row in rows]))
@@ -46,23 +46,23 @@ def batch(spark: SparkSession, files: LagFiles, number: int, rows: Journal, sect
 
 
 def read(files: LagFiles, name: str, number: int) -> list[dict[str, Any]]:
-    """The rows of a table of a batch, sorted."""
+    """The rows of a table in a batch, sorted."""
     rows = pq.ParquetDataset(files.output / name / f"batch={number}").read().to_pylist()
     return sorted(rows, key=repr)
 
 
 def utc(time: datetime) -> datetime:
-    """Spark may write times without their zone."""
+    """Add the zone that Spark may leave out."""
     return time.replace(tzinfo=UTC)
 
 
 def by_group(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Rows of one shard for each group."""
+    """The rows by group; each group has one shard."""
     return {row["group"]: row for row in rows}
 
 
 def journal(random: Random) -> list[dict[str, Any]]:
-    """Two brokers, six keys: commits, rewinds, resets, deletes, heartbeats, bad rows; clocks that jump. Each row has its seq."""
+    """Two brokers, six keys: commits, rewinds, resets, deletes, heartbeats, bad rows, jumping clocks. Each row has a number."""
     rows: list[dict[str, Any]] = []
     offsets: dict[tuple[str, str], int] = {}
     epochs: dict[tuple[str, str], int] = {}
@@ -95,7 +95,7 @@ def journal(random: Random) -> list[dict[str, Any]]:
 
 
 def test_late_repeated_and_reordered_rows_in_any_batches_end_in_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
-    """And a batch that is made again has the same rows."""
+    """A batch that is repeated writes the same rows."""
     random = Random(11)
     rows = journal(random)
     plain, mixed = LagFiles(tmp_path / "plain"), LagFiles(tmp_path / "mixed")
@@ -119,7 +119,7 @@ def test_late_repeated_and_reordered_rows_in_any_batches_end_in_the_same_tables(
 
 
 def scenario() -> list[dict[str, Any]]:
-    """One group for each thing that may go wrong; the newest row is at 1000 s."""
+    """One group for each special case; the newest row is at 1000 s."""
     rows = [commit(1_000, 0, group="", shard="", kind="heartbeat")]
     # Read at once, then nothing for minutes; one more message came 4 s ago.
     rows += [commit(600 + at, 10 + at, 10 + at, group="slow", shard="slow") for at in range(5)]
@@ -155,7 +155,7 @@ def scenario() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LagFiles:
-    """The scenario as batch 0, and as batch 1 the rewind once more, and a late head."""
+    """The tables of the scenario as batch 0, and of batch 1 with the rewind again and a late head."""
     files = LagFiles(tmp_path_factory.mktemp("scenario"))
     rows = scenario()
     batch(spark, files, 0, rows)
@@ -165,13 +165,13 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> LagFi
 
 
 def test_a_slow_topic_is_not_stopped_while_what_came_is_new(told: LagFiles) -> None:
-    """Its last commit is 396 s old, and so is the newest head that it had reached."""
+    """The last commit is 396 s old, and so is the head that it had reached."""
     row = by_group(read(told, "shards", 0))["slow"]
     assert (row["status"], row["lag"], row["lag_seconds"]) == ("OK", 1, 396.0)
 
 
 def test_the_lag_of_a_stopped_consumer_goes_on_growing_with_the_head(told: LagFiles) -> None:
-    """Heads come from the rows of every group."""
+    """Heads come from the commits of all groups."""
     first, second = (by_group(read(told, "shards", number))["stopped"] for number in (0, 1))
     assert (first["status"], first["burrow"], first["lag"]) == ("STOP", "STOP", 900 - 104)
     assert (second["status"], second["lag"]) == ("STOP", 2_000 - 104)
@@ -179,13 +179,13 @@ def test_the_lag_of_a_stopped_consumer_goes_on_growing_with_the_head(told: LagFi
 
 
 def test_one_decrease_does_not_clear_a_growing_lag(told: LagFiles) -> None:
-    """Burrow's does."""
+    """In Burrow it does."""
     row = by_group(read(told, "shards", 0))["warned"]
     assert (row["status"], row["burrow"], row["points"]) == ("WARN", "OK", 5)
 
 
 def test_without_a_head_the_lag_is_unknown_and_not_0(told: LagFiles) -> None:
-    """Nor is anything that needs it."""
+    """Values derived from it are unknown too."""
     row = by_group(read(told, "shards", 0))["unknown"]
     assert [row[name] for name in ("head", "lag", "lag_seconds", "produce_rate", "drain_seconds")] == [None] * 5
     assert (row["status"], row["burrow"], row["consume_rate"]) == ("OK", "OK", 2.5)
@@ -194,13 +194,13 @@ def test_without_a_head_the_lag_is_unknown_and_not_0(told: LagFiles) -> None:
 
 
 def test_a_deleted_key_is_in_no_table(told: LagFiles) -> None:
-    """Its group neither."""
+    """Nor is its group."""
     assert "deleted" not in by_group(read(told, "shards", 0))
     assert "deleted" not in by_group(read(told, "groups", 0))
 
 
 def test_a_rewind_is_counted_once(told: LagFiles) -> None:
-    """It came twice in a batch, and again in the next."""
+    """Although it is twice in one batch, and again in the next."""
     (move,) = read(told, "rewinds", 0)
     assert [move[name] for name in ("group", "kind", "from_offset", "offset", "duplicates", "skipped")] == [
         "rewound",
@@ -216,7 +216,7 @@ def test_a_rewind_is_counted_once(told: LagFiles) -> None:
 
 
 def test_rows_that_cannot_be_true_are_told_and_poison_nothing(told: LagFiles) -> None:
-    """Every bad row is in `rejects`, and the time of the batch is that of the good ones."""
+    """Every such row is in `rejects`, and the batch's time is that of the valid rows."""
     problems = {row["seq"]: row["problem"] for row in read(told, "rejects", 0)}
     parts = {
         1: "went back",
@@ -236,7 +236,7 @@ def test_rows_that_cannot_be_true_are_told_and_poison_nothing(told: LagFiles) ->
 
 
 def test_a_broker_whose_journal_is_late_holds_back_the_silence_of_all_until_it_is_gone() -> None:
-    """Five minutes."""
+    """For at most five minutes, no group counts as stopped."""
     minute = 60_000_000
     assert settled(10 * minute, {"a": 10 * minute, "b": 9 * minute}) == 9 * minute
     assert settled(10 * minute, {"a": 10 * minute, "b": 4 * minute}) == 10 * minute

@@ -1,4 +1,4 @@
-"""A batch of the lag job is shown as a whole, whatever stops it between which two steps."""
+"""A batch of the lag job becomes visible as a whole, whichever step the job is stopped at."""
 
 from pathlib import Path
 
@@ -18,19 +18,19 @@ def stage(files: LagFiles, batch: int, text: str) -> None:
 
 
 def make(files: LagFiles, batch: int, text: str) -> None:
-    """A whole batch."""
+    """Write a complete batch."""
     stage(files, batch, text)
     files.publish(BatchInfo(batch, rows=1, now=batch))
 
 
 def shown(files: LagFiles, batch: int) -> set[str]:
-    """What the parts of a batch hold."""
+    """The content of each part of a batch."""
     places = [files.output / name / f"batch={batch}" / "part" for name in TABLES]
     return {path.read_text() for path in [*places, files.state(batch, "part")]}
 
 
 def test_a_batch_begins_with_the_last_whole_one_before_it(tmp_path: Path) -> None:
-    """Not with itself, nor with a newer one."""
+    """Never with itself or a newer one."""
     files = LagFiles(tmp_path)
     assert files.before(0) is None
     for batch in range(3):
@@ -42,7 +42,7 @@ def test_a_batch_begins_with_the_last_whole_one_before_it(tmp_path: Path) -> Non
 def test_a_batch_that_is_stopped_at_any_rename_is_not_whole_and_can_be_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At each of the renames, and before the mark."""
+    """After each of the renames, and before the mark."""
     replace = lag_files._replace
     for stop_at in range(len(TABLES) + 2):
         files = LagFiles(tmp_path / str(stop_at))
@@ -72,7 +72,7 @@ def test_a_batch_that_is_stopped_at_any_rename_is_not_whole_and_can_be_made_agai
 
 
 def test_a_whole_batch_that_is_made_again_is_not_whole_meanwhile(tmp_path: Path) -> None:
-    """Its state must not be taken for a base while its tables are replaced."""
+    """While its tables are replaced, its state must not be the base of another batch."""
     files = LagFiles(tmp_path)
     make(files, 0, "zero")
     make(files, 1, "one")
@@ -84,12 +84,12 @@ def test_a_whole_batch_that_is_made_again_is_not_whole_meanwhile(tmp_path: Path)
 
 
 def batches(directory: Path) -> list[int]:
-    """Those that have something in a directory."""
+    """The batches with files in a directory."""
     return sorted(int(path.name.removeprefix("batch=")) for path in directory.iterdir())
 
 
 def test_what_is_as_large_as_the_fleet_is_kept_for_the_two_newest_batches(tmp_path: Path) -> None:
-    """The newest may be made again from the one before. Other tables stay."""
+    """The newest may be repeated, which needs the one before it. Other tables are kept longer."""
     files = LagFiles(tmp_path)
     for batch in range(4):
         make(files, batch, str(batch))
@@ -98,7 +98,7 @@ def test_what_is_as_large_as_the_fleet_is_kept_for_the_two_newest_batches(tmp_pa
 
 
 def test_old_batches_go_by_the_clock_of_the_journals(tmp_path: Path) -> None:
-    """A batch that is made again takes the same ones away; the two newest stay, however old they are."""
+    """A repeated batch removes the same ones; the two newest stay, however old they are."""
     files = LagFiles(tmp_path, keep_hours=2)
     for batch, hour in enumerate((0, 1, 2, 3, 9)):
         stage(files, batch, str(batch))
@@ -108,7 +108,7 @@ def test_old_batches_go_by_the_clock_of_the_journals(tmp_path: Path) -> None:
 
 
 def test_what_is_newer_than_the_batch_is_of_a_lost_checkpoint_and_is_removed(tmp_path: Path) -> None:
-    """Else an old batch would be taken for the newest one."""
+    """Otherwise an old batch would be taken for the newest one."""
     files = LagFiles(tmp_path)
     for batch in range(4):
         make(files, batch, "former life")
@@ -119,7 +119,7 @@ def test_what_is_newer_than_the_batch_is_of_a_lost_checkpoint_and_is_removed(tmp
 
 
 def test_a_batch_whose_base_is_gone_is_refused(tmp_path: Path) -> None:
-    """With a text that tells what to do."""
+    """The error says what to do."""
     files = LagFiles(tmp_path)
     with pytest.raises(AdapterError, match="remove the directory"):
         files.before(3)

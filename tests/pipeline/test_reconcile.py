@@ -1,4 +1,4 @@
-"""The rules of `reconcile`: against `model` on random rows, and the job against a real Meta Service."""
+"""The rules of `reconcile`: compared with `model` on random rows, and on examples."""
 
 import random
 from collections import defaultdict
@@ -22,7 +22,7 @@ SHIFT = 1 << 32
 
 
 class Held(NamedTuple):
-    """A record that an adapter has."""
+    """A record in an adapter's snapshot."""
 
     broker: int
     record: OffsetRecord
@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
 
 def at(seconds: int) -> int:
-    """Unix milliseconds."""
+    """A time from Unix milliseconds."""
     return START_MS + seconds * 1000
 
 
@@ -43,7 +43,7 @@ def _row(name: str, record: OffsetRecord, problem: str | None) -> tuple[Any, ...
 
 
 def local_frame(spark: SparkSession, keys: Mapping[str, Sequence[Held]]) -> DataFrame:
-    """As `read_snapshots` gives it."""
+    """A frame as `read_snapshots` returns it."""
     rows = [
         (*_row(name, held.record, held.problem), held.dirty, held.broker) for name, all_held in keys.items() for held in all_held
     ]
@@ -52,26 +52,26 @@ def local_frame(spark: SparkSession, keys: Mapping[str, Sequence[Held]]) -> Data
 
 
 def remote_frame(spark: SparkSession, records: Mapping[str, OffsetRecord], problem: str | None = None) -> DataFrame:
-    """As the data source `offsets` gives it."""
+    """A frame as the data source `offsets` returns it."""
     return spark.createDataFrame([_row(name, record, problem) for name, record in records.items()], from_arrow_schema(RECORDS))
 
 
 def differences(spark: SparkSession, local: Mapping[str, Sequence[Held]], remote: Mapping[str, OffsetRecord]) -> dict[str, Row]:
-    """Shard -> its row."""
+    """The row of each shard."""
     rows = reconcile.compare(local_frame(spark, local), remote_frame(spark, remote), BROKERS).collect()
     assert len(rows) == len({row["shard"] for row in rows})
     return {row["shard"]: row for row in rows}
 
 
 class Expected(NamedTuple):
-    """What a row says: its kind, with + when it is planned; empty where there is no difference."""
+    """The expected kind, with + if it is planned; empty where there is no difference."""
 
     kind: str
     plan: OffsetRecord
 
 
 def largest(all_held: Iterable[Held], remote: OffsetRecord | None) -> Held:
-    """L by `model`: each record resolved against what it meets, then merged."""
+    """The largest local record by `model`: each is resolved against the remote one, then merged."""
     known = [held for held in all_held if held.record.epoch]
     unknown = [held for held in all_held if not held.record.epoch]
     best = max(known, key=lambda held: (held.record, held.dirty, held.broker), default=None)
@@ -144,7 +144,7 @@ def _universe(chance: random.Random, size: int) -> tuple[dict[str, list[Held]], 
 
 
 def test_every_key_is_judged_as_the_model_merges_it(spark: SparkSession) -> None:
-    """Kind, plan and brokers of random keys; and merging the plan never takes anything back, and leaves nothing below it."""
+    """Kind, plan and brokers of random keys; merging the plan never moves a record back, and leaves none below it."""
     local, remote = _universe(random.Random(5), 4_000)
     found = differences(spark, local, remote)
     seen: dict[str, int] = defaultdict(int)
@@ -174,7 +174,7 @@ def dead(epoch: int, offset: int = 0, *, since: int = 0) -> OffsetRecord:
 
 
 def live(epoch: int, offset: int, *, since: int = 0) -> OffsetRecord:
-    """An offset."""
+    """A record with an offset."""
     return OffsetRecord(epoch, offset, committed_at_ms=at(since))
 
 
@@ -207,7 +207,7 @@ CASES: dict[str, tuple[list[Held], OffsetRecord | None, str]] = {
 
 
 def test_the_kinds_are_what_the_documents_say(spark: SparkSession) -> None:
-    """One example of each."""
+    """One example of each kind."""
     local = {name: held for name, (held, _, _) in CASES.items()}
     remote = {name: there for name, (_, there, _) in CASES.items() if there}
     found = differences(spark, local, remote)
@@ -221,14 +221,14 @@ def test_the_kinds_are_what_the_documents_say(spark: SparkSession) -> None:
 
 
 def test_what_the_meta_service_has_too_large_for_spark_is_unreadable(spark: SparkSession) -> None:
-    """It is neither behind nor ahead, and nothing is merged."""
+    """It counts neither as behind nor as ahead, and nothing is merged."""
     local = local_frame(spark, {"s": [Held(0, live(1, 5))]})
     (row,) = reconcile.compare(local, remote_frame(spark, {"s": live(1, 0)}, "offset is over"), BROKERS[:1]).collect()
     assert (row["kind"], row["planned"], row["problem"]) == ("unreadable", False, "offset is over")
 
 
 def test_what_is_below_the_plan_is_found(spark: SparkSession) -> None:
-    """Absent, or less in (epoch, offset); what went on since is not, nor what was reset, expired, or is too large."""
+    """Absent or less in (epoch, offset); not what was committed, reset or expired since, nor what is too large."""
     records = {
         **dict.fromkeys(("lost", "lower", "equal", "went on", "reset", "expired"), live(1, 5)),
         "lower epoch": live(2, 5),
@@ -250,5 +250,5 @@ def test_what_is_below_the_plan_is_found(spark: SparkSession) -> None:
 
 @pytest.fixture(autouse=True)
 def few_partitions(spark: SparkSession) -> None:
-    """Small frames."""
+    """Use few partitions, because frames are small."""
     spark.conf.set("spark.sql.shuffle.partitions", "2")

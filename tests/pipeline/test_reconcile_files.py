@@ -1,4 +1,4 @@
-"""Which files `reconcile` takes for snapshots. No Spark: footers say it."""
+"""Which files `reconcile` accepts as snapshots, by their Parquet footers. Spark is not needed."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ GOOD = {VERSION_OF_SNAPSHOT: "1", BROKER: "b", TAKEN_AT_MS: "5"}
 
 
 def write(path: Path, schema: pa.Schema = SNAPSHOT, **changes: str | None) -> Path:
-    """A file without rows that says of itself what GOOD says, and these changes."""
+    """A file without rows whose metadata is GOOD with these changes."""
     names = {"version": VERSION_OF_SNAPSHOT, "broker": BROKER, "taken_at": TAKEN_AT_MS}
     metadata = GOOD | {names[name]: value for name, value in changes.items()}
     said = {name: value for name, value in metadata.items() if value is not None}
@@ -23,7 +23,7 @@ def write(path: Path, schema: pa.Schema = SNAPSHOT, **changes: str | None) -> Pa
 
 
 def test_of_each_broker_the_newest_snapshot_is_read(tmp_path: Path) -> None:
-    """Older ones are named; what is hidden, or no Parquet file by its name, was not meant."""
+    """Older ones are listed; hidden files and other file types are ignored."""
     (tmp_path / "more").mkdir()
     write(tmp_path / "1.parquet", broker="b", taken_at="7")
     write(tmp_path / "2.parquet", broker="b", taken_at="10")
@@ -43,13 +43,13 @@ def test_of_each_broker_the_newest_snapshot_is_read(tmp_path: Path) -> None:
 
 
 def torn(path: Path) -> None:
-    """As a copy that was cut off."""
+    """A file as an interrupted copy leaves it."""
     whole = write(path).read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
 
 
 def of_the_journal(path: Path) -> None:
-    """A segment that was put in the wrong directory."""
+    """A journal segment in the wrong directory."""
     table = JOURNAL.empty_table().replace_schema_metadata({VERSION_OF_JOURNAL: JOURNAL_VERSION, BROKER: "b"})
     pq.write_table(table, path)
 
@@ -69,7 +69,7 @@ BAD = {
 
 @pytest.mark.parametrize("fault", BAD)
 def test_a_file_that_is_no_snapshot_is_named_with_the_reason(fault: str, tmp_path: Path) -> None:
-    """And does not hide the others."""
+    """Other snapshots are still read."""
     make, reason = BAD[fault]
     make(tmp_path / "bad.parquet")
     write(tmp_path / "good.parquet")
@@ -82,7 +82,7 @@ def test_a_file_that_is_no_snapshot_is_named_with_the_reason(fault: str, tmp_pat
 
 @pytest.mark.parametrize("name", ["", "bad.parquet"])
 def test_without_any_snapshot_nothing_is_compared(name: str, tmp_path: Path) -> None:
-    """An empty comparison would look like a good one."""
+    """An empty comparison would look like success."""
     if name:
         (tmp_path / name).write_text("x")
     with pytest.raises(ConfigError, match="there is no snapshot to compare; take it again with `offset-adapter snapshot`"):
@@ -90,7 +90,7 @@ def test_without_any_snapshot_nothing_is_compared(name: str, tmp_path: Path) -> 
 
 
 def test_a_place_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """Though another one has snapshots: its brokers would be missing without a word."""
+    """Even if another one has snapshots: its brokers would be missing without notice."""
     write(tmp_path / "good.parquet")
     with pytest.raises(ConfigError, match="no-such-place: is not there"):
         find_snapshots([str(tmp_path), str(tmp_path / "no-such-place")])

@@ -34,7 +34,7 @@ def key(shard: str) -> OffsetKey:
 
 
 def snapshot(path: Path, broker: str, records: Records, taken_at_ms: int = 5) -> Path:
-    """A file as `offset-adapter snapshot` writes it; write counters are 1, 2, ..., and the first one was flushed."""
+    """A file as `offset-adapter snapshot` writes it; write counters are 1, 2, ..., and only the first is flushed."""
     head = offsets_pb.SnapshotOffsetsReply.Head(taken_at_ms=taken_at_ms, records=len(records), flushed_seq=1, broker=broker)
     with path.open("wb") as raw, SnapshotFile(raw, head) as file:
         values = [encode_record(record, seq) for seq, record in enumerate(records.values(), start=1)]
@@ -43,7 +43,7 @@ def snapshot(path: Path, broker: str, records: Records, taken_at_ms: int = 5) ->
 
 
 def merge(address: str, records: Records) -> None:
-    """Into the Meta Service."""
+    """Merge these records into the Meta Service."""
     keys, values = [encode_key(key(shard)) for shard in records], [encode_record(record) for record in records.values()]
     with grpc.insecure_channel(address) as channel:
         request = meta_pb.MergeOffsetDataRequest(cluster_name="default", keys=keys, records=values)
@@ -51,7 +51,7 @@ def merge(address: str, records: Records) -> None:
 
 
 def standing(address: str) -> dict[str, OffsetRecord]:
-    """Shard -> what the Meta Service holds."""
+    """The record of each shard in the Meta Service."""
     with grpc.insecure_channel(address) as channel:
         request = meta_pb.ScanOffsetDataRequest(cluster_name="default", page_size=1_000)
         page = meta_grpc.MetaServiceServiceStub(channel).ScanOffsetData(request)
@@ -60,7 +60,7 @@ def standing(address: str) -> dict[str, OffsetRecord]:
 
 @dataclass(frozen=True)
 class Interrupted(Switches):
-    """Does something at the beginning of a step: what happens meanwhile."""
+    """Does something at the beginning of a step, to simulate concurrent changes."""
 
     meanwhile: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class Job:
         self.said = ""
 
     def __call__(self, address: str, meanwhile: Mapping[str, Callable[[], None]] | None = None, **switches: bool) -> int:
-        """The exit code."""
+        """Run it; returns the exit code."""
         section = {"snapshots": [str(self.snapshots)], "output": str(self.output)}
         config = parse({"meta": {"endpoints": [address]}, "reconcile": section}, JobConfig, source="test")
         said = StringIO()
@@ -95,13 +95,13 @@ class Job:
             self.said = said.getvalue()
 
     def table(self, name: str) -> dict[str, dict[str, Any]]:
-        """Shard -> row of a table."""
+        """The row of each shard in a table."""
         return {row["shard"]: row for row in pq.read_table(self.output / name).to_pylist()}
 
 
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Job:
-    """With an empty directory for snapshots."""
+    """A job with an empty directory for snapshots."""
     return Job(spark, tmp_path)
 
 
@@ -115,12 +115,12 @@ def meta(tmp_path: Path) -> Iterator[ServiceProcess]:
 
 
 def live(epoch: int, offset: int, metadata: str = "") -> OffsetRecord:
-    """An offset."""
+    """A record with an offset."""
     return OffsetRecord(epoch, offset, committed_at_ms=1_700_000_000_000, metadata=metadata, topic="t", partition=3)
 
 
 def test_the_meta_service_is_repaired_and_nothing_goes_back_meanwhile(job: Job, meta: ServiceProcess) -> None:
-    """Two snapshots, one of them stale in part; while the plan is merged, one key goes on and another one is reset."""
+    """Two snapshots, one partly stale; during the merge one key gets a commit and another one a reset."""
     tombstone = OffsetRecord(1 << 32, 0, live=False, committed_at_ms=1_800_000_000_000)
     before = {"equal": live(1, 5), "behind": live(1, 5), "ahead": live(1, 9), "moved": live(1, 5), "deleted": live(1, 5)}
     merge(meta.address, {**before, "reset": live(1, 5), "rewound": live(2, 3)})
@@ -161,7 +161,7 @@ def test_the_meta_service_is_repaired_and_nothing_goes_back_meanwhile(job: Job, 
 
 
 def test_what_is_below_the_plan_after_the_merge_is_a_failure(job: Job) -> None:
-    """A Meta Service that says yes and does not keep it: each such key is shown."""
+    """A Meta Service that acknowledges without storing: each such key is shown."""
     meta = BulkMeta()
     meta.records = {key("behind"): live(1, 5)}
     snapshot(job.snapshots / "a.parquet", "a", {"behind": live(1, 7), "missing": live(1, 7)})
@@ -176,7 +176,7 @@ def test_what_is_below_the_plan_after_the_merge_is_a_failure(job: Job) -> None:
 
 
 def test_snapshots_that_cannot_be_read_do_not_hide_the_others(job: Job) -> None:
-    """They are named, are in the differences, and the exit code says it; equal records are no difference."""
+    """They are in the table of differences, and set the exit code; equal records are no difference."""
     meta = BulkMeta()
     meta.records = {key("equal"): live(1, 5)}
     snapshot(job.snapshots / "a.parquet", "a", {"equal": live(1, 5)})
@@ -193,7 +193,7 @@ def test_snapshots_that_cannot_be_read_do_not_hide_the_others(job: Job) -> None:
 
 
 def test_a_file_that_is_damaged_behind_its_footer_stops_the_job_by_its_name(job: Job) -> None:
-    """Spark finds it only when it reads."""
+    """Spark finds the damage only when it reads the rows."""
     path = snapshot(job.snapshots / "a.parquet", "a", {f"{number}": live(1, number) for number in range(500)})
     data = bytearray(path.read_bytes())
     data[4:2_000] = bytes(1_996)

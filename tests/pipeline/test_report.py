@@ -1,4 +1,4 @@
-"""What the report takes from the lag job's tables, in Spark."""
+"""The data of the report, from the lag job's tables, in Spark."""
 
 from io import StringIO
 from pathlib import Path
@@ -25,7 +25,7 @@ LONG_AGO_S = -HISTORY_MS / 1000 + 7_000  # more than the history before the newe
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fleet's tables, with a batch and a rewind that are older than the history, and a batch of which `shards` is missing."""
+    """A fleet's tables, with a batch and a rewind from before the history, and a batch without `shards`."""
     path = tmp_path_factory.mktemp("lag")
     lag_tables.fleet(path, BATCHES)
     write_batch(path, 1_000, LONG_AGO_S, [group("audit-export", "OK", 1)])
@@ -38,23 +38,23 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, tables: Path) -> Report:
-    """Of these tables, with the three worst."""
+    """A report of these tables, with the three worst groups."""
     return gather(spark, tables, 3)
 
 
 def test_the_newest_batch_that_is_in_both_tables_is_shown(report: Report) -> None:
-    """The lag job may be writing the next one."""
+    """The lag job may just be writing the next one."""
     assert report.at_ms == START_MS + 7_200_000
     assert (report.groups, report.shards, report.unknown_lag_shards) == (8, 39, 4)
 
 
 def test_counts_begin_with_the_worst_status_and_have_all(report: Report) -> None:
-    """Groups and shards."""
+    """For groups and for shards."""
     assert report.counts == (("STOP", 1, 6), ("STALL", 1, 4), ("REWIND", 1, 3), ("WARN", 1, 8), ("OK", 4, 18))
 
 
 def test_the_worst_groups_come_first(report: Report) -> None:
-    """By their status; a part of a group whose lag is not known is not added as 0."""
+    """Ordered by status; an unknown lag of a part is not added as 0."""
     assert [(row.group, row.status, row.total_lag) for row in report.worst] == [
         ("audit-export", "STOP", 350_000),
         ("search-indexer", "STALL", 97_000),
@@ -72,14 +72,14 @@ def test_lag_over_time_is_that_of_the_worst_groups_within_the_history(report: Re
 
 
 def test_rewinds_show_the_most_duplicates_first_and_count_all(report: Report) -> None:
-    """Older ones than the history are in neither. What cannot be counted is not 0."""
+    """Those before the history are left out. An unknown number is not 0."""
     assert [(row.group, row.duplicates) for row in report.rewinds] == [("billing", 42_000), ("orders", 4_100), ("mail", 70)]
     assert report.rewind_totals == (5, 46_170, 500, 1)
     assert sum(bar.duplicates for bar in report.bars) == 46_170
 
 
 def test_rejects_have_no_time_where_none_is_known(report: Report) -> None:
-    """The job that met them had the epoch for it."""
+    """The lag job stored the Unix epoch as their time."""
     assert report.rejects == (
         Reject(
             None,
@@ -95,7 +95,7 @@ def test_rejects_have_no_time_where_none_is_known(report: Report) -> None:
 
 
 def test_equal_groups_are_ordered_by_lag_then_unknown_then_none(spark: SparkSession, tmp_path: Path) -> None:
-    """A table that lacks a column is read as far as it goes."""
+    """If a table lacks a column, the others are still read."""
     rows = [group("none"), group("unknown", lag=None), group("small", lag=1), group("large", lag=2), group("back", "REWIND")]
     write_batch(tmp_path, 0, 0, [*rows, group("warned", "WARN", 0, drain_seconds=1.0)])
     path = tmp_path / "groups" / "batch=0" / "part-00000.parquet"
@@ -107,7 +107,7 @@ def test_equal_groups_are_ordered_by_lag_then_unknown_then_none(spark: SparkSess
 
 
 def test_points_of_one_step_are_one_with_the_largest_lag(spark: SparkSession) -> None:
-    """However many batches there are, a line has a few hundred points. Unknown beside known is known; alone it stays unknown."""
+    """A line has a few hundred points for any number of batches. Unknown and known give known."""
     rows = spark.sql(
         "SELECT 'n' namespace, 'g' AS `group`, timestamp_seconds(col1) evaluated_at, col2 total_lag, col3 max_lag_seconds "
         "FROM VALUES (0, 3L, 1D), (1, 5L, 2D), (2, null, null), (10, null, null), (11, 0L, 0D), (20, null, null)"
@@ -117,7 +117,7 @@ def test_points_of_one_step_are_one_with_the_largest_lag(spark: SparkSession) ->
 
 
 def test_nothing_evaluated_is_an_empty_report(spark: SparkSession, tmp_path: Path) -> None:
-    """Tables that are not there, or have no row; rejects are shown all the same."""
+    """Tables that are absent or empty; rejects are still shown."""
     write(tmp_path, "groups", 0, [])
     write(tmp_path, "rejects", 0, [{"at": EPOCH, "problem": "is torn"}])
     report = gather(spark, tmp_path, 5)
@@ -128,7 +128,7 @@ def test_nothing_evaluated_is_an_empty_report(spark: SparkSession, tmp_path: Pat
 def test_the_job_writes_the_page_last_and_takes_old_pictures_away(
     spark: SparkSession, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing temporary stays."""
+    """No temporary file is left."""
     output = tmp_path / "made" / "report"
     config = JobConfig(report=ReportSection(tables=tables, output=output, worst=2))
     written: list[str] = []
@@ -148,7 +148,7 @@ def test_the_job_writes_the_page_last_and_takes_old_pictures_away(
 def test_a_dry_run_writes_nothing(
     spark: SparkSession, report: Report, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says how much there is to show."""
+    """It prints how much there is to show."""
     monkeypatch.setattr(report_job, "gather", lambda *_: report)
     told = Console(file=StringIO())
     config = JobConfig(report=ReportSection(tables=tables, output=tmp_path / "report"))
@@ -159,14 +159,14 @@ def test_a_dry_run_writes_nothing(
 
 
 def test_tables_that_are_not_there_are_told(spark: SparkSession, tmp_path: Path) -> None:
-    """By the setting's name, with what to do."""
+    """The error names the setting and says what to do."""
     config = JobConfig(report=ReportSection(tables=tmp_path / "typo", output=tmp_path / "out"))
     with pytest.raises(ConfigError, match=r"\[report\] tables = .*typo.*run the job `lag` first"):
         report_job.run(spark, config, Switches())
 
 
 def test_an_output_that_cannot_be_made_is_told(tables: Path, tmp_path: Path) -> None:
-    """A file is in the way."""
+    """A file is at the path of the directory."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"\[report\] output = .*cannot be made: Not a directory"):
         report_job.write(Report(), tables, tmp_path / "file" / "report", START_MS)

@@ -46,7 +46,7 @@ addEventListener("load", () => {
 
 @pytest.fixture(scope="module")
 def browser() -> str:
-    """Its path."""
+    """The path of the browser."""
     found = shutil.which("chromium")
     if not found:
         pytest.skip("not run: chromium is not on PATH (make tools)")
@@ -55,7 +55,7 @@ def browser() -> str:
 
 @pytest.fixture(scope="module")
 def seen(browser: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], list[str]]:
-    """What is in the wide and in the narrow frame, and what the console said."""
+    """What the wide and the narrow frame contain, and the messages of the console."""
     directory = tmp_path_factory.mktemp("report")
     report_job.write(fleet(), Path("data/lag"), directory, AT_MS + 60_000)
     (directory / "looking.html").write_text(LOOKING)
@@ -78,7 +78,7 @@ def seen(browser: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[d
 
 
 def fleet() -> Report:
-    """Healthy groups, one that is stopped, and names that would do something if they could."""
+    """Healthy groups, one that is stopped, and names with HTML and scripts."""
     hostile = [group(name, "WARN", 1_000 + number) for number, name in enumerate(HOSTILE)]
     plain = report_of(group("stopped", "STOP", 350_000), *hostile, *(group(f"healthy-{number}") for number in range(30)))
     rewinds = tuple(Rewind(AT_MS, "default", name, "s/0", "b1", "rewind", 9, 2, 7, 0) for name in HOSTILE)
@@ -90,20 +90,20 @@ def fleet() -> Report:
 
 @pytest.mark.parametrize("frame", range(len(WIDTHS)))
 def test_all_pictures_are_loaded(seen: tuple[list[dict[str, Any]], list[str]], frame: int) -> None:
-    """With all of their pixels."""
+    """In their full size."""
     view = seen[0][frame]
     assert [picture[0] for picture in view["pictures"]] == [*report_job.PICTURES]
     assert all(complete and width == 1_760 and alt for _, complete, width, alt in view["pictures"])
 
 
 def test_the_console_stays_silent(seen: tuple[list[dict[str, Any]], list[str]]) -> None:
-    """No error, nothing that would have to come from elsewhere, no refused style, nothing that a name could say."""
+    """No errors, no requests to other hosts, no refused styles, no output of a script in a name."""
     assert seen[1] == ["looked"]
 
 
 @pytest.mark.parametrize("frame", range(len(WIDTHS)))
 def test_the_worst_group_is_first(seen: tuple[list[dict[str, Any]], list[str]], frame: int) -> None:
-    """And to be seen at both widths, with its status and its name; the page itself never scrolls sideways."""
+    """It is visible at both widths, with status and name; the page never scrolls sideways."""
     view = seen[0][frame]
     assert view["rows"][0] == ["1", "STOP", "STOP", "stopped", "350,000", "9 h 43 min", "9 h 43 min", "1", "stopped/0"]
     assert view["first"]["height"] > 0
@@ -114,7 +114,7 @@ def test_the_worst_group_is_first(seen: tuple[list[dict[str, Any]], list[str]], 
 
 @pytest.mark.parametrize("frame", range(len(WIDTHS)))
 def test_names_do_nothing(seen: tuple[list[dict[str, Any]], list[str]], frame: int) -> None:
-    """They are shown, letter by letter."""
+    """They are shown as text, letter by letter."""
     view = seen[0][frame]
     assert view["title"] == "Consumer lag"
     assert view["scripts"] == 0

@@ -1,4 +1,4 @@
-"""The page and its pictures, of what was gathered: no Spark here."""
+"""The page and its pictures, from collected data, without Spark."""
 
 import math
 import subprocess
@@ -19,7 +19,7 @@ TABLES = Path("data/lag & more")
 
 
 class Page(HTMLParser):
-    """The tables of a page, cell by cell, its tags, and what tags refer to."""
+    """The tables of a page by cell, its tags, and the targets of its links."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag with its attributes."""
+        """Record a tag with its attributes."""
         self.tags.append(tag)
         self.references += [value or "" for name, value in attrs if name in {"src", "href", "srcset", "action", "data"}]
         self.alts += [value or "" for name, value in attrs if name == "alt"]
@@ -40,18 +40,18 @@ class Page(HTMLParser):
             self.cells.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        """The end of a cell."""
+        """Record the end of a cell."""
         if tag == "td":
             self._in_cell = False
 
     def handle_data(self, data: str) -> None:
-        """Text."""
+        """Record text."""
         if self._in_cell:
             self.cells[-1] += data.strip()
 
 
 def page(report: Report, **pictures: bytes) -> str:
-    """The page, made a minute after its data."""
+    """The page, made one minute after its data."""
     return render(report, {f"{name.replace('_', '-')}.png": png for name, png in pictures.items()}, TABLES, AT_MS + 60_000)
 
 
@@ -82,7 +82,7 @@ def test_names_are_text_whatever_they_are() -> None:
 
 
 def test_the_page_refers_to_nothing_outside_its_directory() -> None:
-    """No network: styles are inside, pictures beside it, and have texts for who cannot see them."""
+    """It needs no network: styles are inside, pictures beside it, with alternative texts."""
     report = report_of(group("g", "STOP"))
     picture = lag_plot(report) or b""
     read = Page(html := page(report, lag=picture))
@@ -95,7 +95,7 @@ def test_the_page_refers_to_nothing_outside_its_directory() -> None:
 
 
 def test_the_page_tells_what_it_is_of() -> None:
-    """When it was made, of which time the data is, and over how much."""
+    """When it was made, the time of its data, and the period."""
     html = page(report_of(group("g"), group("h")))
     assert "Data of 2026-11-21 10:00:00 UTC; made 2026-11-21 10:01:00 UTC, 1 min later. 2 groups, 2 shards." in html
     behind = render(report_of(group("g")), {}, TABLES, AT_MS - 1)
@@ -103,7 +103,7 @@ def test_the_page_tells_what_it_is_of() -> None:
 
 
 def test_unknown_is_never_zero() -> None:
-    """Neither in the table nor in a picture: a line has a gap, and a lag that nobody knows no picture at all."""
+    """In the table, and in the pictures: a line has a gap, and a lag that is always unknown has no picture."""
     unknown = group("u", lag=None)
     cells = Page(page(report_of(unknown))).cells
     assert cells[4:7] == ["unknown"] * 3
@@ -121,7 +121,7 @@ def test_unknown_is_never_zero() -> None:
 
 
 def test_a_line_has_a_gap_where_nothing_was_evaluated() -> None:
-    """The lag job was not running: nobody knows what was there."""
+    """The lag job was not running then."""
     times = [*range(0, 600_000, 60_000), 6_000_000, 6_060_000]
     report = report_of(group("g"), lag=tuple(Point("default", "g", at, 1, 1.0) for at in times))
     (line,) = lines(report, lambda point: point.total_lag)
@@ -129,7 +129,7 @@ def test_a_line_has_a_gap_where_nothing_was_evaluated() -> None:
 
 
 def test_a_group_without_points_has_an_empty_panel_and_the_first_ones_have_one() -> None:
-    """Numbers are the places in the table."""
+    """The numbers of panels are the ranks in the table."""
     report = report_of(*(group(f"g{number}") for number in range(PANELS + 3)))
     assert [line.rank for line in lines(report, lambda point: point.total_lag)] == list(range(1, PANELS + 1))
     few = report_of(group("a"), group("b"), lag=(Point("default", "b", AT_MS, 1, 1.0),))
@@ -138,7 +138,7 @@ def test_a_group_without_points_has_an_empty_panel_and_the_first_ones_have_one()
 
 
 def test_huge_and_tiny_values_can_be_drawn() -> None:
-    """Spark's largest long, a century of lag, a single moment."""
+    """Spark's largest long, a century of lag, a single point in time."""
     report = report_of(group("g", lag=2**63 - 1, max_lag_seconds=3.2e9), group("h", lag=1, max_lag_seconds=1e-9))
     assert lag_plot(report)
     assert lag_seconds_plot(report)
@@ -149,7 +149,7 @@ def test_huge_and_tiny_values_can_be_drawn() -> None:
 
 
 def test_an_empty_report_says_what_to_do() -> None:
-    """With the settings by name; what was rejected is shown all the same."""
+    """It names the settings; rejects are still shown."""
     html = page(Report(rejects=(Reject(None, None, "a.parquet", None, None, None, "is torn"),), reject_count=1))
     assert "Nothing has been evaluated yet" in html
     assert "The tables in <bdi>data/lag &amp; more</bdi> have no groups." in html
@@ -159,7 +159,7 @@ def test_an_empty_report_says_what_to_do() -> None:
 
 
 def test_a_list_that_is_cut_says_so() -> None:
-    """How many there are in all."""
+    """It has the total number."""
     plain = report_of(group("g"))
     rewind = Rewind(AT_MS, "default", "g", "g/0", "b1", "rewind", 2, 1, 1, 0)
     html = page(Report(AT_MS, AT_MS, groups=4_000, worst=plain.worst, rewinds=(rewind,), rewind_totals=RewindTotals(9, 8, 7, 6)))
@@ -175,7 +175,7 @@ def test_a_list_that_is_cut_says_so() -> None:
     ],
 )
 def test_durations_are_read_by_people(seconds: float | None, text: str | None) -> None:
-    """Two units at most."""
+    """At most two units."""
     assert duration(seconds) == text
 
 
@@ -187,13 +187,13 @@ def test_axes_are_short() -> None:
 
 
 def test_a_name_in_a_picture_has_only_letters_of_the_font() -> None:
-    """Matplotlib warns of every other one. A long name is cut in its middle: names of a fleet often begin alike."""
+    """Matplotlib warns of all others. A long name is cut in its middle, because names often begin alike."""
     assert drawable("a消b") == "a□b"
     assert drawable("x" * 20 + "y" * 20) == "x" * 10 + "…" + "y" * 9
 
 
 def test_the_template_is_in_the_wheel(tmp_path: Path) -> None:
-    """It is no Python file, so that a build could leave it out."""
+    """A build could leave it out, because it is no Python file."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, check=True, capture_output=True
     )

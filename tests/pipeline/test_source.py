@@ -46,12 +46,12 @@ def meta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 
 
 def stored(spark: SparkSession, meta: ServiceProcess, **options: Any) -> DataFrame:
-    """What the cluster `stored` holds."""
+    """The content of the cluster `stored`."""
     return spark.read.format("offsets").options(endpoints=meta.address, cluster="stored", **options).load()
 
 
 def found(frame: DataFrame) -> dict[OffsetKey, int | None]:
-    """Key -> offset; no key twice."""
+    """The record of each key; fails if a key is there twice."""
     rows = frame.select("namespace", "group", "shard", "offset").collect()
     offsets = {OffsetKey(row[0], row[1], row[2]): row[3] for row in rows}
     assert len(offsets) == len(rows)
@@ -59,14 +59,14 @@ def found(frame: DataFrame) -> dict[OffsetKey, int | None]:
 
 
 def of(namespace: str | None = None, group: str | None = None) -> dict[OffsetKey, int | None]:
-    """The same of STORED, without Spark."""
+    """The same selection of STORED, computed without Spark."""
     return {
         key: record.offset for key, record in STORED.items() if key[0] == (namespace or key[0]) and key[1] == (group or key[1])
     }
 
 
 def pushed(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> set[str]:
-    """Columns of which Spark does not filter any more."""
+    """Columns that Spark no longer filters itself."""
     frame.explain()
     plan = capsys.readouterr().out
     filtered = "".join(re.findall(r"Filter \(.*", plan))
@@ -74,7 +74,7 @@ def pushed(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> set[str]:
 
 
 def test_every_column_comes_as_it_is_stored(spark: SparkSession, meta: ServiceProcess) -> None:
-    """In several parts and pages; a number that Spark cannot hold is told, a tombstone shown only when asked for."""
+    """In several parts and pages; numbers too large for Spark are reported, tombstones shown only on request."""
     frame = stored(spark, meta, partitions=3, pageSize=4, tombstones="true")
     assert frame.schema == from_arrow_schema(RECORDS)
     assert 1 < frame.rdd.getNumPartitions() <= 3
@@ -102,7 +102,7 @@ def test_every_column_comes_as_it_is_stored(spark: SparkSession, meta: ServicePr
 def test_equality_of_namespace_and_group_is_read_and_not_filtered(
     spark: SparkSession, meta: ServiceProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A group alone is no range of keys: Spark filters it. Two values at once, or one that is no name, find nothing."""
+    """A group alone is no range of keys, so Spark filters it. Contradictory or invalid values find nothing."""
     frame = stored(spark, meta)
     both = frame.filter((sf.col("namespace") == "tenant") & (sf.col("group") == "ä") & (sf.col("offset") > 50))
     assert pushed(both, capsys) == {"namespace", "group"}
@@ -118,7 +118,7 @@ def test_equality_of_namespace_and_group_is_read_and_not_filtered(
 
 
 def test_without_pushdown_the_same_rows_are_read(spark: SparkSession, meta: ServiceProcess) -> None:
-    """Spark refuses a reader that takes filters while this is off: the source gives it another one."""
+    """Spark then refuses a reader with filters, so the source returns one without."""
     name = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(name)
     spark.conf.set(name, "false")
@@ -129,7 +129,7 @@ def test_without_pushdown_the_same_rows_are_read(spark: SparkSession, meta: Serv
 
 
 def test_what_is_written_is_read_again_and_reported(spark: SparkSession, meta: ServiceProcess, tmp_path: Path) -> None:
-    """Twice: the second write changes nothing. A copy of another cluster has everything but what Spark cannot hold."""
+    """A second write changes nothing. A copy of another cluster has everything but numbers too large for Spark."""
     report = tmp_path / "report.json"
 
     def write(frame: DataFrame, **options: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def test_what_is_written_is_read_again_and_reported(spark: SparkSession, meta: S
 
 
 def test_a_read_that_cannot_be_done_says_why(spark: SparkSession) -> None:
-    """Before any task begins: Spark shows the text of the error."""
+    """Before any task begins, so that Spark shows the text of the error."""
     for options, problem in (
         ({"endpoints": "a:1", "pageSise": "1"}, "pagesise: is no option of reading; there are endpoints,"),
         ({"endpoints": f"127.0.0.1:{free_port()}", "retryMs": "0"}, "no Meta Service answered, tried for 0 s"),
@@ -163,7 +163,7 @@ def test_a_read_that_cannot_be_done_says_why(spark: SparkSession) -> None:
 
 
 def test_a_write_that_cannot_be_done_says_why(spark: SparkSession, meta: ServiceProcess) -> None:
-    """Overwrite, columns, rows: each before anything is sent."""
+    """Wrong mode, columns or rows: each is refused before anything is sent."""
     rows = spark.createDataFrame(
         [("default", "g", "new", 1), ("default", "g", "\x07", 1)], "namespace string, group string, shard string, offset long"
     )

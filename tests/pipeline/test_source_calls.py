@@ -23,12 +23,12 @@ KEYS, RECORDS = [encode_key(key())], [encode_record(record(5))]
 
 
 def calls_to(*endpoints: str, retry_s: float = 20.0, timeout_ms: int = 20_000, tls: ClientTls | None = None) -> MetaCalls:
-    """Calls that wait long, so that a busy machine fails no test."""
+    """Calls with long deadlines, so that a busy machine fails no test."""
     return MetaCalls(MetaSection(endpoints=endpoints, timeout_ms=timeout_ms, tls=tls), retry_s)
 
 
 def test_a_dead_endpoint_is_passed_over_and_the_living_one_kept() -> None:
-    """The second call does not try the dead one again."""
+    """The second call does not try the dead endpoint again."""
     meta = BulkMeta()
     with serving(meta) as address, closing(calls_to(f"127.0.0.1:{free_port()}", address, retry_s=0.0)) as calls:
         assert calls.merge(KEYS, RECORDS).applied == 1
@@ -39,7 +39,7 @@ def test_a_dead_endpoint_is_passed_over_and_the_living_one_kept() -> None:
 
 @pytest.mark.parametrize("fault", [answer_lost, never_came])
 def test_a_merge_without_an_answer_is_sent_again(fault: Any) -> None:
-    """Whether it was applied or not, it stands at the end."""
+    """Whether or not the first one was applied, the rows are stored at the end."""
     meta = BulkMeta()
     meta.faults.extend([fault, fault])
     with serving(meta) as address, closing(calls_to(address)) as calls:
@@ -49,7 +49,7 @@ def test_a_merge_without_an_answer_is_sent_again(fault: Any) -> None:
 
 
 def test_when_nobody_answers_every_endpoint_is_named() -> None:
-    """With what was tried, for how long, and what to look at."""
+    """With what was tried, for how long, and what to check."""
     dead = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     with (
         closing(calls_to(*dead, retry_s=0.2)) as calls,
@@ -60,7 +60,7 @@ def test_when_nobody_answers_every_endpoint_is_named() -> None:
 
 
 def test_a_call_has_a_deadline() -> None:
-    """A server that hangs is one that does not answer."""
+    """A server that hangs counts as one that does not answer."""
     meta, gate = BulkMeta(), threading.Event()
 
     def hang(_merge: Callable[[], None], _context: grpc.ServicerContext) -> None:
@@ -91,7 +91,7 @@ def test_a_refusal_is_not_repeated() -> None:
 
 
 def test_a_server_of_another_kind_is_told_from_one_that_is_away() -> None:
-    """RobustMQ's own, or an older version."""
+    """As RobustMQ's own server, or an older version."""
     with (
         serving(None) as address,
         closing(calls_to(address)) as calls,
@@ -101,7 +101,7 @@ def test_a_server_of_another_kind_is_told_from_one_that_is_away() -> None:
 
 
 def test_tls_both_ways(tmp_path: Path) -> None:
-    """The server is verified and asks for a certificate; a file that cannot be read is named at once."""
+    """The server is verified and asks for a certificate; the error for an unreadable file names it."""
     authority = Authority(tmp_path)
     server, client = authority.issue("server"), authority.issue("client")
     credentials = grpc.ssl_server_credentials(

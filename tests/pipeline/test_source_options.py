@@ -1,4 +1,4 @@
-"""Options: every bad one is told by its name as it is documented, with what to do."""
+"""Options: the error for each bad one has its documented name and says what to do."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from adapter.runtime.config import ClientTls
 
 
 def test_options_are_read_whatever_their_capitals() -> None:
-    """Spark gives them in small letters."""
+    """Spark passes them in lower case."""
     given = CaseInsensitiveDict(
         {
             "endpoints": "a:1, b:2,",
@@ -63,7 +63,7 @@ def test_options_are_read_whatever_their_capitals() -> None:
     ],
 )
 def test_a_bad_option_of_a_read_is_told_by_its_name(options: dict[str, str], problem: str) -> None:
-    """Before anything is asked of anybody."""
+    """Before any call to the Meta Service."""
     source = OffsetsDataSource(CaseInsensitiveDict(options))
     with pytest.raises(ConfigError, match=re.escape(problem)):
         source.reader(source.schema())
@@ -73,13 +73,13 @@ def test_a_bad_option_of_a_read_is_told_by_its_name(options: dict[str, str], pro
     ("path", "problem"), [("", "is a directory"), ("gone/report.json", "does not exist on the driver's machine")]
 )
 def test_a_report_that_cannot_be_written_is_told_before_the_write(tmp_path: Path, path: str, problem: str) -> None:
-    """Not when all rows are merged."""
+    """Not after all rows are merged."""
     with pytest.raises(ConfigError, match=f"option report: .*{problem}"):
         parse_options(WriteOptions, {"endpoints": "a:1", "report": str(tmp_path / path)})
 
 
 def test_all_bad_options_are_told_at_once() -> None:
-    """Nobody likes to be told one after the other."""
+    """One run is enough to correct all of them."""
     with pytest.raises(ConfigError) as caught:
         parse_options(WriteOptions, {"endpoints": "a", "badrows": "x", "partitions": "3"})
     assert [problem.split(":")[1].strip() for problem in str(caught.value).split("; offsets")] == [
@@ -90,7 +90,7 @@ def test_all_bad_options_are_told_at_once() -> None:
 
 
 def test_a_schema_of_the_callers_is_refused() -> None:
-    """The source has its own columns; half of them under other types would be wrong values."""
+    """The source has its own columns; under other types values could be wrong."""
     source = OffsetsDataSource(CaseInsensitiveDict({"endpoints": "a:1"}))
     with pytest.raises(ConfigError, match=r"read without \.schema\(\)"):
         source.reader(StructType().add("namespace", "string"))

@@ -1,4 +1,4 @@
-"""The reader as Spark's processes drive it: which filters it takes, how it parts the records, that each is read once."""
+"""The reader as Spark's processes use it: which filters it accepts, how it divides the records, and that each is read once."""
 
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -28,12 +28,12 @@ NAMESPACE, GROUP = EqualTo(("namespace",), "n"), EqualTo(("group",), "g")
 
 
 def reader_of(**options: str) -> OffsetsReader:
-    """A reader that no worker of Spark has made."""
+    """A reader that was not created in a worker of Spark."""
     return made(OffsetsReader, options)
 
 
 def made(kind: type[R], options: dict[str, str]) -> R:
-    """A reader of either kind."""
+    """A reader with or without filters."""
     schema = OffsetsDataSource({}).schema()
     return kind(parse_options(ReadOptions, {"endpoints": "127.0.0.1:1", "retryms": "20000", **options}), schema)
 
@@ -60,7 +60,7 @@ def rows_of(reader: OffsetsReader) -> list[dict[str, Any]]:
 def test_equalities_are_taken_where_they_name_a_range_of_keys(
     options: dict[str, str], filters: list[Filter], left: list[Filter], asked: tuple[str | None, str | None]
 ) -> None:
-    """What is not taken is left to Spark."""
+    """Spark applies the other filters itself."""
     reader = made(FilteringReader, options)
     assert list(reader.pushFilters(filters)) == left
     assert (reader._options.namespace, reader._options.group) == asked
@@ -80,14 +80,14 @@ def test_equalities_are_taken_where_they_name_a_range_of_keys(
     ],
 )
 def test_any_other_filter_is_left_to_spark(found: Filter) -> None:
-    """Also a value that the Meta Service would refuse: Spark finds nothing by itself."""
+    """Also a value that the Meta Service would refuse, for which Spark finds no rows."""
     reader = made(FilteringReader, {})
     assert list(reader.pushFilters([found])) == [found]
     assert reader._options.namespace is None
 
 
 def test_outside_of_sparks_worker_for_filters_a_reader_takes_none() -> None:
-    """Spark refuses such a reader in its other workers while pushdown is off."""
+    """While pushdown is off, Spark refuses a reader with filters in its other workers."""
     assert not _filters_are_offered()
     source = OffsetsDataSource({"endpoints": "a:1"})
     assert type(source.reader(source.schema())) is OffsetsReader
@@ -97,7 +97,7 @@ def test_outside_of_sparks_worker_for_filters_a_reader_takes_none() -> None:
 @example(63, 64)
 @example(63, 1)
 def test_thinned_tokens_make_parts_of_about_the_same_size(tokens: int, parts: int) -> None:
-    """As many as asked for, or as there are; in their order, none twice."""
+    """As many as asked for, at most as there are; ordered, without repetition."""
     found = _thinned([bytes([token]) for token in range(tokens)], parts)
     assert len(found) == min(parts - 1, tokens)
     edges = [-1, *(token[0] for token in found), tokens]
@@ -107,7 +107,7 @@ def test_thinned_tokens_make_parts_of_about_the_same_size(tokens: int, parts: in
 
 @pytest.mark.parametrize("options", [{}, {"partitions": "1"}, {"partitions": "3"}, {"partitions": "100", "pagesize": "1"}])
 def test_each_record_is_read_once_however_it_is_parted(options: dict[str, str]) -> None:
-    """In parts and pages of any size; without the option few records are one part."""
+    """For parts and pages of any size; without the option, few records are one part."""
     meta = BulkMeta()
     meta.records = {
         key(f"s{number:02}", group): record(number, metadata="ä") for number in range(9) for group in ("a", "ab", "ä")
@@ -121,7 +121,7 @@ def test_each_record_is_read_once_however_it_is_parted(options: dict[str, str]) 
 
 
 def test_many_records_are_many_parts() -> None:
-    """One for each PART_RECORDS."""
+    """One part for each PART_RECORDS."""
     meta = BulkMeta()
     meta.records = {key(f"s{number}"): record(1) for number in range(50)}
     meta.claims = 5 * PART_RECORDS - 1
@@ -130,7 +130,7 @@ def test_many_records_are_many_parts() -> None:
 
 
 def test_tombstones_are_shown_only_when_asked_for() -> None:
-    """A page of nothing else is an empty batch, not the end."""
+    """A page with only tombstones is an empty batch, not the end."""
     meta = BulkMeta()
     gone = OffsetRecord(1 << 32, 0, live=False)
     meta.records = {key("a"): gone, key("b"): gone, key("c"): record(1)}
@@ -141,7 +141,7 @@ def test_tombstones_are_shown_only_when_asked_for() -> None:
 
 
 def test_a_meta_service_that_goes_away_between_two_pages_ends_the_task() -> None:
-    """It never looks as if that had been all."""
+    """A partial read is an error, never a short result."""
     meta = BulkMeta()
     meta.records = {key(f"s{number}"): record(1) for number in range(9)}
     with serving(meta) as address:
@@ -154,7 +154,7 @@ def test_a_meta_service_that_goes_away_between_two_pages_ends_the_task() -> None
 
 
 def test_a_damaged_record_ends_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named; it is not left out."""
+    """The error names it; the record is not left out."""
     meta = BulkMeta()
     meta.records = {key(): record(1)}
     monkeypatch.setattr("tests.pipeline.bulk_meta.encode_record", lambda _record: b"cut")

@@ -1,4 +1,4 @@
-"""Rows to be written: what must be there, what stands for what is not, and that every bad row is found and named."""
+"""Rows to be written: required columns, values for absent ones, and that every bad row is found and named."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -34,7 +34,7 @@ def rows_of(*rows: dict[str, Any]) -> pa.RecordBatch:
 
 
 def problems_of(**fields: Any) -> str:
-    """What is said of one row between two good ones."""
+    """The problems of one row between two valid ones."""
     good = {**dict.fromkeys(fields), **ROW}
     bad = bad_rows(completed(rows_of(good, {**good, **fields}, good), BEGAN_MS))
     assert {row.row for row in bad} <= {1}
@@ -42,7 +42,7 @@ def problems_of(**fields: Any) -> str:
 
 
 def test_four_columns_are_enough() -> None:
-    """The others have values that say that nothing is known; the time is that of the write."""
+    """Absent columns mean unknown; the time is that of the write."""
     batch = completed(rows_of(ROW), BEGAN_MS)
     assert batch.schema.names == RECORDS.names
     assert batch.to_pylist() == [
@@ -51,7 +51,7 @@ def test_four_columns_are_enough() -> None:
 
 
 def test_null_is_as_absent_and_what_is_there_stays() -> None:
-    """In columns of any order and width."""
+    """For columns in any order and of any width."""
     absent = dict.fromkeys(("topic", "partition", "epoch", "live", "committed_at", "metadata", "problem"))
     there = {"topic": "t", "partition": 3, "epoch": 4, "live": False, "committed_at": BEGAN + timedelta(1), "metadata": "m"}
     batch = rows_of({**absent, **ROW}, {**absent, **ROW, **there})
@@ -83,7 +83,7 @@ def test_null_is_as_absent_and_what_is_there_stays() -> None:
     ],
 )
 def test_a_bad_row_is_named_by_its_key_and_field(fields: dict[str, Any], problem: str) -> None:
-    """Nothing about its neighbours."""
+    """Its neighbours are not reported."""
     said = problems_of(**fields)
     assert said.endswith(f": {problem}")
     assert said.startswith("namespace ")
@@ -103,12 +103,12 @@ def test_a_bad_row_is_named_by_its_key_and_field(fields: dict[str, Any], problem
     ],
 )
 def test_what_is_just_allowed_is_good(fields: dict[str, Any]) -> None:
-    """The largest of everything."""
+    """The largest value of each column."""
     assert problems_of(**fields) == ""
 
 
 def test_text_that_is_not_utf8_is_named() -> None:
-    """Spark's strings may hold any bytes."""
+    """Spark's strings may contain any bytes."""
     raw = pa.array([b"g", b"\xffg"], pa.binary())
     text = pa.Array.from_buffers(pa.string(), 2, raw.buffers())
     batch = rows_of(ROW, ROW).set_column(1, "group", text)
@@ -116,7 +116,7 @@ def test_text_that_is_not_utf8_is_named() -> None:
 
 
 def test_only_the_first_bad_rows_are_named_and_the_others_counted() -> None:
-    """An error is for reading."""
+    """An error should stay readable."""
     batch = completed(rows_of(*({**ROW, "shard": f"s{at}", "offset": -1 if at % 2 else at} for at in range(40))), BEGAN_MS)
     bad = bad_rows(batch)
     assert len(bad) == 20
@@ -138,7 +138,7 @@ def test_only_the_first_bad_rows_are_named_and_the_others_counted() -> None:
 )
 @example([{**ROW, "epoch": 1, "partition": 1, "topic": "", "metadata": ""}])
 def test_what_is_good_here_is_good_for_the_meta_service(rows: list[dict[str, Any]]) -> None:
-    """So that a write never fails half way for a row that could have been found before."""
+    """So that no write fails half way for a row that could have been checked before."""
     batch = completed(rows_of(*rows), BEGAN_MS)
     bad = bad_rows(batch)
     keys, records = encode_records(without(batch, bad))
@@ -148,7 +148,7 @@ def test_what_is_good_here_is_good_for_the_meta_service(rows: list[dict[str, Any
 
 
 def test_columns_are_checked_before_anything_is_sent() -> None:
-    """All problems at once, each by its column."""
+    """The error has all problems, each with its column."""
     schema = StructType().add("namespace", "string").add("group", "integer").add("offset", "double").add("lag", "long")
     with pytest.raises(InvalidInputError) as caught:
         check_columns(schema)

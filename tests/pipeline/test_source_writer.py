@@ -1,4 +1,4 @@
-"""The writer, as Spark's tasks drive it: chunks, bad rows, and that writing again, twice or half changes nothing."""
+"""The writer as Spark's tasks use it: chunks, bad rows, and that repeated, concurrent or partial writes change nothing."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ ENTRIES = 2 * ROWS  # of a call; in life 20,000
 
 @pytest.fixture(autouse=True)
 def small_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many calls as a large write makes, without its rows."""
+    """Make calls small, so that few rows need many calls."""
     monkeypatch.setattr(source_writer, "MAX_ENTRIES", ENTRIES)
 
 
@@ -49,27 +49,27 @@ def batch_of(shards: Iterator[int] | range, offset: int = 7, **columns: Any) -> 
 
 
 def batches_of(count: int) -> list[pa.RecordBatch]:
-    """So many batches, each with shards of its own."""
+    """As many batches, each with shards of its own."""
     return [batch_of(range(at * ROWS, (at + 1) * ROWS)) for at in range(count)]
 
 
 def expected(count: int) -> dict[OffsetKey, tuple[int, int]]:
-    """What stands after `batches_of(count)`."""
+    """The records after `batches_of(count)`."""
     return {key(f"s{number}"): (1, 7 + number) for number in range(count * ROWS)}
 
 
 def standing(meta: BulkMeta) -> dict[OffsetKey, tuple[int, int]]:
-    """(epoch, offset) of all keys."""
+    """(epoch, offset) of all stored keys."""
     return {found: value.position for found, value in meta.records.items()}
 
 
 def writer_to(address: str, **options: str) -> OffsetsWriter:
-    """A writer that is patient, unless told otherwise."""
+    """A writer with long time limits by default."""
     return OffsetsWriter(parse_options(WriteOptions, {"endpoints": address, "retryMs": "60000", **options}))
 
 
 def test_rows_are_merged_in_full_chunks_and_counted() -> None:
-    """Batches are put together: a sync costs the same for one entry as for 20,000."""
+    """Batches are joined, because one entry costs the same sync as 20,000."""
     meta = BulkMeta()
     with serving(meta) as address:
         written = writer_to(address).write(iter(batches_of(5)))
@@ -79,7 +79,7 @@ def test_rows_are_merged_in_full_chunks_and_counted() -> None:
 
 
 def test_a_chunk_stays_below_the_limit_of_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when every entry is as large as an entry can be; nothing is lost or put in another order at the edges."""
+    """Also if every entry is as large as possible; no row is lost or reordered between chunks."""
     monkeypatch.setattr(source_writer, "MAX_ENTRIES", MAX_ENTRIES)
     edges = [0, 700, 2700, 3400]
     batches = [batch_of(range(start, end), metadata="m" * 4096) for start, end in pairwise(edges)]
@@ -93,7 +93,7 @@ def test_a_chunk_stays_below_the_limit_of_a_message(monkeypatch: pytest.MonkeyPa
 
 
 def test_chunks_hold_all_rows_in_their_order() -> None:
-    """Whatever the sizes of the batches are."""
+    """For batches of any size."""
     whole = writer_to("127.0.0.1:1")
     sizes = [0, 1, 199, 1, 401, 0, 5]
     starts = [sum(sizes[:at]) for at in range(len(sizes))]
@@ -106,12 +106,12 @@ def test_chunks_hold_all_rows_in_their_order() -> None:
 
 
 def whole_task(writer: OffsetsWriter, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches as a task completes them."""
+    """The batches with the end that a completed task has."""
     return (completed(batch, writer._began_ms) for batch in batches)
 
 
 def test_a_bad_row_fails_the_task_before_its_batch_is_sent() -> None:
-    """With its key, its field, and what was merged before."""
+    """The error has key, field, and what was merged before."""
     bad = batch_of(range(ROWS, 2 * ROWS)).set_column(3, "offset", pa.array([*range(ROWS - 2), None, -4], pa.int64()))
     meta = BulkMeta()
     with serving(meta) as address, pytest.raises(InvalidInputError) as caught:
@@ -123,7 +123,7 @@ def test_a_bad_row_fails_the_task_before_its_batch_is_sent() -> None:
 
 
 def test_bad_rows_are_left_out_and_counted_when_asked_for() -> None:
-    """Some are told by name, and not more of them than anybody reads."""
+    """A limited number of them is named."""
     bad = batch_of(range(100), epoch=-1)
     meta = BulkMeta()
     with serving(meta) as address:
@@ -135,7 +135,7 @@ def test_bad_rows_are_left_out_and_counted_when_asked_for() -> None:
 
 
 def test_what_the_server_refuses_is_named() -> None:
-    """Of a server with other rules; it has merged the rest of the call."""
+    """A server with other rules refuses a row; the rest of the call is merged."""
     meta = BulkMeta()
     meta.refuses = {"s3"}
     with serving(meta) as address:
@@ -146,7 +146,7 @@ def test_what_the_server_refuses_is_named() -> None:
 
 
 def test_a_task_that_is_run_again_changes_nothing() -> None:
-    """Not even the time of rows that do not say when they were committed; what stood already counts as applied."""
+    """Not even the time of rows without a commit time; stored rows count as applied."""
     meta = BulkMeta()
     with serving(meta) as address:
         writer = writer_to(address)
@@ -158,7 +158,7 @@ def test_a_task_that_is_run_again_changes_nothing() -> None:
 
 
 def test_a_task_that_is_run_again_after_a_reset_does_not_undo_it() -> None:
-    """Its rows have the time of its first run, which is before the reset."""
+    """Its rows keep the time of the first run, which is before the reset."""
     meta = BulkMeta()
     with serving(meta) as address:
         writer = writer_to(address)
@@ -169,13 +169,13 @@ def test_a_task_that_is_run_again_after_a_reset_does_not_undo_it() -> None:
 
 
 class LazyPool:
-    """Does what is submitted only when its result is asked for."""
+    """Runs what is submitted only when its result is asked for."""
 
     def __init__(self) -> None:
         self.flying = self.most = 0
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Take off."""
+        """Keep the call for later."""
         self.flying += 1
         self.most = max(self.most, self.flying)
 
@@ -187,7 +187,7 @@ class LazyPool:
 
 
 def test_only_a_few_calls_are_in_flight_at_a_time() -> None:
-    """A task holds a few chunks in memory, however slow the Meta Service is."""
+    """A task keeps only a few chunks in memory, however slow the Meta Service is."""
     pool: Any = LazyPool()
     calls: Any = SimpleNamespace(merge=lambda keys, _records: meta_pb.MergeOffsetDataReply(applied=len(keys)))
     task = _Task(skip_bad=False)
@@ -197,7 +197,7 @@ def test_only_a_few_calls_are_in_flight_at_a_time() -> None:
 
 
 def test_larger_offsets_stand_and_are_counted_as_superseding() -> None:
-    """A merge never moves anything back."""
+    """A merge never lowers an offset."""
     meta = BulkMeta()
     meta.records[key("s1")] = record(1_000_000)
     with serving(meta) as address:
@@ -207,7 +207,7 @@ def test_larger_offsets_stand_and_are_counted_as_superseding() -> None:
 
 @pytest.mark.parametrize("fault", [answer_lost, never_came])
 def test_lost_answers_and_requests_lose_no_row(fault: Any) -> None:
-    """Those calls are repeated, the others are not."""
+    """Only the calls without a reply are repeated."""
     meta = BulkMeta()
     meta.faults.extend([fault] * 4)
     with serving(meta) as address:
@@ -217,7 +217,7 @@ def test_lost_answers_and_requests_lose_no_row(fault: Any) -> None:
 
 
 def test_speculative_duplicates_of_a_task_write_what_one_writes() -> None:
-    """Both at once, chunk against chunk."""
+    """Two attempts at the same time, whose chunks interleave."""
     meta = BulkMeta()
     found: list[Written] = []
     with serving(meta) as address:
@@ -232,7 +232,7 @@ def test_speculative_duplicates_of_a_task_write_what_one_writes() -> None:
 
 
 def test_a_task_that_dies_half_way_is_completed_by_its_next_attempt() -> None:
-    """The iterator ends as it does when the process that feeds it is killed."""
+    """The iterator ends as when the process that feeds it is killed."""
     meta = BulkMeta()
 
     def torn() -> Iterator[pa.RecordBatch]:
@@ -250,7 +250,7 @@ def test_a_task_that_dies_half_way_is_completed_by_its_next_attempt() -> None:
 
 
 def test_a_meta_service_that_stays_away_ends_the_task_with_what_was_merged() -> None:
-    """Nothing that it counted is missing, and the next attempt adds the rest."""
+    """All that the error counts is stored, and the next attempt adds the rest."""
     meta = BulkMeta()
 
     def goes(_merge: Callable[[], None], context: grpc.ServicerContext) -> None:
@@ -271,7 +271,7 @@ def test_a_meta_service_that_stays_away_ends_the_task_with_what_was_merged() -> 
 
 
 def test_a_meta_service_that_is_killed_and_started_again_mid_write_gets_every_row(tmp_path: Path) -> None:
-    """A real process; the writer waits for it."""
+    """A real process; the writer retries until it is back."""
     service = meta_process(tmp_path)
     starting: list[threading.Thread] = []
 
@@ -292,7 +292,7 @@ def test_a_meta_service_that_is_killed_and_started_again_mid_write_gets_every_ro
 
 
 def everything(service: ServiceProcess) -> dict[OffsetKey, tuple[int, int]]:
-    """What a real Meta Service holds."""
+    """All records of a real Meta Service."""
     rows: list[dict[str, Any]] = []
     with closing(MetaCalls(parse_options(WriteOptions, {"endpoints": service.address}).meta)) as calls:
         after = b""
@@ -305,7 +305,7 @@ def everything(service: ServiceProcess) -> dict[OffsetKey, tuple[int, int]]:
 
 
 def test_the_report_tells_what_all_tasks_did(tmp_path: Path) -> None:
-    """Added up, whole or not at all."""
+    """The sum over all tasks; the report is written atomically."""
     report = tmp_path / "report.json"
     writer = writer_to("127.0.0.1:1", report=str(report))
     samples = tuple(f"row {at}" for at in range(SAMPLES))
