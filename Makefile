@@ -31,7 +31,7 @@ setup: $(STAMP) ## Make the virtual environment with everything pinned
 demo: $(STAMP) ## Show the main job on real data, end to end, in under a minute
 	$(BIN)/python -m demo
 
-demo-cluster: $(STAMP) ## Show the Meta Service on etcd: Raft groups, fronts and adapters under load, each part killed in turn, comparison
+demo-cluster: $(STAMP) ## Show the Meta Service on etcd: Raft groups, processes and adapters under load, each part killed in turn, comparison
 	@sh demo/install-etcd.sh
 	$(BIN)/python -m demo.raft
 

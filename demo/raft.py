@@ -36,7 +36,7 @@ async def run(watch_s: float) -> int:
     async with Stage.open() as stage:
         with TemporaryDirectory(prefix="offset-demo-") as name:
             async with Fleet.open(Path(name)) as fleet:
-                addresses = {front.name: front.process.address for front in fleet.fronts}
+                addresses = {meta.name: meta.process.address for meta in fleet.metas}
                 display = Display(state, addresses, Console(highlight=False))
 
                 async def play(tasks: anyio.abc.TaskGroup) -> Outcome:

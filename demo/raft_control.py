@@ -1,4 +1,4 @@
-"""The load of a cluster's control plane: puts metadata several times a second, through any Meta Service that answers."""
+"""The load of a cluster's control plane: puts metadata several times a second, through any Meta Service process that answers."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import grpc.aio
 from adapter.client.batching import TRANSIENT
 from adapter.meta.client import CHANNEL_OPTIONS
 from adapter.rpc import metadata_grpc, metadata_pb
-from demo.raft_fleet import Front
+from demo.raft_fleet import MetaProcess
 from demo.raft_state import RaftState
 
 if TYPE_CHECKING:  # exists only in the stubs
@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # exists only in the stubs
 
 EVERY_S = 0.1
 PUT_TIMEOUT_S = 1.0
-PAUSE_S = 0.02  # before the next front is tried
+PAUSE_S = 0.02  # before the next process is tried
 
 
-async def put_metadata(fronts: Sequence[Front], state: RaftState) -> None:
+async def put_metadata(metas: Sequence[MetaProcess], state: RaftState) -> None:
     """Put one key after the other until cancelled, each until it is answered, and record the time it took."""
     async with AsyncExitStack() as stack:
         stubs: deque[Stub] = deque()
-        for front in fronts:
-            channel = await stack.enter_async_context(grpc.aio.insecure_channel(front.process.address, CHANNEL_OPTIONS))
+        for meta in metas:
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(meta.process.address, CHANNEL_OPTIONS))
             stubs.append(metadata_grpc.MetadataStoreStub(channel))
         number = 0
         while True:

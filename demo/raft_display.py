@@ -19,11 +19,11 @@ READ_ON = "docs/etcd.md: how to run it, add Raft groups, back up, what to alert 
 
 
 class Display:
-    """Displays the state without changing it. `addresses`: Meta Service -> the address that adapters call."""
+    """Displays the state without changing it. `addresses`: Meta Service process -> the address that adapters call."""
 
     def __init__(self, state: RaftState, addresses: Mapping[str, str], console: Console) -> None:
         self._state = state
-        self._fronts = {address: name for name, address in addresses.items()}
+        self._metas = {address: name for name, address in addresses.items()}
         self._console = console
         self._show = Show(TITLE, state, console, self.line, self.body)
 
@@ -37,14 +37,14 @@ class Display:
         brokers = state.brokers.values()
         return (
             f"{state.elapsed:5.1f} s  {state.phase_name}: {_led(state.situation)}, "
-            f"{_serving(state.fronts)} fronts, {_serving(state.brokers)} adapters; "
+            f"{_serving(state.metas)} Meta Service processes, {_serving(state.brokers)} adapters; "
             f"{sum(broker.commits_per_s for broker in brokers):,.0f} commits/s, "
             f"dirty {'/'.join(str(broker.dirty_keys) for broker in brokers)}, "
             f"lag {'/'.join(f'{broker.lag_s:.2f}' for broker in brokers)} s, metadata put {state.put_s:.2f} s"
         )
 
     def body(self) -> RenderableType:
-        """Three tables: Raft groups, fronts, adapters."""
+        """Two tables: Raft groups; Meta Service processes and adapters."""
         return Group(self._groups(), "", self._processes())
 
     def report(self, outcome: Outcome) -> None:
@@ -67,16 +67,16 @@ class Display:
 
     def _processes(self) -> Table:
         table = _table("process", "state", "does", "commits/s", "dirty keys", "flush lag", right=3)
-        for name, front in self._state.fronts.items():
-            does = f"{front.save_calls:,} saves{', balances' if front.balances else ''}"
-            table.add_row(name, _state(front.state), does)
+        for name, meta in self._state.metas.items():
+            does = f"{meta.save_calls:,} saves{', balances' if meta.balances else ''}"
+            table.add_row(name, _state(meta.state), does)
         for name, broker in self._state.brokers.items():
             lag = Text(f"{broker.lag_s:.2f} s", style="bold red" if broker.lag_s >= LAGS_S else "")
-            front_name = self._fronts.get(broker.endpoint, "")
+            meta_name = self._metas.get(broker.endpoint, "")
             table.add_row(
                 name,
                 _state(broker.state),
-                front_name and f"saves to {front_name}",
+                meta_name and f"saves to {meta_name}",
                 f"{broker.commits_per_s:,.0f}",
                 f"{broker.dirty_keys:,}",
                 lag,
@@ -94,7 +94,7 @@ def fault_table(state: RaftState) -> Table:
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """A table of the offsets that each Meta Service reads."""
+    """A table of the offsets that each Meta Service process reads."""
     table = _table("acknowledged = in the stores = read by", "keys", "missing", "above", right=3)
     for name, comparison in outcome.comparisons.items():
         counts = (comparison.keys, len(comparison.missing), len(comparison.ahead))
@@ -115,9 +115,9 @@ def verdict(outcome: Outcome, state: RaftState) -> str:
     ledger = state.ledger
     return (
         f"Nothing is missing: all {ledger.commits:,} acknowledged offsets on {len(ledger.offsets):,} keys, of which "
-        f"{ledger.once:,} were committed only once, so that no later commit hides a loss. The fronts got about "
+        f"{ledger.once:,} were committed only once, so that no later commit hides a loss. The Meta Service got about "
         f"{state.save_calls:,} save calls for them. Raft groups changed their leader {state.leader_changes} times; "
-        f"{state.moves} of that were moves by the fronts, to keep the leaders apart."
+        f"{state.moves} of that were moves by the Meta Service, to keep the leaders apart."
     )
 
 

@@ -1,4 +1,4 @@
-"""The processes of the demo on etcd: two Raft groups of three members, Meta Services, and adapters.
+"""The processes of the demo on etcd: two Raft groups of three members, the Meta Service, and adapters.
 
 All files are in one directory.
 
@@ -25,13 +25,13 @@ from demo.cluster import stored_positions
 
 OFFSETS = "offsets-1"
 NODES = ("node-1", "node-2", "node-3")
-FRONTS = 2
+METAS = 2
 BROKERS = 3
 RESEND_S = 30.0  # how long a broker's client sends again; an adapter returns within seconds
 
 
 @dataclass(frozen=True)
-class Front:
+class MetaProcess:
     """A process of the Meta Service."""
 
     name: str
@@ -56,7 +56,7 @@ class Fleet:
     directory: Path
     metadata: LocalCluster
     offsets: LocalCluster
-    fronts: Sequence[Front]
+    metas: Sequence[MetaProcess]
     brokers: Sequence[Broker]
     leaders: Leaders
 
@@ -69,11 +69,11 @@ class Fleet:
             stack.callback(metadata.stop)
             stack.callback(offsets.stop)
             etcd = _etcd_settings(metadata, offsets)
-            fronts = [_front(directory / name, etcd) for name in _names("front", FRONTS)]
-            stack.enter_context(ended(*(front.process for front in fronts)))
-            brokers = [await _broker(stack, directory / name, fronts) for name in _names("broker", BROKERS)]
+            metas = [_meta(directory / name, etcd) for name in _names("meta", METAS)]
+            stack.enter_context(ended(*(meta.process for meta in metas)))
+            brokers = [await _broker(stack, directory / name, metas) for name in _names("broker", BROKERS)]
             leaders = await stack.enter_async_context(opened(_section(etcd)))
-            yield cls(directory, metadata, offsets, fronts, brokers, leaders)
+            yield cls(directory, metadata, offsets, metas, brokers, leaders)
 
     async def start_etcd(self) -> None:
         """Start both Raft groups and wait until each has a leader."""
@@ -90,8 +90,8 @@ class Fleet:
         return found
 
     def last_words(self, lines: int = 4) -> str:
-        """The ends of the logs of Meta Services and adapters, for finding the cause of a failure."""
-        logs = {front.name: front.process for front in self.fronts} | {broker.name: broker.adapter for broker in self.brokers}
+        """The ends of the logs of Meta Service processes and adapters, for finding the cause of a failure."""
+        logs = {meta.name: meta.process for meta in self.metas} | {broker.name: broker.adapter for broker in self.brokers}
         started = {name: process.log for name, process in logs.items() if process.process}
         return "\n".join(f"{name}:\n" + "\n".join(log.splitlines()[-lines:]) for name, log in started.items())
 
@@ -142,13 +142,13 @@ def _section(settings: str) -> EtcdSection:
     return parse(tomllib.loads(settings), MetaConfig, source="demo").etcd
 
 
-def _front(directory: Path, etcd: str) -> Front:
+def _meta(directory: Path, etcd: str) -> MetaProcess:
     port, metrics_port = free_port(), free_port()
     settings = f"{etcd}[server]\nlisten = '127.0.0.1:{port}'\n[metrics]\nlisten = '127.0.0.1:{metrics_port}'\n"
-    return Front(directory.name, ServiceProcess("meta", directory, settings, port), metrics_port)
+    return MetaProcess(directory.name, ServiceProcess("meta", directory, settings, port), metrics_port)
 
 
-async def _broker(stack: AsyncExitStack, directory: Path, fronts: Sequence[Front]) -> Broker:
+async def _broker(stack: AsyncExitStack, directory: Path, metas: Sequence[MetaProcess]) -> Broker:
     port, store, socket = free_port(), directory / "adapter", directory / "a.sock"
     settings = f"""
 [server]
@@ -159,7 +159,7 @@ listen = ''
 [store]
 path = '{store}'
 [meta]
-endpoints = {[front.process.address for front in fronts]}
+endpoints = {[meta.process.address for meta in metas]}
 [log]
 level = 'warning'
 """

@@ -1,4 +1,4 @@
-"""Polls Raft groups, Meta Services and adapters several times a second and writes their status into the state."""
+"""Polls Raft groups, Meta Service processes and adapters several times a second and writes their status into the state."""
 
 from http.client import HTTPConnection
 
@@ -11,12 +11,12 @@ from adapter.rpc import offsets_pb
 from adapter.testing.processes import ServiceProcess
 from demo.counting import Rate, Total
 from demo.monitor import without_answer
-from demo.raft_fleet import Broker, Fleet, Front
+from demo.raft_fleet import Broker, Fleet, MetaProcess
 from demo.raft_state import RaftState
 
 ADAPTERS_EVERY_S = 0.05  # the resolution of the measured lag
 LEADERS_EVERY_S = 0.2
-FRONTS_EVERY_S = 0.4
+METAS_EVERY_S = 0.4
 STATUS_TIMEOUT_S = 1.0
 
 Samples = dict[tuple[str, str], float]
@@ -33,8 +33,8 @@ class Monitor:
         """Poll until cancelled. Raises DemoError if a process ends unexpectedly."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch_leaders, name="watch leaders")
-            for front in self._fleet.fronts:
-                tasks.start_soon(self._watch_front, front, name=f"watch {front.name}")
+            for meta in self._fleet.metas:
+                tasks.start_soon(self._watch_meta, meta, name=f"watch {meta.name}")
             for broker in self._fleet.brokers:
                 tasks.start_soon(self._watch_adapter, broker, name=f"watch {broker.name}")
 
@@ -44,19 +44,19 @@ class Monitor:
             self._state.looked(await self._fleet.leaders.look(), at)
             await anyio.sleep(LEADERS_EVERY_S)
 
-    async def _watch_front(self, front: Front) -> None:
-        shown = self._state.fronts[front.name]
+    async def _watch_meta(self, meta: MetaProcess) -> None:
+        shown = self._state.metas[meta.name]
         save_calls, moves = Total(), Total()
         while True:
-            samples = await anyio.to_thread.run_sync(metrics, front.metrics_port)
-            shown.state = _without_answer(front.process) if samples is None else "serving"
+            samples = await anyio.to_thread.run_sync(metrics, meta.metrics_port)
+            shown.state = _without_answer(meta.process) if samples is None else "serving"
             found = samples or {}
             shown.balances = bool(found.get(("offset_meta_leaders_balancing", "")))
             if samples is not None:
                 saves = sum(found.get(("offset_meta_calls_total", rpc), 0) for rpc in ("SaveOffsetData", "MergeOffsetData"))
                 shown.save_calls = save_calls.shown(int(saves))
                 shown.moves = moves.shown(int(found.get(("offset_meta_leader_moves_total", "moved"), 0)))
-            await anyio.sleep(FRONTS_EVERY_S)
+            await anyio.sleep(METAS_EVERY_S)
 
     async def _watch_adapter(self, broker: Broker) -> None:
         shown, rate, commits = self._state.brokers[broker.name], Rate(), Total()

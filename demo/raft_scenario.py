@@ -16,9 +16,9 @@ from adapter.testing.waiting import eventually
 from demo.cluster import DemoError, listed
 from demo.comparison import compare
 from demo.raft_control import put_metadata
-from demo.raft_fleet import Fleet, Front, node_of, start, started
+from demo.raft_fleet import Fleet, MetaProcess, node_of, start, started
 from demo.raft_load import Load
-from demo.raft_state import BrokerState, Fault, FrontState, Outcome, ProcessState, RaftState
+from demo.raft_state import BrokerState, Fault, MetaState, Outcome, ProcessState, RaftState
 
 WAIT_S = 60.0  # timeout of steps that take a few seconds on an idle machine
 SMALL_LAG_S = 1.0
@@ -47,12 +47,12 @@ class Scenario:
             Phase("member", 2 * watch_s + 1, self._kill_member),
             Phase("leader", 2 * watch_s + 3, self._kill_leader),
             Phase("node", 2 * watch_s + 3, self._kill_node),
-            Phase("front", 2 * watch_s + 2, self._kill_front),
+            Phase("meta", 2 * watch_s + 2, self._kill_meta),
             Phase("adapter", 2 * watch_s + 2, self._kill_adapter),
             Phase("compare", 3.0, self._stop_and_compare),
         ]
         state.phases = [(phase.name, phase.planned_s) for phase in self._phases]
-        state.fronts = {front.name: FrontState() for front in fleet.fronts}
+        state.metas = {meta.name: MetaState() for meta in fleet.metas}
         state.brokers = {broker.name: BrokerState() for broker in fleet.brokers}
         self._outcome = Outcome({})
 
@@ -65,19 +65,19 @@ class Scenario:
 
     async def _start(self) -> None:
         fleet = self._fleet
-        for front in fleet.fronts:
-            front.process.launch()  # early, since it is slow to start; it waits for etcd
+        for meta in fleet.metas:
+            meta.process.launch()  # early, since it is slow to start; it waits for etcd
         await fleet.start_etcd()
         self._state.tell(f"two Raft groups of three etcd members run, in {fleet.directory}: each write is synced to that disk")
-        await started(*(front.process for front in fleet.fronts))
+        await started(*(meta.process for meta in fleet.metas))
         await start(*(broker.adapter for broker in fleet.brokers))
         await self._until(self._well, "all serve, and the leaders are apart")
         leaders = ", ".join(f"{group} {node}" for group, node in self._state.leaders.items())
-        self._state.tell(f"two fronts and three adapters serve; leaders: {leaders}")
+        self._state.tell(f"two Meta Service processes and three adapters serve; leaders: {leaders}")
 
     async def _run_load(self) -> None:
         self._load.start(self._tasks)
-        self._tasks.start_soon(put_metadata, self._fleet.fronts, self._state, name="control plane")
+        self._tasks.start_soon(put_metadata, self._fleet.metas, self._state, name="control plane")
         self._state.tell(f"{self._load.running} consumer groups commit, and a control plane puts metadata")
         await anyio.sleep(self._watch_s)
 
@@ -97,11 +97,11 @@ class Scenario:
         both = [member for member in members if node_of(member) == node]
         await self._kill(f"{node}, both members", *both, more=", one led metadata")
 
-    async def _kill_front(self) -> None:
-        front = self._busiest()
-        users = sum(broker.endpoint == front.process.address for broker in self._state.brokers.values())
-        balances = " and which balances" if self._state.fronts[front.name].balances else ""
-        await self._kill(front.name, front.process, more=f", which {users} adapters use{balances}")
+    async def _kill_meta(self) -> None:
+        meta = self._busiest()
+        users = sum(broker.endpoint == meta.process.address for broker in self._state.brokers.values())
+        balances = " and which balances" if self._state.metas[meta.name].balances else ""
+        await self._kill(meta.name, meta.process, more=f", which {users} adapters use{balances}")
 
     async def _kill_adapter(self) -> None:
         broker = self._fleet.brokers[-1]
@@ -138,9 +138,9 @@ class Scenario:
         self._load.stop()
         await self._until(lambda: self._load.running == 0, "every commit is answered")
         await _stop({broker.name: broker.adapter for broker in fleet.brokers})
-        remote = {front.name: await listed(front.process.address) for front in fleet.fronts}
-        await _stop({front.name: front.process for front in fleet.fronts})
-        state.tell("load, adapters and fronts stopped by SIGTERM, exit codes 0")
+        remote = {meta.name: await listed(meta.process.address) for meta in fleet.metas}
+        await _stop({meta.name: meta.process for meta in fleet.metas})
+        state.tell("load, adapters and Meta Service stopped by SIGTERM, exit codes 0")
         local, acknowledged = await fleet.stored(), state.ledger.positions
         self._outcome = Outcome(
             {
@@ -167,13 +167,13 @@ class Scenario:
         if situation is None or not self._goes_on() or not apart(situation):
             return False
         members_there = all(member.reachable for group in (situation.metadata, *situation.offsets) for member in group.members)
-        shown: list[ProcessState] = [*self._state.fronts.values(), *self._state.brokers.values()]
+        shown: list[ProcessState] = [*self._state.metas.values(), *self._state.brokers.values()]
         return members_there and all(process.serves for process in shown) and self._state.ledger.waiting_s() < SMALL_LAG_S
 
-    def _busiest(self) -> Front:
-        """The Meta Service that most adapters use; of two, the one that balances leaders."""
+    def _busiest(self) -> MetaProcess:
+        """The Meta Service process that most adapters use; of two, the one that balances leaders."""
         uses = Counter(broker.endpoint for broker in self._state.brokers.values())
-        return max(self._fleet.fronts, key=lambda front: (uses[front.process.address], self._state.fronts[front.name].balances))
+        return max(self._fleet.metas, key=lambda meta: (uses[meta.process.address], self._state.metas[meta.name].balances))
 
 
 async def _leader(group: LocalCluster) -> LocalMember:

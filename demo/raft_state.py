@@ -21,8 +21,8 @@ class ProcessState:
 
 
 @dataclass
-class FrontState(ProcessState):
-    """A Meta Service. Counters are totals over all restarts of its process."""
+class MetaState(ProcessState):
+    """A Meta Service process. Counters are totals over all restarts of its process."""
 
     balances: bool = False
     save_calls: int = 0
@@ -52,13 +52,13 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The offsets that every Meta Service reads, the ledger, and the adapters' stores."""
+    """The offsets that every Meta Service process reads, the ledger, and the adapters' stores."""
 
     comparisons: dict[str, Comparison]
 
     @property
     def complete(self) -> bool:
-        """True if there are Meta Services and keys, and each key is the same everywhere."""
+        """True if there are Meta Service processes and keys, and each key is the same everywhere."""
         return bool(self.comparisons) and all(comparison.complete for comparison in self.comparisons.values())
 
 
@@ -69,7 +69,7 @@ class RaftState(Timeline):
     ledger: Ledger = field(default_factory=Ledger)
     situation: ClusterState | None = None
     looked_at: float = 0.0  # when the last poll of the leaders began
-    fronts: dict[str, FrontState] = field(default_factory=dict)
+    metas: dict[str, MetaState] = field(default_factory=dict)
     brokers: dict[str, BrokerState] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     fault: Fault | None = None  # the current one
@@ -79,13 +79,13 @@ class RaftState(Timeline):
 
     @property
     def save_calls(self) -> int:
-        """The number of save calls that all Meta Services have received."""
-        return sum(front.save_calls for front in self.fronts.values())
+        """The number of save calls that all Meta Service processes have received."""
+        return sum(meta.save_calls for meta in self.metas.values())
 
     @property
     def moves(self) -> int:
-        """The number of leader moves that all Meta Services have made."""
-        return sum(front.moves for front in self.fronts.values())
+        """The number of leader moves that all Meta Service processes have made."""
+        return sum(meta.moves for meta in self.metas.values())
 
     def looked(self, situation: ClusterState, at: float) -> None:
         """Note the leaders from a poll that began at this time."""

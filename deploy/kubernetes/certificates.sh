@@ -2,9 +2,10 @@
 # Makes a CA, certificates for both etcd clusters and the Meta Service, and the secrets that the manifests name.
 #     sh deploy/kubernetes/certificates.sh DIRECTORY             # makes what is missing in DIRECTORY, and the secrets in the cluster
 #     APPLY=no sh deploy/kubernetes/certificates.sh DIRECTORY    # only the files
-# For a year (DAYS=365). To renew: delete the *.crt but not ca.crt, run it again, then `kubectl rollout restart` the fronts;
-# etcd reloads its files by itself. Keep ca.key in another place. With cert-manager: a Certificate for each name below,
-# with the same names, both usages (server auth and client auth), and the same secretName.
+# For a year (DAYS=365). To renew: delete the *.crt but not ca.crt, run it again, then
+# `kubectl rollout restart deployment/offset-meta`; etcd reloads its files by itself. Keep ca.key in another place.
+# With cert-manager: a Certificate for each name below, with the same names, both usages (server auth and client auth), and
+# the same secretName.
 set -eu
 
 directory=$1
@@ -40,10 +41,10 @@ members() {
 for cluster in etcd-metadata etcd-offsets-1; do
   certificate "$cluster" "$(members "$cluster")"
 done
-certificate offset-front DNS:offset-front
+certificate offset-meta DNS:offset-meta
 
 [ "${APPLY:-yes}" = yes ] || exit 0
-for pair in etcd-metadata:etcd-metadata-tls etcd-offsets-1:etcd-offsets-1-tls offset-front:offset-front-etcd-tls; do
+for pair in etcd-metadata:etcd-metadata-tls etcd-offsets-1:etcd-offsets-1-tls offset-meta:offset-meta-etcd-tls; do
   kubectl --namespace "$namespace" create secret generic "${pair#*:}" --from-file=ca.crt=ca.crt \
     --from-file=tls.crt="${pair%%:*}.crt" --from-file=tls.key="${pair%%:*}.key" --dry-run=client --output=yaml | kubectl apply --filename -
 done

@@ -24,11 +24,11 @@ from tests.durability.machine import require
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 280  # far above what it takes
-KILLED = ("a follower", "the leader", "both members", "front-", "adapter of")
+KILLED = ("a follower", "the leader", "both members", "meta-", "adapter of")
 
 
 def test_the_demo_of_a_cluster_ends_with_nothing_missing(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Every part of it killed in turn under load (invariants 1 to 4, 8): exit code 0, both fronts read all, nothing is left."""
+    """Each part is killed in turn under load (invariants 1 to 4, 8): exit code 0, all reads are complete, nothing is left behind."""
     directory = tmp_path_factory.mktemp("d")  # short enough for the adapters' sockets
     require("the demo of a cluster", etcd)
     process = subprocess.Popen(
@@ -48,8 +48,8 @@ def test_the_demo_of_a_cluster_ends_with_nothing_missing(tmp_path_factory: pytes
     assert process.returncode == 0, output + errors
     assert errors == ""
     assert [part for part in KILLED if f"{part}" in _after(output, "killed, and brought back")] == list(KILLED)
-    rows = [line.split() for line in _after(output, "acknowledged = in the stores").splitlines() if line.startswith("front-")]
-    assert [row[0] for row in rows] == ["front-1", "front-2"]
+    rows = [line.split() for line in _after(output, "acknowledged = in the stores").splitlines() if line.startswith("meta-")]
+    assert [row[0] for row in rows] == ["meta-1", "meta-2"]
     for _, keys, missing, above in rows:
         assert int(keys.replace(",", "")) > 600
         assert (missing, above) == ("0", "0")
@@ -81,13 +81,13 @@ BELOW = {MOVES: (1, 6), ONCE: (1, 1)}
 ABOVE = {MOVES: (1, 8), ONCE: (1, 1)}
 
 
-def outcome(**fronts: Positions) -> Outcome:
-    """What each front reads, against stores that have all."""
-    return Outcome({name: compare(ACKNOWLEDGED, ACKNOWLEDGED, read) for name, read in fronts.items()})
+def outcome(**reads: Positions) -> Outcome:
+    """The offsets that each Meta Service process reads, compared with stores that have all."""
+    return Outcome({name: compare(ACKNOWLEDGED, ACKNOWLEDGED, read) for name, read in reads.items()})
 
 
 def test_all_fronts_reading_all_is_a_success() -> None:
-    """Exit code 0, and the numbers are told."""
+    """Exit code 0, and the verdict has the numbers."""
     found, state = outcome(a=ACKNOWLEDGED, b=ACKNOWLEDGED), RaftState()
     state.ledger.began("g")
     state.ledger.acknowledged("g", {"shard-0": 7, "once-1": 1})
@@ -112,7 +112,7 @@ def test_one_front_that_reads_something_else_is_a_failure(read: Positions, text:
 
 
 def test_nothing_compared_is_no_success() -> None:
-    """Neither no front, nor no key, nor no outcome."""
+    """A comparison without processes or without keys, or no comparison at all, is a failure."""
     assert exit_code(Outcome({})) == 1
     assert exit_code(Outcome({"a": compare({}, {}, {})})) == 1
     assert exit_code(None) == 1
@@ -120,7 +120,7 @@ def test_nothing_compared_is_no_success() -> None:
 
 
 def test_the_ledger_has_the_last_acknowledged_offset_of_each_key() -> None:
-    """Which is what the fronts are compared with. What is not answered yet is not in it, but it is known to wait."""
+    """What Meta Service processes read is compared with it. A commit without a reply is not in it, but counts as waiting."""
     times = iter([0.0, 0.5, 1.0, 1.2, 2.0, 5.0, 6.0, 9.0])
     ledger = Ledger(clock=lambda: next(times))
     for tick in (1, 2):

@@ -32,8 +32,8 @@ def settings(path: Path) -> Iterator[tuple[str, str]]:
         yield name.lower().replace("_", "-"), value
 
 
-def front(directory: Path) -> MetaConfig:
-    """The settings of the fronts. Raises ConfigError."""
+def meta(directory: Path) -> MetaConfig:
+    """The settings of the Meta Service. Raises ConfigError."""
     return load(directory / "config" / "meta.toml", MetaConfig)
 
 
@@ -45,7 +45,7 @@ def adapter(directory: Path) -> AdapterConfig:
 @pytest.mark.parametrize("directory", [DEPLOY, KUBERNETES])
 def test_deployed_fronts_use_etcd_and_adapters_use_the_fronts(directory: Path) -> None:
     """The files are valid, and name two Raft groups of three members."""
-    etcd = front(directory).etcd
+    etcd = meta(directory).etcd
     assert etcd.metadata
     assert [len(members.endpoints) for members in (etcd.metadata, *etcd.offsets)] == [3, 3]
     assert etcd.placement.balance
@@ -73,7 +73,7 @@ def test_every_etcd_variable_is_one_of_its_flags() -> None:
 
 def test_every_endpoint_is_a_part_of_the_compose_file() -> None:
     """A service there, by its name."""
-    etcd = front(DEPLOY).etcd
+    etcd = meta(DEPLOY).etcd
     assert etcd.metadata
     hosts = [*etcd.metadata.endpoints, *etcd.offsets[0].endpoints, *adapter(DEPLOY).meta.endpoints]
     services = {
@@ -84,7 +84,7 @@ def test_every_endpoint_is_a_part_of_the_compose_file() -> None:
 
 def test_every_endpoint_is_a_part_of_the_manifests() -> None:
     """A pod of a StatefulSet and its headless Service, or a Service; and the members' certificates have their names."""
-    etcd = front(KUBERNETES).etcd
+    etcd = meta(KUBERNETES).etcd
     assert etcd.metadata
     named = {
         *re.findall(r"^  name: ([a-z0-9-]+)$", "".join(path.read_text() for path in KUBERNETES.glob("*.yaml")), re.MULTILINE)
@@ -130,12 +130,12 @@ def test_every_service_of_the_compose_file_writes_only_to_volumes_and_has_no_pri
         assert line in hardened[1]
     for anchor in ("etcd", "adapter-image"):
         assert f": &{anchor}\n  <<: *hardened\n" in text
-    for anchor in ("front", "adapter"):
+    for anchor in ("meta", "adapter"):
         assert f": &{anchor}\n  <<: *adapter-image\n" in text
     services = text.split("\nservices:")[1].split("\nvolumes:")[0]
     bodies = re.findall(r"^  [a-z0-9-]+:(.*\n(?:    .*\n)*)", services, re.MULTILINE)
     assert len(bodies) == 11
-    assert all(re.search(r"\*(etcd|front|adapter)$", body, re.MULTILINE) for body in bodies)
+    assert all(re.search(r"\*(etcd|meta|adapter)$", body, re.MULTILINE) for body in bodies)
 
 
 def test_every_container_of_the_manifests_writes_only_to_volumes_and_has_no_privilege() -> None:

@@ -169,7 +169,7 @@ def test_the_health_check_of_the_image_is_the_readiness(directory: Path) -> None
 
 def test_the_manifests_probe_what_is_there() -> None:
     """By path and port; nothing starts the command for a probe."""
-    for name in ("broker.yaml", "front.yaml"):
+    for name in ("broker.yaml", "meta.yaml"):
         text = (ROOT / "deploy/kubernetes" / name).read_text()
         probes = dict(re.findall(r"(\w+)Probe: \{httpGet: \{path: (\S+), port: metrics\}", text))
         assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/livez"}
