@@ -11,18 +11,10 @@ from typing import IO
 
 from adapter.errors import InvalidInputError
 from adapter.formats.problems import USE_JSON, Sieve
-from adapter.formats.rows import (
-    LONG_MAX,
-    QUEUE_MAX,
-    Naming,
-    NotReadableError,
-    OffsetRow,
-    Reject,
-    shortened,
-    whole_number,
-    with_names,
-)
+from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject, shortened, whole_number, with_names
 from adapter.model.names import check_name
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 
 LINE_MAX_BYTES = 4_096  # two names of 255 bytes, with every quote doubled, and two numbers are far below
 # Jackson quotes every string that is longer than this, or has a character up to and including the comma.

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from adapter.errors import InvalidInputError
-from adapter.formats.rows import LONG_MAX, Naming, OffsetRow
+from adapter.formats.rows import Naming, OffsetRow
+from adapter.model.records import LONG_MAX
 
 PROBLEMS_SHOWN = 100
 USE_JSON = "use --format json, or a file name that ends in .json"

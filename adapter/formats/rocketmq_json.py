@@ -12,7 +12,9 @@ from typing import IO, NamedTuple
 
 from adapter.errors import InvalidInputError
 from adapter.formats.json_stream import CHUNK_BYTES, FLAT_OBJECT, SPACE, JsonStream
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, NotReadableError, Reject, not_whole, shortened, whole_number
+from adapter.formats.rows import NotReadableError, Reject, not_whole, shortened, whole_number
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 
 SEPARATOR = "@"
 # Suffix of the group in the keys of broadcasting consumers: `topic@group@broadcast`.

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from adapter.errors import InvalidInputError
 from adapter.formats.rocketmq_json import BROADCAST, OFFSETS, SEPARATOR, Queues
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Reject, shortened, whole_number
+from adapter.formats.rows import Reject, shortened, whole_number
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 
 # V1: column families, of which RocketMQ opens all three (ConfigRocksDBStorage.postLoad); the offsets are in the first.
 VERSION_FAMILY = "kvDataVersion"

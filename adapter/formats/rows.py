@@ -11,8 +11,6 @@ from adapter.model.names import check_name
 from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey
 
 TEXT_SHOWN = 120  # characters shown of a rejected entry
-LONG_MAX = 2**63 - 1  # Java's long: RocketMQ's and Kafka's offsets
-QUEUE_MAX = 2**31 - 1  # Java's int
 _DIGITS_MAX = 20  # including leading zeros
 _VALUE_SHOWN = 50  # characters shown of a bad value
 

@@ -13,11 +13,21 @@ from typing import overload
 
 from adapter.errors import MetaUnavailableError
 from adapter.model.codec import decode_record, encode_fields, encode_record
-from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveEntry, SaveOutcome, Status, as_first
+from adapter.model.records import (
+    MAX_ENTRIES,
+    GroupKey,
+    Held,
+    OffsetKey,
+    OffsetRecord,
+    Run,
+    SaveEntry,
+    SaveOutcome,
+    Status,
+    as_first,
+)
 from adapter.rpc import meta_pb
 from adapter.runtime.slices import in_slices, others
 
-MAX_ENTRIES = 20_000  # of a save; a Meta Service takes no more in one merge
 ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire, at their largest
 PACKED_AT_ONCE = 1_000  # entries packed before the event loop runs other tasks; about 0.5 ms
 

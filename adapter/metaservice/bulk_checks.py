@@ -12,11 +12,10 @@ from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.metaservice.bulk import EPOCH, LIVE, TIME
 from adapter.model.codec import decode_record, encode_plain, encode_record, unpack_names
 from adapter.model.names import METADATA_MAX_BYTES, check_metadata, check_name, check_topic, name_problem
-from adapter.model.records import EPOCH_MAX, OffsetRecord
+from adapter.model.records import EPOCH_MAX, MAX_ENTRIES, OffsetRecord
 from adapter.runtime.slices import others
 from adapter.runtime.wording import counted
 
-MAX_ENTRIES = 20_000  # of a merge
 SLICE = 500  # entries checked before the event loop runs other tasks
 NO_KEY = "key: is not a namespace, a group and a shard, each in UTF-8 behind its length in one byte"
 NO_RECORD = "record: is cut off, longer than its lengths say, not UTF-8, or neither live nor a tombstone"

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from adapter.errors import InvalidInputError, StoreDamagedError
-from adapter.model.schemas import LONG_MAX, RECORDS
+from adapter.model.records import LONG_MAX
+from adapter.model.schemas import RECORDS
 
 # The same layout as `codec._HEAD`.
 _HEAD = np.dtype(

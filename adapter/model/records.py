@@ -12,6 +12,8 @@ from typing import NamedTuple
 DEFAULT_NAMESPACE = "default"
 STORE_ID_BYTES = 16
 U64_MAX = 2**64 - 1
+LONG_MAX = 2**63 - 1  # the largest integer of Java, Arrow and Spark, and so the largest offset of RocketMQ and Kafka
+MAX_ENTRIES = 20_000  # of one merge: a Meta Service takes no more
 FIRST_EPOCH = 1  # the epoch of a new key; 0 means unknown
 # An epoch has two halves of 32 bits. A reset or delete raises the upper half (the era), a rewind the lower half. So a reset wins
 # over every rewind before it, also over those that an adapter acknowledged while it could not reach the Meta Service.
@@ -277,6 +279,11 @@ def deleted(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
 def is_deleted(record: OffsetRecord) -> bool:
     """True for the tombstone of a delete, False for that of an expiry."""
     return not record.live and record.offset == 0 and record.epoch > 0 and record.epoch % (1 << ERA_BITS) == 0
+
+
+def is_old_tombstone(record: OffsetRecord, before_ms: int) -> bool:
+    """True for a tombstone from before `before_ms` (Unix time)."""
+    return not record.live and record.committed_at_ms < before_ms
 
 
 def expired(standing: OffsetRecord, now_ms: int) -> OffsetRecord:

@@ -14,8 +14,6 @@ VERSION_OF_SNAPSHOT = b"offset_adapter.snapshot"
 BROKER = b"offset_adapter.broker"
 TAKEN_AT_MS = b"offset_adapter.taken_at_ms"
 
-LONG_MAX = 2**63 - 1
-
 TIME = pa.timestamp("us", tz="UTC")
 _NAMES = [pa.field(name, pa.string(), nullable=False) for name in ("namespace", "group", "shard")]
 _LABELS = [pa.field("topic", pa.string(), nullable=False), pa.field("partition", pa.int64(), nullable=False)]

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 from adapter.formats.files import LMQ_FILE
 from adapter.formats.rocketmq_json import BROADCAST, LMQ, LMQ_OFFSETS, OFFSETS, SEPARATOR
-from adapter.formats.rows import QUEUE_MAX
+from adapter.model.queues import QUEUE_MAX
 from adapter.pipeline.config import ExportSection, fields_of
 from adapter.pipeline.patterns import taken_apart
 

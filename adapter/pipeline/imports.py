@@ -9,9 +9,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
 from adapter.formats.kafka_csv import LINE_MAX_BYTES
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, TEXT_SHOWN
+from adapter.formats.rows import TEXT_SHOWN
 from adapter.model.names import NAME_MAX_BYTES
-from adapter.model.records import FIRST_EPOCH
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import FIRST_EPOCH, LONG_MAX
 from adapter.pipeline.config import ImportSection, fields_of
 from adapter.pipeline.import_files import parted
 from adapter.pipeline.patterns import filled

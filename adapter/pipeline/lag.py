@@ -14,7 +14,7 @@ from decimal import Decimal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from adapter.model.schemas import LONG_MAX
+from adapter.model.records import LONG_MAX
 from adapter.pipeline import burrow as rules
 from adapter.pipeline import rates
 from adapter.pipeline.config import LagSection

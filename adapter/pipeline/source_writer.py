@@ -21,6 +21,7 @@ from adapter.errors import AdapterError, InvalidInputError, RefusedError
 from adapter.meta.blocking import MetaCalls
 from adapter.model.arrow import encode_records
 from adapter.model.codec import decode_key
+from adapter.model.records import MAX_ENTRIES
 from adapter.pipeline.source_options import WriteOptions
 from adapter.pipeline.source_rows import bad_rows, completed, refusal, without
 from adapter.rpc import meta_pb
@@ -29,9 +30,7 @@ from adapter.runtime.wording import counted
 
 log = structlog.get_logger(__name__)
 
-# Limits of one call: below gRPC's 4 MiB for a message, and the Meta Service's number of entries.
-MAX_BYTES = 3 * 2**20
-MAX_ENTRIES = 20_000
+MAX_BYTES = 3 * 2**20  # of one call: below gRPC's 4 MiB for a message
 ENTRY_BYTES = 8  # bytes that protobuf adds to a key and its record
 IN_FLIGHT = 3
 SAMPLES = 20  # rejected rows that a task and the report list

@@ -13,7 +13,7 @@ META_MUTANTS = (
     ),
     Mutant(
         "meta-drops-young-tombstones",
-        "metaservice/rocksdb/engine.py",
+        "model/records.py",
         "    return not record.live and record.committed_at_ms < before_ms\n",
         "    return not record.live\n",
         "a deleted group returns with the next late flush (redpanda #4900)",

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from adapter.formats.kafka_csv import LINE_MAX_BYTES
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX
 from adapter.model.codec import encode_key, encode_record
-from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX, OffsetKey, OffsetRecord
 from adapter.pipeline import exports_job, imports_job
 from adapter.pipeline.config import JobConfig
 from adapter.pipeline.jobs import Switches

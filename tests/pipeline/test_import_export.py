@@ -12,7 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from adapter.errors import ConfigError
 from adapter.formats import kafka_csv
 from adapter.formats.rocketmq_json import Queues, broker_file, client_file
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, OffsetRow, Reject
+from adapter.formats.rows import Naming, OffsetRow, Reject
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 from adapter.pipeline import exports, exports_job, imports
 from adapter.pipeline.config import ExportSection, ImportSection
 from adapter.pipeline.import_files import find_files, json_entries

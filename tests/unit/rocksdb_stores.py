@@ -13,7 +13,9 @@ from adapter.formats import rocksdb_copy
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.rocketmq_rocksdb import Layout, read
 from adapter.formats.rocksdb_layouts import Entry
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, OffsetRow, Reject
+from adapter.formats.rows import Naming, OffsetRow, Reject
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 from adapter.runtime import rocks
 
 DATA = Path(__file__).parents[1] / "data/rocketmq"

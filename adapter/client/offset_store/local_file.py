@@ -20,10 +20,10 @@ from adapter.client.offset_store.table import OffsetTable
 from adapter.errors import InvalidInputError
 from adapter.formats import files
 from adapter.formats.files import Format
-from adapter.formats.rows import LONG_MAX, Naming, OffsetRow, Reject
+from adapter.formats.rows import Naming, OffsetRow, Reject
 from adapter.model.names import check_name
 from adapter.model.queues import MessageQueue, queue_of, shard_of
-from adapter.model.records import DEFAULT_NAMESPACE
+from adapter.model.records import DEFAULT_NAMESPACE, LONG_MAX
 from adapter.runtime.files import sync_directory
 
 log = structlog.get_logger(__name__)

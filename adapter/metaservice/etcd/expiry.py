@@ -14,7 +14,7 @@ from adapter.metaservice.etcd.reads import Row, read, read_all
 from adapter.metaservice.etcd.sharding import Layout
 from adapter.metaservice.etcd.txn_batcher import Item, TxnBatcher
 from adapter.model.codec import prefix_end
-from adapter.model.records import OffsetKey, SaveEntry, expired
+from adapter.model.records import OffsetKey, SaveEntry, expired, is_old_tombstone
 from adapter.rpc import etcd_pb
 
 PAGE = 1_000  # tombstones read at once
@@ -102,7 +102,7 @@ class Expirer:
         tombstones = 0
         for entry, found in zip(entries, standing, strict=True):
             row = next(iter(found.rows), None)
-            if row and _is_old(row.value, before_ms):
+            if row and is_old_tombstone(decode_value(row.value), before_ms):
                 inner = request.success.add().request_txn
                 inner.compare.add(
                     result=etcd_pb.Compare.EQUAL, target=etcd_pb.Compare.MOD, key=row.where, mod_revision=row.revision
@@ -117,11 +117,6 @@ class Expirer:
 
 
 _ANY = OffsetKey("", "", "")  # the rules do not use the key
-
-
-def _is_old(value: bytes, before_ms: int) -> bool:
-    record = decode_value(value)
-    return not record.live and record.committed_at_ms < before_ms
 
 
 def _unchanged(start: bytes, end: bytes, revision: int) -> etcd_pb.Compare:

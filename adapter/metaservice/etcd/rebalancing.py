@@ -20,7 +20,7 @@ from adapter.metaservice.etcd.migration import Migration
 from adapter.metaservice.etcd.reads import PAGE as COUNT_PAGE
 from adapter.metaservice.etcd.reads import Row, Widths, read, walk
 from adapter.metaservice.etcd.sharding import Layout
-from adapter.metaservice.etcd.txn_batcher import MAX_ENTRIES, TxnBatcher
+from adapter.metaservice.etcd.txn_batcher import MAX_TXN_ENTRIES, TxnBatcher
 from adapter.model.codec import prefix_end
 from adapter.rpc import etcd_pb
 from adapter.runtime.retry import retrying
@@ -80,7 +80,7 @@ class Rebalancer:
         self._fences = fences
         self._migration = migration
         self._keys = Keys(section.prefix)
-        self._batch = min(MAX_ENTRIES, section.max_txn_ops - _OTHER_OPERATIONS)
+        self._batch = min(MAX_TXN_ENTRIES, section.max_txn_ops - _OTHER_OPERATIONS)
         self._widths: dict[str, Widths] = {}
 
     async def plan(self, groups: Iterable[str]) -> Plan:

@@ -20,7 +20,7 @@ from adapter.model.records import EPOCH_LIMIT, FIRST_EPOCH, SaveEntry, SaveOutco
 from adapter.rpc import etcd_pb
 
 IN_FLIGHT = 4  # concurrent transactions; more would only wait for each other in etcd
-MAX_ENTRIES = 500  # of a transaction; a larger one delays the others too much
+MAX_TXN_ENTRIES = 500  # of a transaction; a larger one delays the others too much
 MAX_BYTES = 1_000_000  # of a transaction; etcd refuses more than 1.5 MiB
 _OVERHEAD = 64  # bytes of tags and lengths of an entry in a transaction
 
@@ -125,7 +125,7 @@ class TxnBatcher:
         self._keys = keys
         self._writer = keys.writers + writer.encode()
         # etcd adds the operations of a nested transaction to those of the outer one; one of these is the put of `_writer`.
-        self._max_entries = min(MAX_ENTRIES, max_txn_ops - 3)
+        self._max_entries = min(MAX_TXN_ENTRIES, max_txn_ops - 3)
         self._waiting: deque[tuple[_Caller, Item]] = deque()
         self._arrived = asyncio.Event()
         self._ended = False

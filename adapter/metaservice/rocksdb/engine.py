@@ -47,6 +47,7 @@ from adapter.model.records import (
     StoreMark,
     StoreReport,
     expired,
+    is_old_tombstone,
 )
 from adapter.runtime import rocks
 from adapter.runtime.clocks import wall_ms
@@ -206,7 +207,7 @@ class RocksDbEngine:
         start = b"\1"
         while True:
             rows = list(islice(rocks.scan(self._data, start, b""), SLICE))
-            old = [key for key, value in rows if _is_old(value, before_ms)]
+            old = [key for key, value in rows if is_old_tombstone(decode_record(value), before_ms)]
             if old:
                 dropped += await self._drop(old, before_ms)
             if len(rows) < SLICE:
@@ -387,7 +388,7 @@ class RocksDbEngine:
             for key in keys:
                 value = rocks.guarded(self._data.get, key)
                 # A commit may have replaced it since the scan.
-                if value is not None and _is_old(value, before_ms):
+                if value is not None and is_old_tombstone(decode_record(value), before_ms):
                     batch.delete(key, self._handle)
                     state = state.without(decode_seq(value))
                     count += 1
@@ -527,11 +528,6 @@ async def _encoded(staged: Mapping[bytes, OffsetRecord]) -> dict[bytes, bytes]:
     async for some in in_slices([*staged.items()]):
         found.update((key, encode_record(record)) for key, record in some)
     return found
-
-
-def _is_old(value: bytes, before_ms: int) -> bool:
-    record = decode_record(value)
-    return not record.live and record.committed_at_ms < before_ms
 
 
 def _newest_ms(found: Sequence[tuple[OffsetKey, OffsetRecord]]) -> int:

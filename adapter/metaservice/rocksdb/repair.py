@@ -20,7 +20,7 @@ from adapter.metaservice.rocksdb import store
 from adapter.metaservice.rocksdb.metadata import LAST_REVISION, REVISION_FORM
 from adapter.metaservice.rocksdb.store import DATA, FAMILIES, LOSS, META, REPAIRED, ROWS, STATE, State
 from adapter.model.codec import decode_record, decode_seq
-from adapter.model.records import STORE_ID_BYTES
+from adapter.model.records import STORE_ID_BYTES, is_old_tombstone
 from adapter.runtime import rocks
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.files import sync_directory
@@ -165,7 +165,7 @@ class _Salvage:
             key, value = row
             if family == META and key < ROWS:
                 self._copy_bookkeeping(key, value)
-            elif len(value) >= _SEQ_BYTES and not self._is_old(family, value):
+            elif len(value) >= _SEQ_BYTES and not self._may_be_dropped(family, value):
                 standing = rocks.guarded(target.get, key)
                 if standing is None or decode_seq(standing) < decode_seq(value):
                     rocks.guarded(target.put, key, value)
@@ -179,12 +179,11 @@ class _Salvage:
         elif key == LOSS:
             self._loss = Loss.decode(value)
 
-    def _is_old(self, family: str, value: bytes) -> bool:
+    def _may_be_dropped(self, family: str, value: bytes) -> bool:
         """True for an old tombstone: the store may have dropped it since, and it would hide later commits."""
         if family != DATA or not self.drop_tombstones_before_ms:
             return False
-        record = decode_record(value)
-        return not record.live and record.committed_at_ms < self.drop_tombstones_before_ms
+        return is_old_tombstone(decode_record(value), self.drop_tombstones_before_ms)
 
     def _tally(self) -> tuple[int, int, int]:
         """The number of rows, the sum of their sequence numbers, and the highest one."""

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from adapter.model.arrow import TIME_MAX_MS
 from adapter.model.bounds import Bounds
-from adapter.model.records import OffsetKey, OffsetRecord, Status
-from adapter.model.schemas import JOURNAL, LONG_MAX, TIME
+from adapter.model.records import LONG_MAX, OffsetKey, OffsetRecord, Status
+from adapter.model.schemas import JOURNAL, TIME
 from adapter.sidecar.journal.notes import Flushed, Note
 from adapter.sidecar.shard_bounds import ReportedBounds
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from adapter.formats import kafka_csv, offsets_json, rocketmq_json, rocketmq_rows
 from adapter.formats.files import Format
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, OffsetRow, Reject
-from adapter.model.queues import MessageQueue, shard_of
+from adapter.formats.rows import Naming, OffsetRow, Reject
+from adapter.model.queues import QUEUE_MAX, MessageQueue, shard_of
+from adapter.model.records import LONG_MAX
 from tests.unit.helpers import NAMES, TEXTS, U64
 
 N = "default"

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_json import IGNORED
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, NotReadableError, OffsetRow, Reject
-from adapter.model.queues import MessageQueue, key_of
+from adapter.formats.rows import Naming, NotReadableError, OffsetRow, Reject
+from adapter.model.queues import QUEUE_MAX, MessageQueue, key_of
+from adapter.model.records import LONG_MAX
 from tests.unit.formats.samples import TEXTUAL, each
 
 BROKER, CLIENT = Format.ROCKETMQ_BROKER, Format.ROCKETMQ_CLIENT

@@ -7,7 +7,9 @@ from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.kafka_csv import LINE_MAX_BYTES, split_shard
 from adapter.formats.problems import PROBLEMS_SHOWN
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, TEXT_SHOWN, Naming, NotReadableError, OffsetRow, Reject
+from adapter.formats.rows import TEXT_SHOWN, Naming, NotReadableError, OffsetRow, Reject
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 from tests.unit.formats import samples
 from tests.unit.formats.samples import NUMBERS, N, csv_rows, found, lists, read, written
 

@@ -10,7 +10,9 @@ from hypothesis import given
 from adapter.errors import InvalidInputError
 from adapter.formats import files
 from adapter.formats.files import Format
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, OffsetRow, Reject
+from adapter.formats.rows import Naming, OffsetRow, Reject
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 from tests.unit.formats.samples import DATA, N, found, lists, offsets_5x, queue_rows, read, written
 
 BROKER, CLIENT = Format.ROCKETMQ_BROKER, Format.ROCKETMQ_CLIENT

@@ -8,7 +8,8 @@ import pytest
 
 from adapter.formats.json_stream import DEPTH_MAX, KEY_MAX, NUMBER_MAX, STRING_MAX
 from adapter.formats.rocketmq_json import Queues, broker_file, client_file
-from adapter.formats.rows import LONG_MAX, TEXT_SHOWN, NotReadableError, Reject
+from adapter.formats.rows import TEXT_SHOWN, NotReadableError, Reject
+from adapter.model.records import LONG_MAX
 
 DATA = Path(__file__).parents[2] / "data" / "rocketmq"
 NUMBERS = f"0 to {LONG_MAX}"

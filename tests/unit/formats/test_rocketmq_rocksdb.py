@@ -13,7 +13,9 @@ from adapter.errors import InvalidInputError
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.rocketmq_json import Queues
 from adapter.formats.rocksdb_layouts import Entry
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, NotReadableError, Reject
+from adapter.formats.rows import Naming, NotReadableError, Reject
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 from adapter.runtime import rocks
 from tests.unit.rocksdb_stores import (
     ENTRIES,

@@ -10,7 +10,8 @@ from adapter.errors import InvalidInputError, MetaUnavailableError
 from adapter.formats import rocksdb_copy
 from adapter.formats import rocksdb_layouts as layouts
 from adapter.formats.rocketmq_rocksdb import Layout, read, write
-from adapter.formats.rows import LONG_MAX, Naming, OffsetRow
+from adapter.formats.rows import Naming, OffsetRow
+from adapter.model.records import LONG_MAX
 from adapter.runtime import rocks
 from tests.unit.rocksdb_stores import TABLE, content, each_layout, files, read_all, real
 

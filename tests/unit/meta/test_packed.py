@@ -228,12 +228,9 @@ def test_chunks_hold_everything_once_within_both_bounds(groups: Mapping[str, int
                     del batch[group]
         return found
 
-    before = packed.MAX_ENTRIES
-    packed.MAX_ENTRIES = most
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "MAX_ENTRIES", most)
         found = asyncio.run(cut())
-    finally:
-        packed.MAX_ENTRIES = before
     entries = [entry for chunk in found for entry in chunk]
     assert [entry.key for entry in entries] == list(wanted)
     assert {entry.key: entry.record for entry in entries} == wanted

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.metaservice import bulk_checks
-from adapter.metaservice.bulk_checks import MAX_ENTRIES, NO_KEY, NO_RECORD, SLICE, Checked, Rejected, check, check_slice
+from adapter.metaservice.bulk_checks import NO_KEY, NO_RECORD, SLICE, Checked, Rejected, check, check_slice
 from adapter.metaservice.offset_service import _problem
 from adapter.model.codec import decode_key, decode_record, encode_key, encode_record, pack_names
-from adapter.model.records import EPOCH_MAX, OffsetKey, OffsetRecord, SaveEntry
+from adapter.model.records import EPOCH_MAX, MAX_ENTRIES, OffsetKey, OffsetRecord, SaveEntry
 from tests.unit.helpers import KEYS, RECORDS, U64, key, record
 
 NOW_MS = 1_700_000_000_000

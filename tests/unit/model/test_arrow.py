@@ -13,8 +13,8 @@ from adapter.errors import InvalidInputError, StoreDamagedError
 from adapter.model.arrow import TIME_MAX_MS, as_bytes, decode_records, decode_seqs, encode_columns, encode_records
 from adapter.model.codec import encode_key, encode_record, pack_names
 from adapter.model.names import METADATA_MAX_BYTES
-from adapter.model.records import U64_MAX, OffsetKey, OffsetRecord
-from adapter.model.schemas import LONG_MAX, RECORDS
+from adapter.model.records import LONG_MAX, U64_MAX, OffsetKey, OffsetRecord
+from adapter.model.schemas import RECORDS
 from tests.unit.helpers import KEYS, U64, key, record
 from tests.unit.helpers import RECORDS as ANY_RECORDS
 

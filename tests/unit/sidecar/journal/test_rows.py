@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter.model.bounds import Bounds, ShardKey
-from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status
-from adapter.model.schemas import JOURNAL, KINDS, LONG_MAX
+from adapter.model.records import LONG_MAX, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.model.schemas import JOURNAL, KINDS
 from adapter.sidecar.journal.frames import framed, read
 from adapter.sidecar.journal.notes import Flushed, Moved, Moves
 from adapter.sidecar.journal.rows import Row, heartbeat, rows_of, to_batch
