@@ -16,7 +16,7 @@ from adapter.runtime.statuses import Context
 
 @dataclass
 class _Messages:
-    """`timestamps[0]` is that of the message at offset `low`."""
+    """The messages of one shard: `timestamps[0]` is that of the message at offset `low`."""
 
     low: int = 0
     timestamps: list[int] = field(default_factory=list)
@@ -37,17 +37,17 @@ class MemoryLog(offsets_grpc.BrokerLogServicer):
         self._shards: dict[ShardKey, _Messages] = {}
 
     def create(self, shard: ShardKey, low: int = 0) -> None:
-        """Begin a shard, empty and at offset `low`; one that is there is made anew, as after a delete."""
+        """Create an empty shard that begins at offset `low`; an existing one is replaced, as after a delete."""
         self._shards[shard] = _Messages(low)
 
     def append(self, shard: ShardKey, *timestamps_ms: int) -> int:
-        """Write a message for each time; returns the end of the log, the offset that the next one will get."""
+        """Write a message for each time; returns the end of the log, which is the offset of the next message."""
         messages = self._shards.setdefault(shard, _Messages())
         messages.timestamps += timestamps_ms
         return messages.high
 
     def trim(self, shard: ShardKey, low: int) -> None:
-        """Drop the messages before `low`, as retention does; below what was dropped already it changes nothing.
+        """Remove the messages before `low`, as retention does; a `low` below the present beginning changes nothing.
 
         Raises ValueError beyond the end of the log (Kafka's DeleteRecords: OFFSET_OUT_OF_RANGE), KeyError for an unknown shard.
         """
@@ -92,7 +92,7 @@ class MemoryLog(offsets_grpc.BrokerLogServicer):
 
 @asynccontextmanager
 async def serving(log: offsets_grpc.BrokerLogServicer, port: int = 0) -> AsyncIterator[str]:
-    """Serve a broker log on loopback; gives its address. Port 0 is any free one."""
+    """Serve a broker log on loopback; yields its address. Port 0 is any free one."""
     server = grpc.aio.server()
     offsets_grpc.add_BrokerLogServicer_to_server(log, server)
     address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"

@@ -48,11 +48,11 @@ _launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="etcd-launcher"
 
 
 class EtcdMissingError(AdapterError):
-    """There is no etcd on this machine."""
+    """etcd is not installed on this machine."""
 
 
 def etcd_binary() -> Path:
-    """The etcd on PATH, else the one that demo/install-etcd.sh unpacked. Raises EtcdMissingError, which says what to run."""
+    """The etcd in PATH, else the one that demo/install-etcd.sh unpacked. Raises EtcdMissingError, which says what to run."""
     found = shutil.which("etcd")
     if found:
         return Path(found)
@@ -63,7 +63,7 @@ def etcd_binary() -> Path:
 
 @dataclass
 class LocalMember(ServiceProcess):
-    """One etcd process. Killed or stopped, it starts again with the same ports and data."""
+    """One etcd process. After a kill or a stop it can be started again with the same ports and data."""
 
     peer_port: int = 0
     peer_address: str = ""  # what the other members connect to; its peer port, unless something stands before that
@@ -76,7 +76,7 @@ class LocalMember(ServiceProcess):
 
     @property
     def endpoint(self) -> str:
-        """Where clients call it, as host:port."""
+        """The address for clients, as host:port."""
         return self.tcp_address
 
     def launch(self) -> None:
@@ -95,13 +95,13 @@ class LocalMember(ServiceProcess):
             self.process = starting.result()
 
     def healthy(self, service: str = "") -> bool:
-        """True when it knows a leader at this moment. etcd has one health for all of its services."""
+        """True if it knows a leader now. etcd has one health status for all of its services."""
         del service
         status = self.status()
         return status is not None and status.leader != 0 and not status.errors
 
     def status(self, timeout_s: float = CALL_S) -> etcd_pb.StatusResponse | None:
-        """What the member says of itself; None when it does not answer."""
+        """The status that the member reports; None if it does not answer."""
         with grpc.insecure_channel(self.endpoint, CHANNEL_OPTIONS) as channel:
             try:
                 return etcd_grpc.MaintenanceStub(channel).Status(etcd_pb.StatusRequest(), timeout=timeout_s)
@@ -109,7 +109,7 @@ class LocalMember(ServiceProcess):
                 return None
 
     def wait_introduced(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until it answers who its peers are, or ends. A new member asks that of each other one, for a second if need be."""
+        """Wait until it knows its peers, or ends. A new member asks each other one, which may take a second."""
         deadline = time.monotonic() + timeout_s
         while self.process and self.process.poll() is None and time.monotonic() < deadline:
             connection = HTTPConnection("127.0.0.1", self.peer_port, timeout=CALL_S)
@@ -120,19 +120,19 @@ class LocalMember(ServiceProcess):
             time.sleep(POLL_S)
 
     def freeze(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nobody."""
+        """Send SIGSTOP: the process keeps its connections and does not answer."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT: it goes on where it was."""
+        """Send SIGCONT: the process continues."""
         self.signal(signal.SIGCONT)
 
 
 class LocalCluster:
-    """An etcd cluster, which is one Raft group, of processes on loopback. Its data is under `directory`.
+    """An etcd cluster, which is one Raft group, of processes on loopback. Its data is in `directory`.
 
     `fast`: heartbeats each 50 ms and elections after 300 ms, instead of etcd's 100 and 1,000. `options`: flags of etcd without
-    their dashes, over the recommended ones.
+    their dashes, in addition to the recommended ones.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LocalCluster:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where clients call the members, in their order."""
+        """The addresses of the members for clients, in order."""
         return tuple(member.endpoint for member in self.members)
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:
@@ -156,7 +156,7 @@ class LocalCluster:
             member.wait_ready(timeout_s)
 
     def launch(self) -> None:
-        """Start those that do not run, and wait for no leader."""
+        """Start the members that do not run, without waiting for a leader."""
         cluster = ",".join(f"{member.name}=http://{member.peer_address}" for member in self.members)
         for member in self.members:
             if member.process is None or member.process.poll() is not None:
@@ -165,7 +165,7 @@ class LocalCluster:
                 member.wait_introduced()
 
     def leader(self, timeout_s: float = PATIENCE_S) -> LocalMember:
-        """The member that leads now; waits for an election to end. Raises RuntimeError."""
+        """The present leader; waits for an election to end. Raises RuntimeError."""
         deadline = time.monotonic() + timeout_s
         while True:
             leading = self._leading()
@@ -176,12 +176,12 @@ class LocalCluster:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """SIGKILL to all that run, frozen or not. A SIGTERM to all takes seconds: the leader finds nobody to hand over to."""
+        """Send SIGKILL to all running or frozen members. SIGTERM takes seconds: no member is left to take over the lead."""
         for member in self.members:
             member.kill()
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the cluster."""
         try:
             self.start()
         except BaseException:
@@ -190,7 +190,7 @@ class LocalCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
+        """Stop the cluster."""
         self.stop()
 
     def _leading(self) -> LocalMember | None:

@@ -44,7 +44,7 @@ class FakeMeta:
         self.stores: dict[tuple[str, str], KnownStore] = {}
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
-        """See `MetaClient.report_store`."""
+        """Store a report as `decide_report` decides; return what was stored before. Raises `down`."""
         self._check()
         at = store.broker, store.path
         known = self.stores.get(at)
@@ -53,7 +53,7 @@ class FakeMeta:
         return known
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """See `MetaClient.save`."""
+        """Record the call; then apply the entries, or fail as the next queued fault says."""
         self.saves.append(list(entries))
         self._check()
         if self.faults:
@@ -75,12 +75,12 @@ class FakeMeta:
         return outcomes
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
-        """See `MetaClient.get`."""
+        """Return the stored records of these keys; absent keys are left out. Raises `down`."""
         self._check()
         return {key: self.records[key] for key in keys if key in self.records}
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
-        """See `MetaClient.groups_page`; of `page_rows` at most."""
+        """Return a page of at most `page_rows` records, in key order. Raises `down`."""
         self._check()
         entries: list[tuple[OffsetKey, OffsetRecord]] = []
         for at, group in enumerate(groups):
@@ -93,13 +93,13 @@ class FakeMeta:
         return GroupsPage(entries, (), b"")
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
-        """See `MetaClient.list_page`; always one page."""
+        """Return all records of a namespace and group (empty: all) as one page, in key order. Raises `down`."""
         self._check()
         names = tuple(name for name in (namespace, group) if name)
         return sorted((key, record) for key, record in self.records.items() if key[: len(names)] == names), b""
 
     async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
-        """See `MetaClient.expire`."""
+        """Replace a group by tombstones and return 0, or return its newest commit time if that is not before `before_ms`."""
         self._check()
         live = {key: record for key, record in self.records.items() if key.group_key == group and record.live}
         newest_ms = max((record.committed_at_ms for record in live.values()), default=0)
@@ -109,7 +109,7 @@ class FakeMeta:
         return 0
 
     async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
-        """See `MetaClient.delete`."""
+        """Replace the records of a group, or of these shards, by tombstones of the next era. Raises `down`."""
         self._check()
         now_ms = time.time_ns() // 1_000_000
         for key, record in self.records.items():

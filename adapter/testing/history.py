@@ -1,7 +1,7 @@
-"""Decides from what clients sent, were told, and read whether stores of offsets kept their promises (invariants 1, 2, 3).
+"""Decides from the requests, replies and reads of clients whether stores of offsets kept their promises (invariants 1, 2, 3).
 
-An offset is a max-register, so that one pass over the events in the order of their times decides it: a read shows at least what
-was acknowledged, or read, before it began, and nothing that was not yet sent, or was sent too late. Never asks a server.
+An offset is a max-register, so one pass over the events in the order of their times is enough: a read shows at least what was
+acknowledged, or read, before it began, and nothing that was sent later, or too late. It calls no server.
 """
 
 import time
@@ -21,7 +21,7 @@ Position: TypeAlias = tuple[int, int] | Value
 
 
 class Kind(Enum):
-    """What is wrong with a read."""
+    """The kind of a violation."""
 
     LOST = "less than what was acknowledged"
     WENT_BACK = "less than what was read before"
@@ -29,7 +29,7 @@ class Kind(Enum):
 
 
 class Bound(NamedTuple):
-    """What a read must at least show, the event that says so, and how it came to the place of the read."""
+    """The least value that a read must show, the event that proves it, and how the value came to the place of the read."""
 
     value: Value
     because: "Write | Reading"
@@ -38,7 +38,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Violation:
-    """A read that contradicts what happened before it. Times are seconds since the history began."""
+    """A read that contradicts earlier events. Times are seconds since the history began."""
 
     key: OffsetKey
     kind: Kind
@@ -49,7 +49,7 @@ class Violation:
     bound: Bound | None
 
     def __str__(self) -> str:
-        """What was read, when, and which acknowledged write or read it contradicts."""
+        """The value that was read, the time, and the acknowledged write or read that it contradicts."""
         when = _during(self.began, self.ended)
         seen = f"{'/'.join(self.key)}: {self.place} showed {_shown(self.value)} {when}: {self.kind.value}"
         if self.bound is None:
@@ -63,7 +63,7 @@ class Violation:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """A write under way. Without an answer it may take effect at any time, or never."""
+    """A write in progress. Without a reply it may take effect at any time, or never."""
 
     history: "History"
     key: OffsetKey
@@ -76,12 +76,12 @@ class Write:
     standing: Value | None = None  # by its answer: a larger one
 
     def acknowledged(self, value: Position | None = None, *, at: float | None = None) -> None:
-        """It was answered: its places have the least of its values, or `value` where the answer tells which it was."""
+        """Note a success: its places have at least the least of its values, or `value` if the reply says which one."""
         self.told = _value(value) if value else None
         self._end(at)
 
     def superseded(self, standing: Position, *, at: float | None = None) -> None:
-        """It was answered with a larger value that stands: a read of that, which also must not be below this write."""
+        """Note a reply with a larger value: it counts as a read of that value, which must not be below this write."""
         self.standing = _value(standing)
         self._end(at)
 
@@ -97,7 +97,7 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """A read under way: of some keys, or of all. Without an answer it says nothing."""
+    """A read in progress: of some keys, or of all. Without a reply it proves nothing."""
 
     history: "History"
     places: Sequence[str]
@@ -108,7 +108,7 @@ class Reading:
     seen: Mapping[OffsetKey, Position] = field(default_factory=dict)
 
     def found(self, seen: Mapping[OffsetKey, Position], *, at: float | None = None) -> None:
-        """It was answered: these keys have these positions; every other key that was asked for is absent."""
+        """Note the reply: these keys have these positions; every other requested key is absent."""
         self.seen = seen
         self.ended = self.history.now() if at is None else at
         self.history.record(self.ended, self, ended=True)
@@ -120,7 +120,7 @@ class Reading:
 
 @dataclass(slots=True, eq=False)
 class Carrying:
-    """Something under way that brings everything from one place to another: a flush, a stop, a recovery."""
+    """A transfer in progress, of everything from one place to another: a flush, a stop, a recovery."""
 
     history: "History"
     source: str
@@ -130,14 +130,14 @@ class Carrying:
     bounds: dict[OffsetKey, Bound] = field(default_factory=dict)
 
     def done(self, *, at: float | None = None) -> None:
-        """It succeeded."""
+        """Note that it succeeded."""
         self.ended = self.history.now() if at is None else at
         self.history.record(self.ended, self, ended=True)
 
 
 @dataclass(slots=True, eq=False)
 class _Register:
-    """One key: what may be shown, and what must be shown at least, place by place."""
+    """One key: the values that may be shown, and the least one that must be, for each place."""
 
     begun: set[Value] = field(default_factory=set)
     # Of what was begun when a place already had to show more: it can never be seen there.
@@ -163,7 +163,7 @@ class _Register:
         return value in self.begun or (live and offset in self.unplaced and epoch <= self.highest_epoch)
 
     def tombstone_from(self, value: Value, place: str) -> Value | None:
-        """The least tombstone at or above `value` that the place may hold: what an absent key holds at least."""
+        """The least tombstone at or above `value` that the place may hold; an absent key holds at least that."""
         possible = self.tombstones[bisect_left(self.tombstones, value) :]
         return next((tombstone for tombstone in possible if (place, tombstone) not in self.too_late), None)
 
@@ -179,10 +179,10 @@ class _Register:
 
 
 class History:
-    """Events of keys, and what they prove. Times are seconds of `clock`, which must not jump; `at` gives one by hand.
+    """Events of keys, and what follows from them. Times are seconds of `clock`, which must not jump; `at` sets one explicitly.
 
     A value is (epoch, offset), or (epoch, offset, live) with `live` False for a tombstone, which reads show as absent. Epoch 0 is
-    "unknown": of a read it counts as the first epoch; a write may then stand in any epoch that somebody began to write, and its
+    unknown: in a read it counts as the first epoch; a write may then stand in any epoch that somebody began to write, and its
     acknowledgement says: at least in the one that its place had to show when it began. An expiry is no write of a max-register.
     """
 
@@ -199,34 +199,34 @@ class History:
         self._violations: list[Violation] = []
 
     def now(self) -> float:
-        """Seconds since the history began."""
+        """The seconds since the history began."""
         return self._clock() - self._origin
 
     def begin(self, key: OffsetKey, *values: Position, places: Sequence[str] = (ADAPTER,), at: float | None = None) -> Write:
-        """A write is sent. Several values: any one of them may be what is stored. Acknowledged, it is in all of `places`."""
+        """Note that a write is sent. Of several values any one may be stored. When acknowledged, it is in all of `places`."""
         write = Write(self, key, [_value(value) for value in values], places, self.now() if at is None else at)
         self.record(write.began, write, ended=False)
         return write
 
     def reading(self, *places: str, keys: Collection[OffsetKey] | None = None, at: float | None = None) -> Reading:
-        """A read is sent, of these keys or of all, at the first place. It shows at least what each of the places must show.
+        """Note that a read of these keys, or of all, is sent to the first place. It shows at least what each place must show.
 
-        So a read of an adapter is of that adapter alone; one that asks the Meta Service too is of both.
+        A read of an adapter names that adapter alone; one that asks the Meta Service too names both.
         """
         reading = Reading(self, places or (ADAPTER,), keys, self.now() if at is None else at)
         self.record(reading.began, reading, ended=False)
         return reading
 
     def carrying(self, source: str = ADAPTER, target: str = META, *, at: float | None = None) -> Carrying:
-        """Something begins that brings what `source` must show by now to `target`, once it is done."""
+        """Note the begin of a transfer of what `source` must show now to `target`."""
         carrying = Carrying(self, source, target, self.now() if at is None else at)
         self.record(carrying.began, carrying, ended=False)
         return carrying
 
     def check(self) -> list[Violation]:
-        """Every violation up to now; an empty list when there is none. What was checked is not looked at again.
+        """Return every violation up to now. Events that were checked are not checked again.
 
-        Raises ValueError when an event was recorded, by hand, before the time up to which was checked.
+        Raises ValueError if an event was recorded, by hand, before the time up to which was checked.
         """
         self._points.sort()
         if self._points and self._points[0][0] < self._checked_to:
@@ -245,13 +245,13 @@ class History:
         return list(self._violations)
 
     def least(self, place: str = ADAPTER) -> dict[OffsetKey, tuple[int, int]]:
-        """What a read of a place that begins now must at least show, as (epoch, offset)."""
+        """The least value that a read of a place that begins now must show, as (epoch, offset)."""
         self.check()
         found = ((key, register.bounds.get(place)) for key, register in self._registers.items())
         return {key: bound.value[:2] for key, bound in found if bound}
 
     def record(self, at: float, event: Write | Reading | Carrying, *, ended: bool) -> None:
-        """For the events: one of them began or was answered."""
+        """Note that an event began or got its reply; for the events' own use."""
         self._recorded += 1
         self._points.append((at, ended, self._recorded, event))
 
@@ -300,11 +300,11 @@ class History:
         reading.bounds, reading.seen = {}, {}
 
     def _absent(self, key: OffsetKey, bound: Bound | None, place: str) -> Value | None:
-        """What an absent key holds at least: a tombstone that explains it; None when there is none."""
+        """What an absent key holds at least: a tombstone that explains it; None if there is none."""
         return self._registers[key].tombstone_from(bound.value, place) if bound else None
 
     def _conforms(self, key: OffsetKey, event: Write | Reading, value: Value | None, bound: Bound | None) -> bool:
-        """Whether a shown value can be; notes a violation when it cannot."""
+        """Whether a shown value is possible; notes a violation if it is not."""
         register = self._registers.get(key)
         kind = None
         if register and value:
@@ -334,7 +334,7 @@ def _value(position: Position) -> Value:
 
 
 def _placed(value: Value, bound: Bound | None) -> Value:
-    """A value of unknown epoch in the one that had to be shown."""
+    """A value of unknown epoch, with the epoch that had to be shown."""
     epoch, offset, live = value
     return value if epoch else (bound.value[0] if bound else FIRST_EPOCH, offset, live)
 

@@ -1,4 +1,4 @@
-"""What tests, demos and benchmarks share: an in-memory Meta Service, real processes, waiting. Histories are in `history`."""
+"""Real processes for tests, demos and benchmarks, with their ports, logs, signals and health."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ HEALTH_S = 10.0  # a process that is frozen does not answer; a busy one does, ho
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody uses at the moment."""
+    """A TCP port on loopback that is not in use now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -46,17 +46,17 @@ class ServiceProcess:
 
     @property
     def address(self) -> str:
-        """Where all of its gRPC is open: an adapter's Unix socket, a Meta Service's port."""
+        """The address that serves all of its gRPC services: an adapter's Unix socket, a Meta Service's port."""
         return f"unix:{self.socket}" if self.socket else self.tcp_address
 
     @property
     def tcp_address(self) -> str:
-        """Its port, where brokers commit. OffsetAdmin is off there."""
+        """Its TCP port, for commits. OffsetAdmin is not open there."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def log(self) -> str:
-        """All that it has logged."""
+        """Everything that it has logged."""
         return (self.directory / f"{self.command}.log").read_text(errors="replace")
 
     @property
@@ -79,7 +79,7 @@ class ServiceProcess:
             )
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:
-        """Start it and wait until its health is SERVING. Raises RuntimeError with the log when it ends before."""
+        """Start it and wait until its health is SERVING. Raises RuntimeError with the log if it ends before."""
         self.launch()
         self.wait_ready(timeout_s)
 
@@ -94,7 +94,7 @@ class ServiceProcess:
             time.sleep(0.02)
 
     def healthy(self, service: str = "") -> bool:
-        """True when its health service answers SERVING at this moment."""
+        """True if its health service answers SERVING now."""
         with grpc.insecure_channel(self.address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             try:
@@ -109,20 +109,20 @@ class ServiceProcess:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """End it with SIGKILL and reap it."""
+        """End it with SIGKILL, and wait for its end."""
         if self.process and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
     def stop(self, timeout_s: float = PATIENCE_S) -> int:
-        """SIGTERM; returns the exit code."""
+        """Send SIGTERM, and wait for its end; returns the exit code."""
         assert self.process is not None
         self.process.terminate()
         return self.process.wait(timeout_s)
 
 
 def meta_process(directory: Path, port: int | None = None, extra: str = "") -> ServiceProcess:
-    """A Meta Service over a store in `directory`."""
+    """A Meta Service with the embedded engine and a store in `directory`."""
     port = port or free_port()
     settings = f"[server]\nlisten = '127.0.0.1:{port}'\n[metrics]\nlisten = ''\n[store]\npath = '{directory / 'meta'}'\n{extra}"
     return ServiceProcess("meta", directory, settings, port)
@@ -138,7 +138,7 @@ def adapter_process(
     store: Path | None = None,
     grpc_server: GrpcServerKind | None = None,
 ) -> ServiceProcess:
-    """An adapter over a store in `directory`. `top` goes before all sections, `extra` behind them."""
+    """An adapter with a store in `directory`. `top` goes before all sections, `extra` after them."""
     port, socket_path = free_port(), directory / "a.sock"
     server = "".join(f"{name} = '{value}'" for name, value in server_setting(grpc_server).items())
     settings = f"""{top}
@@ -159,7 +159,7 @@ endpoints = ['{meta}']
 
 @contextlib.contextmanager
 def ended(*services: ServiceProcess) -> Any:  # noqa: ANN401 - a context manager
-    """Kill these services at the end, paused or not."""
+    """Kill these services at the end, also paused ones."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Sidecars inside the process of a test."""
+"""Sidecars in the process of a test."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,13 +20,13 @@ default_grpc_server: GrpcServerKind | None = None
 
 
 def server_setting(grpc_server: GrpcServerKind | None = None) -> dict[str, str]:
-    """The setting of [server] that chooses the gRPC server; empty where the settings' default applies."""
+    """The setting of [server] that chooses the gRPC server; empty for the default."""
     chosen = grpc_server or default_grpc_server
     return {"grpc_server": chosen} if chosen else {}
 
 
 def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: ANN401 - TOML values
-    """A configuration for a test: everything in `directory`, also the socket; a free port, no metrics unless asked for."""
+    """The configuration for a test: all files and the socket in `directory`, a free port, no metrics by default."""
     values: dict[str, Any] = {"metrics": {"listen": ""}, **sections}
     server = {"listen": "127.0.0.1:0", "unix_socket": str(directory / "a.sock"), **server_setting()}
     values["server"] = {**server, **sections.get("server", {})}
@@ -36,7 +36,7 @@ def adapter_config(directory: Path, **sections: Any) -> AdapterConfig:  # noqa: 
 
 @asynccontextmanager
 async def running_sidecar(config: AdapterConfig, meta: MetaClient, broker_log: BrokerLog | None = None) -> AsyncIterator[Sidecar]:
-    """A sidecar in this process, ready to serve; stopped and drained at the end."""
+    """A sidecar in this process, ready to serve; it is stopped and drained at the end."""
     sidecar = Sidecar(config, meta, broker_log or NoBrokerLog())
     task = asyncio.create_task(sidecar.run(), name="sidecar")
     ready = asyncio.create_task(sidecar.ready.wait(), name="ready")

@@ -1,4 +1,4 @@
-"""Waiting until something is so."""
+"""Waiting for a condition."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
