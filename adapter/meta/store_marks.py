@@ -101,7 +101,7 @@ class ServerReports:
     changed: anyio.Event = field(default_factory=anyio.Event)
 
     def set_local_store(self, report: Callable[[], StoreReport]) -> None:
-        """Have the calls of this client tell the Meta Service of the local store that is open now."""
+        """Set the function that describes the local store that is open now; calls of this client send the result."""
         self.store = report
 
     async def wait_for_change(self, limit_s: float) -> None:

@@ -40,7 +40,7 @@ _TO_THE_SOCKET = "or call it on the adapter's Unix socket, as the user that runs
 
 
 class Access:
-    """Decides who calls, and writes the audit log."""
+    """Decides which callers are admitted, and writes the audit log."""
 
     def __init__(self, token: str = "", *, mtls: bool = False) -> None:
         self._token = token.encode()
@@ -73,7 +73,7 @@ class Access:
 
     @asynccontextmanager
     async def auditing(self, method: str, request: Message, context: Context) -> AsyncIterator["Call"]:
-        """Let a call through, or abort it; write what came of it. Its AdapterErrors become statuses."""
+        """Admit a call or abort it, and log its result. Its AdapterErrors become statuses."""
         call = Call(method, request, context)
         try:
             call.admitted(self.admit(context))
@@ -100,7 +100,7 @@ class Access:
 
 
 class Call:
-    """What the audit log says of one call."""
+    """The fields of the audit log for one call."""
 
     def __init__(self, method: str, request: Message, context: Context) -> None:
         self.who = "unknown"
@@ -120,23 +120,23 @@ class Call:
         self.who = who
 
     def note(self, reply: object) -> None:
-        """Keep the rows of a change that was executed."""
+        """Record the rows of a change that was executed."""
         if isinstance(reply, offsets_pb.ChangeReply) and not self._fields.get("dry_run"):
             self._rows = reply.rows
 
     def attempted(self, error: AdapterError) -> None:
-        """Keep what a change that failed half way had set out to do: each shard stands at `before` or `after`."""
+        """Record what a failed change was to do: each shard is at `before` or at `after`."""
         self._attempted = cast("Sequence[Change]", error.attempted)
 
     async def write(self, outcome: str, reason: str = "") -> None:
-        """Write the event; of many rows in parts, with other work of the event loop between them."""
+        """Log the event; many rows in several parts, between which the event loop runs other tasks."""
         for part in self._events(outcome, reason):
             audit.info("admin.call", **part)
             if "part" in part:
                 await others()
 
     def write_at_once(self, outcome: str) -> None:
-        """The same for a call that is cancelled, and awaits nothing more."""
+        """Log the event of a call that is being cancelled, without an await."""
         for part in self._events(outcome):
             audit.info("admin.call", **part)
 
@@ -168,7 +168,7 @@ def audited(method: Callable[[S, Q, Context], Awaitable[R]]) -> Callable[[S, Q, 
 @overload
 def audited(method: Callable[[S, Q, Context], AsyncIterator[R]]) -> Callable[[S, Q, Context], AsyncIterator[R]]: ...
 def audited(method: Callable[[S, Q, Context], Any]) -> Callable[[S, Q, Context], Any]:
-    """A method of OffsetAdmin, unary or an async generator, behind `self._access`. Used instead of `statuses.answering`."""
+    """Wrap a method of OffsetAdmin, unary or an async generator, with `self._access`. Replaces `statuses.answering`."""
 
     @wraps(method)
     async def answer(self: S, request: Q, context: Context) -> object:

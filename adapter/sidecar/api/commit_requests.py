@@ -26,7 +26,7 @@ _good_names: set[str] = set()  # to check many names at once
 
 
 class ParsedCommit(NamedTuple):
-    """A commit, and what came with it: bounds of shards, and its groups in the order of the request."""
+    """A commit with the bounds of its shards, and its groups in the order of the request."""
 
     commit: Commit
     bounds: dict[ShardKey, Bounds]
@@ -34,12 +34,12 @@ class ParsedCommit(NamedTuple):
 
 
 def parse_commit(request: offsets_pb.CommitOffsetsRequest, now_ms: int | None = None) -> ParsedCommit:
-    """A commit that came at `now_ms` (Unix time; now, when not given). Raises InvalidInputError."""
+    """Parse a commit that arrived at `now_ms` (Unix time; default: now). Raises InvalidInputError."""
     return parse_groups(request.groups, _mode(request.mode), now_ms)
 
 
 def parse_groups(groups: Iterable[offsets_pb.GroupCommits], mode: CommitMode, now_ms: int | None = None) -> ParsedCommit:
-    """The commit of some groups. Raises InvalidInputError."""
+    """Parse the commit of some groups. Raises InvalidInputError."""
     parsing = _Parsing(wall_ms() if now_ms is None else now_ms)
     for at, group in enumerate(groups):
         parsing.add(group, f"groups[{at}]")
@@ -62,7 +62,7 @@ def size_of(groups: Sequence[offsets_pb.GroupCommits]) -> int:
 
 
 async def parse_in_slices(groups: Sequence[offsets_pb.GroupCommits], mode: int, now_ms: int | None = None) -> ParsedCommit:
-    """What `parse_commit` returns, for a large commit: other work is done between slices. Raises InvalidInputError."""
+    """As `parse_commit`, for a large commit: the event loop runs other tasks between slices. Raises InvalidInputError."""
     parsing = _Parsing(wall_ms() if now_ms is None else now_ms)
     done = 0
     for at, group in enumerate(groups):
@@ -97,7 +97,7 @@ class _Group:
 
 
 class _Parsing:
-    """A request as it is checked, group by group."""
+    """A request while it is validated, group by group."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -108,13 +108,13 @@ class _Parsing:
         self._bounds: dict[ShardKey, Bounds] = {}
 
     def add(self, group: offsets_pb.GroupCommits, where: str) -> None:
-        """Check a group in one go."""
+        """Validate a whole group."""
         name, known = self._begin(group, where)
         for index, item in enumerate(group.shards):
             self._shard(item, name, known, f"{where}.shards[{index}]")
 
     def add_in_steps(self, group: offsets_pb.GroupCommits, where: str) -> Iterator[int]:
-        """Check a group in steps; each yields how much it did, in shards."""
+        """Validate a group in steps; each yields its number of shards."""
         name, known = self._begin(group, where)
         yield 1 + len(group.shard_names) // COLUMNS_PER_SHARD
         for index, item in enumerate(group.shards):
@@ -122,7 +122,7 @@ class _Parsing:
             yield 1
 
     def _begin(self, group: offsets_pb.GroupCommits, where: str) -> tuple[GroupKey, _Group]:
-        """All of a group but its shards."""
+        """Validate everything of a group but its shards."""
         name = GroupKey(group.namespace or DEFAULT_NAMESPACE, group.group)
         check_good(name, (f"{where}.namespace", f"{where}.group"))
         self._order.append(name)
@@ -214,7 +214,7 @@ class _Parsing:
 
 
 def check_good(names: Sequence[str], fields: Sequence[str]) -> None:
-    """Raise InvalidInputError when one of them is no valid name. Names that were valid before are not checked again."""
+    """Raise InvalidInputError for an invalid name. Names that were valid before are not validated again."""
     if _good_names.issuperset(names):
         return
     for name, field_name in zip(names, fields, strict=True):

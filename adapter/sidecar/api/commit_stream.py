@@ -21,7 +21,7 @@ MAX_PIPELINED_BYTES = 4 * 2**20  # of requests that wait for something, and of a
 
 
 class _Offered(NamedTuple):
-    """What became of a run that was offered to the fast path."""
+    """The result of a run that was offered to the fast path."""
 
     answered: int  # requests, from the first
     left: bool  # whether the fast path left the one behind them
@@ -42,7 +42,7 @@ class CommitStream:
         self._room = asyncio.Event()
 
     async def read(self, requests: AsyncIterator[Request]) -> None:
-        """Commit the requests, as many at once as there is room for. A reply that is not taken keeps its room."""
+        """Commit the requests, as many concurrently as there is room for. A reply that is not sent yet keeps its room."""
         # The HTTP/2 server's iterator also gives all that have arrived; grpcio's gives them one by one.
         arrived: Callable[[int], list[Request]] | None = getattr(requests, "arrived", None)
         async for request in requests:
@@ -59,7 +59,7 @@ class CommitStream:
                     left = False
 
     async def replies(self, reader: asyncio.Task[None]) -> AsyncIterator[Reply]:
-        """The replies, in order, until the reader has ended and all are out."""
+        """Yield the replies in order, until the reader has ended and all are sent."""
         reader.add_done_callback(self._end)
         while self._answers or not self._ended:
             if not self._answers:
@@ -100,7 +100,7 @@ class CommitStream:
         self._changed.set()
 
     async def _offer(self, run: list[Request]) -> _Offered:
-        """Offer a run to the fast path, and answer what it commits. An error answers the first request of the run."""
+        """Offer a run to the fast path, and reply to what it commits. An error is the reply to the first request of the run."""
         offered: asyncio.Future[_Offered] = asyncio.get_running_loop().create_future()
 
         def done(count: int, error: AdapterError | None) -> None:
@@ -116,7 +116,7 @@ class CommitStream:
         return await offered
 
     async def _commit(self, request: Request, *, offered: bool) -> None:
-        """Commit a request, or start to: what has to wait goes on in a task while the next request is read."""
+        """Commit a request, or start to: if it has to wait, a task continues while the next request is read."""
         try:
             begun = await self._commits.begin(request.commit, offered=offered, patient=True)
         except AdapterError as error:
@@ -158,7 +158,7 @@ def _rows_size(reply: Reply) -> int:
 
 
 def _is_ordered(request: Request) -> bool:
-    """True for an OVERWRITE: it has to be decided behind all requests before it, and before all behind it."""
+    """True for an OVERWRITE: it must be decided after all requests before it, and before all requests after it."""
     return bool(request.commit.mode == offsets_pb.OVERWRITE)
 
 

@@ -110,13 +110,13 @@ class Commits:
         return PreparedCommit(checked, request.ByteSize() + OFFSET_BYTES * checked.parsed.commit.size, places)
 
     def check(self, request: offsets_pb.CommitOffsetsRequest) -> CheckedCommit:
-        """Check a request in one go. Raises InvalidInputError or NotReadyError."""
+        """Validate a request at once. Raises InvalidInputError or NotReadyError."""
         started = time.perf_counter()
         core = self._core()
         return CheckedCommit(core, parse_commit(request, core.clocks.now_ms()), started)
 
     async def prepare(self, checked: CheckedCommit) -> None:
-        """Load the groups of which the commit needs the epochs. A Meta Service that does not answer is not waited for."""
+        """Load the groups whose epochs the commit needs. It does not wait for a Meta Service that does not answer."""
         await checked.core.router.prepare(checked.parsed.commit)
 
     async def finish(self, prepared: PreparedCommit) -> Rows:
@@ -133,11 +133,11 @@ class Commits:
             raise
 
     def refused(self, error: AdapterError) -> None:
-        """Count a commit request that is refused."""
+        """Count a refused commit request."""
         self._metrics.commit_errors.labels(status_of(error).name).inc()
 
     def _commit_fast(self, request: offsets_pb.CommitOffsetsRequest) -> bool:
-        """Commit a request by the fast path; False when the fast path leaves it."""
+        """Commit a request by the fast path; False if the fast path declines it."""
         started = time.perf_counter()
         core = self._core()
         if not core.fast_path.commit([(request,)], core.clocks.now_ms())[0]:
@@ -146,7 +146,7 @@ class Commits:
         return True
 
     async def _check(self, request: offsets_pb.CommitOffsetsRequest) -> CheckedCommit:
-        """Check a request; a large one in slices, with other work of the event loop between them."""
+        """Validate a request; a large one in slices, between which the event loop runs other tasks."""
         if len(request.groups) + sum(len(group.shards) for group in request.groups) <= SMALL:
             return self.check(request)
         started = time.perf_counter()
@@ -155,14 +155,14 @@ class Commits:
         return CheckedCommit(core, parsed, started)
 
     def _one_large(self, request: offsets_pb.CommitOffsetsRequest, *, patient: bool) -> AbstractAsyncContextManager[None]:
-        """Let large commits in one at a time, since each may hold the event loop for 0.1 s. Raises InvalidInputError."""
+        """Admit one large commit at a time, since each may hold the event loop for 0.1 s. Raises InvalidInputError."""
         if size_of(request.groups) <= SMALL:
             return nullcontext()
         return self._large.one(request.ByteSize(), patient=patient)
 
     @contextmanager
     def _room_for(self, prepared: PreparedCommit) -> Iterator[None]:
-        """Hold room among the commits that wait for the Meta Service. Raises OverloadedError when there is none."""
+        """Reserve room among the commits that wait for the Meta Service. Raises OverloadedError if there is none."""
         room, size = prepared.checked.core.router.room, prepared.room
         if size:
             try:
@@ -176,7 +176,7 @@ class Commits:
             room.give_back(size)
 
     def _acknowledged(self, checked: CheckedCommit, standing: Sequence[Standing]) -> Rows:
-        """Note what came with a durable commit, count it, and return the rows of its reply."""
+        """Record the bounds of a durable commit, count it, and return the rows of its reply."""
         core, (commit, bounds, _), started = checked
         rows = superseded_rows(commit, standing) if standing else []
         if bounds:

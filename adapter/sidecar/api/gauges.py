@@ -10,7 +10,7 @@ from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 
 
 class SidecarGauges:
-    """Reads the present numbers of a sidecar. Called from the metrics thread."""
+    """Reads the present values from a sidecar. Called in the metrics thread."""
 
     def __init__(self, meta: MetaClient, state: SidecarState, journal: Journal = NO_JOURNAL) -> None:
         self._meta = meta

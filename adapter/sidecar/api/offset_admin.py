@@ -32,7 +32,7 @@ Describe = offsets_pb.DescribeGroupReply
 
 
 class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
-    """`offsets.v1.OffsetAdmin`. `core` gives the store, or raises NotReadyError while there is none to serve."""
+    """`offsets.v1.OffsetAdmin`. `core` returns the open core, or raises NotReadyError."""
 
     def __init__(self, config: AdapterConfig, status: SidecarStatus, core: Callable[[], Core], access: Access) -> None:
         self._config = config
@@ -219,7 +219,7 @@ def _check_described(group: GroupKey, shards: int) -> None:
 
 
 async def _remote(core: Core, wanted: Wanted) -> dict[OffsetKey, OffsetRecord]:
-    """What the Meta Service holds. Raises MetaUnavailableError, TooLargeError."""
+    """The records of the Meta Service. Raises MetaUnavailableError, TooLargeError."""
     if wanted.shards:
         return await core.meta.get(wanted.keys)
     found: dict[OffsetKey, OffsetRecord] = {}
@@ -244,7 +244,7 @@ async def _named(chosen: Iterable[Wanted]) -> AsyncIterator[Wanted]:
 
 
 async def _in_pieces(wanted: AsyncIterator[Wanted]) -> AsyncIterator[list[Wanted]]:
-    """As many groups at a time as the Meta Service is asked for in one call."""
+    """Lists of groups, each as long as one call to the Meta Service may ask for."""
     some: list[Wanted] = []
     async for one in wanted:
         some.append(one)

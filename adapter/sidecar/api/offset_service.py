@@ -118,12 +118,12 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(await parse_read_broadcast(request)))
 
     def end_streams(self) -> None:
-        """Read nothing more from streams, open no new one; what was read is still answered (invariant 8)."""
+        """Read no more from streams, and open no new one; requests that were read get their replies (invariant 8)."""
         self._stopping = True
         for reader in self._readers:
             reader.cancel()
 
     @answering
     async def _commit_offered(self, request: offsets_pb.CommitOffsetsRequest, context: Context) -> offsets_pb.CommitOffsetsReply:
-        """CommitOffsets for a request that the fast path has left."""
+        """CommitOffsets for a request that the fast path has declined."""
         return await self.commits.commit(request, offered=True)

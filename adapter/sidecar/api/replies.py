@@ -13,7 +13,7 @@ from adapter.sidecar.engine.resets import Outcome
 
 
 def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
-    """The rows of a reply: entries above which a larger (epoch, offset) stands, be its offset lower or not."""
+    """The rows of a reply: entries below a larger (epoch, offset) that stands; its offset may be lower."""
     offered = dict(commit.offered()) if standing else {}
     return [
         offsets_pb.Superseded(
@@ -55,7 +55,7 @@ def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool) -> offset
 def describe_row(
     key: OffsetKey, local: OffsetRecord | None, remote: OffsetRecord | None, bounds: Bounds | None, *, dirty: bool
 ) -> offsets_pb.DescribeGroupReply.Shard:
-    """A shard of a described group; labels and lag are of the larger of both values."""
+    """A row of a described group; labels and lag are those of the larger of both records."""
     newest = reduce(meet, [record for record in (local, remote) if record])
     row = offsets_pb.DescribeGroupReply.Shard(
         shard=key.shard,
@@ -76,7 +76,7 @@ def describe_row(
 
 
 async def change_reply(outcome: Outcome) -> offsets_pb.ChangeReply:
-    """What a change did, row by row; made in slices."""
+    """The rows of a change, made in slices."""
     reply = offsets_pb.ChangeReply(executed=outcome.executed, warnings=outcome.warnings)
     async for changes in in_slices(outcome.changes):
         reply.rows.extend(map(change_row, changes))
@@ -84,7 +84,7 @@ async def change_reply(outcome: Outcome) -> offsets_pb.ChangeReply:
 
 
 def change_row(change: Change) -> offsets_pb.ChangeReply.Row:
-    """One shard of a change."""
+    """The row of one shard of a change."""
     return offsets_pb.ChangeReply.Row(
         namespace=change.key.namespace,
         group=change.key.group,

@@ -56,12 +56,12 @@ async def parse_wanted(groups: Sequence[offsets_pb.GroupShards]) -> list[Wanted]
 
 
 def parse_group(namespace: str, group: str, field: str = "group") -> GroupKey:
-    """The key of a group; an empty namespace is the default one. Raises InvalidInputError for a bad name."""
+    """The key of a group; an empty namespace means the default one. Raises InvalidInputError for a bad name."""
     return GroupKey(check_name(namespace or DEFAULT_NAMESPACE, "namespace"), check_name(group, field))
 
 
 async def parse_shards(shards: Sequence[str], field: str = "shards", *, required: bool = False) -> list[str]:
-    """Names of shards, none twice. Raises InvalidInputError."""
+    """Names of shards, without repetition. Raises InvalidInputError."""
     if required and not shards:
         raise InvalidInputError(f"{field}: is empty; name the shards, or a group")
     if len(shards) > MAX_CHANGES:
@@ -81,7 +81,7 @@ def parse_topics(topics: Sequence[str]) -> list[str]:
 
 
 async def parse_reset(request: offsets_pb.ResetOffsetsRequest) -> tuple[Wanted, Reset]:
-    """Which shards a reset moves, and where to. Raises InvalidInputError."""
+    """The shards of a reset, and its target. Raises InvalidInputError."""
     group = parse_group(request.namespace, request.group)
     shards, topics = await parse_shards(request.shards), parse_topics(request.topics)
     kind = request.WhichOneof("to")
@@ -111,7 +111,7 @@ async def _parse_targets(group: GroupKey, request: offsets_pb.ResetOffsetsReques
 
 
 def parse_commit_broadcast(request: offsets_pb.CommitBroadcastRequest) -> offsets_pb.CommitOffsetsRequest:
-    """The commit to the client's own group; its shards are checked as those of any commit. Raises InvalidInputError."""
+    """The commit to the client's own group; shards are validated as in any commit. Raises InvalidInputError."""
     group = _checked_group(request.namespace, request.group)
     inner = _checked_client(group, request.client_id)
     if not request.shards:
@@ -120,7 +120,7 @@ def parse_commit_broadcast(request: offsets_pb.CommitBroadcastRequest) -> offset
 
 
 async def parse_read_broadcast(request: offsets_pb.ReadBroadcastRequest) -> BroadcastQuery:
-    """Which offsets of a broadcasting group are asked for. Raises InvalidInputError."""
+    """The offsets of a broadcasting group that a request asks for. Raises InvalidInputError."""
     group = _checked_group(request.namespace, request.group)
     if request.client_id:
         _checked_client(group, request.client_id)

@@ -10,7 +10,7 @@ SERVES = {State.SERVING, State.DEGRADED}  # commits are taken
 
 
 class SidecarState:
-    """The state, its reason where there is one, and the core while a store is open."""
+    """The state, its reason if there is one, and the core while a store is open."""
 
     def __init__(self) -> None:
         self.state: offsets_pb.StatusReply.State.ValueType = State.RECOVERING
@@ -23,22 +23,22 @@ class SidecarState:
         self.reason = reason
 
     def attach(self, core: Core) -> None:
-        """A store is open, and its recovery begins."""
+        """Note that a store is open and its recovery begins."""
         self.core = core
         self.enter(State.RECOVERING)
 
     def detach(self) -> None:
-        """The store is about to be closed: no request may reach it from now on."""
+        """Note that the store is about to be closed: no request may use it from now on."""
         self.core = None
 
     def serving_core(self) -> Core:
-        """The core for a request that begins now. Raises NotReadyError while none may begin."""
+        """The core for a request that begins now. Raises NotReadyError if none may begin."""
         if self.core is None or self.state not in SERVES:
             raise NotReadyError(f"the adapter is {self._name}: {self.reason or 'try again soon'}")
         return self.core
 
     def ready(self) -> tuple[bool, str]:
-        """For `/readyz`: whether commits are taken, also while the Meta Service is away; and the state, with its reason."""
+        """For `/readyz`: whether commits are accepted, also without the Meta Service; and the state with its reason."""
         return self.state in SERVES, ": ".join(filter(None, [self._name, self.reason]))
 
     @property

@@ -19,7 +19,7 @@ AT_RISK = {
 
 
 class SidecarStatus:
-    """Makes the reply to Status from everything that a sidecar consists of."""
+    """Composes the reply to Status from the components of a sidecar."""
 
     def __init__(
         self, config: AdapterConfig, meta: MetaClient, metrics: AdapterMetrics, state: SidecarState, journal: Journal = NO_JOURNAL
@@ -32,7 +32,7 @@ class SidecarStatus:
         self._started = time.monotonic()
 
     def reply(self) -> offsets_pb.StatusReply:
-        """What Status shows now."""
+        """The reply to Status now."""
         config, server_reports = self._config, self._meta.server_reports
         reply = offsets_pb.StatusReply(
             state=self._state.state,

@@ -49,7 +49,7 @@ class Lowest(NamedTuple):
 
 
 class BroadcastQuery(NamedTuple):
-    """The offsets that are asked for: of one client (empty: of none), and the lowest, of these shards (none named: of all)."""
+    """The requested offsets: of one client (empty: none), and the lowest ones, of these shards (none named: all)."""
 
     group: GroupKey
     client_id: str
@@ -67,7 +67,7 @@ def group_of_lowest(group: GroupKey) -> GroupKey:
 
 
 def is_of_client(group: GroupKey) -> bool:
-    """True for the group of a client of a broadcasting group. That has no mark in its own name, so the first one divides."""
+    """True for the group of a client of a broadcasting group, whose own name has no mark, so the first mark divides."""
     name, _, client_id = group.group.partition(OF_CLIENT)
     return bool(name and client_id)
 
@@ -105,7 +105,7 @@ def _lowest(shard: str, readers: Sequence[Client], kept: OffsetRecord | None, no
 
 
 class Broadcasts:
-    """Reads broadcasting groups, and keeps the lowest offsets of those that are committed to here."""
+    """Reads broadcasting groups, and stores the lowest offsets of those that get commits here."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Broadcasts:
         self._last_logged = ""
 
     async def run(self) -> None:
-        """Keep the lowest every 5 s. A failure is logged once, and tried again."""
+        """Store the lowest offsets every 5 s. A failure is logged once, and retried."""
         while True:
             await anyio.sleep(KEEP_S)
             await self.keep()
@@ -159,7 +159,7 @@ class Broadcasts:
         return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=reply.written_through)
 
     async def read(self, query: BroadcastQuery) -> list[offsets_pb.BroadcastOffset]:
-        """Where a client and the lowest stand, by shard. Raises what `OffsetReader.read` does."""
+        """The offset of a client and the lowest one, by shard. Raises what `OffsetReader.read` does."""
         group, client_id, shards = query
         kept = await self._kept(group, shards)
         if client_id:
@@ -172,7 +172,7 @@ class Broadcasts:
         return [_row(shard, own.get(shard), lowest.get(shard)) for shard in shards or sorted(lowest)]
 
     async def keep(self) -> None:
-        """Store what is the lowest now, of all shards that were committed to here lately."""
+        """Store the present lowest offset of all shards that got a commit here lately."""
         failure = ""
         for group in list(self._noted):
             before_ms = self._now_ms() - self._expires_ms
@@ -208,7 +208,7 @@ class Broadcasts:
         noted.update(dict.fromkeys((item.shard for item in inner.shards), self._now_ms()))
 
     def _outlived(self, rows: Sequence[offsets_pb.Superseded]) -> set[str]:
-        """The shards where what supersedes a commit has expired."""
+        """The shards whose superseding record has expired."""
         before_ms = self._now_ms() - self._expires_ms
         standing = {row.shard: self._store.get(OffsetKey(row.namespace, row.group, row.shard)) for row in rows}
         return {shard for shard, record in standing.items() if record and record.live and record.committed_at_ms < before_ms}
@@ -237,7 +237,7 @@ class Broadcasts:
     async def _kept(
         self, group: GroupKey, shards: Sequence[str], mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE
     ) -> dict[str, OffsetRecord]:
-        """The lowest offsets as they were kept. Loads the slowest clients too, where another adapter kept them."""
+        """The stored lowest offsets. Also loads the slowest clients if another adapter has stored them."""
         found = await self._reader.read([Wanted(group_of_lowest(group), shards)], mode)
         kept = {key.shard: record for key, record in found}
         slowest = {
@@ -253,7 +253,7 @@ class Broadcasts:
     async def _lowest(
         self, clients: Sequence[Client], kept: Mapping[str, OffsetRecord], now_ms: int, shards: Sequence[str] = ()
     ) -> dict[str, Lowest]:
-        """What `lowest_of` returns, computed in a thread: of many clients with many shards it takes a while."""
+        """The result of `lowest_of`, computed in a thread, since many clients with many shards take a while."""
         return await self._store.apart(partial(lowest_of, clients, kept, now_ms, self._expires_ms, shards))
 
     async def _clients(self, group: GroupKey) -> list[Client]:

@@ -24,7 +24,7 @@ class Columns(NamedTuple):
         return OffsetKey(*self.group, shard), OffsetRecord(epoch, offset, committed_at_ms=self.committed_at_ms)
 
     def entries(self) -> Iterator[Entry]:
-        """All of them, each as an entry."""
+        """All of them as entries."""
         return map(self.entry, self.shards, self.offsets, self.epochs or repeat(0))
 
 
@@ -42,7 +42,7 @@ class Commit(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets there are."""
+        """The number of offsets."""
         return len(self.entries) + sum(len(columns.shards) for columns in self.columns)
 
     def offered(self) -> list[Entry]:
@@ -94,7 +94,7 @@ Change = Commit | Reconcile | Load | FirstEpochs | Forget
 
 
 class Standing(NamedTuple):
-    """What stands under a key after a change. For a Forget: what was removed."""
+    """What stands under a key after a change. For a Forget: the removed record."""
 
     key: OffsetKey
     record: OffsetRecord | None

@@ -33,7 +33,7 @@ class LoadedGroups:
         self._others = 0
 
     def knows_absent(self, key: OffsetKey) -> bool:
-        """True when a key that is not local is nowhere."""
+        """True if a key that is not local is known to be absent in the Meta Service too."""
         return key.group_key in self.groups or key in self.absent
 
     def epoch_of_absent(self, key: OffsetKey) -> int:
@@ -41,21 +41,21 @@ class LoadedGroups:
         return FIRST_EPOCH if self.knows_absent(key) else 0
 
     def note_loaded(self, groups: Collection[GroupKey]) -> None:
-        """All that the Meta Service holds of these groups is stored here."""
+        """Note that all records of these groups in the Meta Service are stored here."""
         self.groups.update(groups)
 
     def note_present(self, key: OffsetKey) -> None:
-        """The key is about to be stored here."""
+        """Note that the key is about to be stored here."""
         self.absent.discard(key)
 
     def note_absent(self, keys: Collection[OffsetKey]) -> None:
-        """The Meta Service does not have these. A commit makes them local, so few are left; memory is bounded all the same."""
+        """Note keys that the Meta Service does not have. A commit makes them local, so few are left; memory is bounded."""
         if len(self.absent) > MAX_ABSENT:
             self.absent.clear()
         self.absent.update(keys)
 
     def forget(self, groups: Collection[GroupKey]) -> None:
-        """Keys of these groups are removed: they may stand remotely. What was fetched before is not to be adopted."""
+        """Note that keys of these groups are removed: the Meta Service may hold them. Earlier fetches must not be adopted."""
         self.forgets += 1
         self.groups.difference_update(groups)
         self.absent.clear()
@@ -65,7 +65,7 @@ class LoadedGroups:
         self._forgotten.update(dict.fromkeys(groups, self.forgets))
 
     def forgotten_since(self, groups: Iterable[GroupKey], forgets: int) -> bool:
-        """True when there may have been a removal in one of these groups since there had been so many removals."""
+        """True if there may have been a removal in one of these groups since the counter of removals had this value."""
         return forgets < self.forgets and any(self._forgotten.get(group, self._others) > forgets for group in groups)
 
 
@@ -79,7 +79,7 @@ def check_generation(group: GroupKey, member: Member, seen: Member | None) -> No
 
 
 def goes_back(before: OffsetRecord, after: OffsetRecord) -> bool:
-    """True when a commit was a rewind of what stood."""
+    """True if a commit was a rewind of the record that stood."""
     return after.epoch > before.epoch and before.live
 
 

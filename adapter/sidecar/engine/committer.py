@@ -89,7 +89,7 @@ class Committer:
         return standing
 
     def check_members(self, members: Mapping[GroupKey, Member]) -> None:
-        """Raise FencedError when a later generation has committed for one of the groups."""
+        """Raise FencedError if a later generation has committed for one of the groups."""
         for group, member in members.items():
             check_generation(group, member, self._store.member(group))
 
@@ -103,7 +103,7 @@ def _group_of(entry: tuple[OffsetKey, OffsetRecord | None]) -> tuple[str, ...]:
 
 
 class _Deciding:
-    """What one change does to the store, the dirty keys and the loaded groups: decided first, then written."""
+    """The effect of one change on the store, the dirty keys and the loaded groups: decided first, then written."""
 
     __slots__ = (
         "_clean",
@@ -135,7 +135,7 @@ class _Deciding:
         self.rewinds: list[Moved] = []
 
     def decide(self, change: Change) -> list[Standing]:
-        """Decide the whole of it, or raise."""
+        """Decide the whole change, or raise."""
         if isinstance(change, Commit):
             return self._commit(change)
         if isinstance(change, Reconcile):
@@ -221,7 +221,7 @@ class _Deciding:
         return rest
 
     def _raised(self, members: Mapping[GroupKey, Member]) -> dict[GroupKey, Member]:
-        """Those of a generation that was not seen before. Raises FencedError for one that has ended."""
+        """The members of a generation that is new. Raises FencedError for one that has ended."""
         raised = {}
         for group, member in members.items():
             seen = self._store.member(group)
@@ -282,7 +282,7 @@ class _Deciding:
         return self._reconcile(rest)
 
     def _is_before_a_rewind(self, key: OffsetKey, found: OffsetRecord) -> bool:
-        """True for the larger value of a server without epochs that may be from before a rewind of ours, not flushed yet."""
+        """True for a larger value of a server without epochs that may precede a local rewind that is not flushed yet."""
         before = self._standing(key)
         rewound = before is not None and before.epoch > FIRST_EPOCH and before.offset < found.offset
         return rewound and not found.epoch and key in self._dirty
@@ -303,5 +303,5 @@ class _Deciding:
         return [entry for entry in removed if entry.record is not None]
 
     def _has_come_back(self, group: GroupKey, keys: Collection[OffsetKey]) -> bool:
-        """True when the group has keys beside these."""
+        """True if the group has keys besides these."""
         return any(found.key not in keys for found in self._store.scan(group_prefix(group)))

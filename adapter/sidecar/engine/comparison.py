@@ -34,7 +34,7 @@ class Source(Protocol):
     """Yields the pieces of a comparison, in key order."""
 
     async def next(self) -> Piece | None:
-        """The piece behind the last one that was `done`; None at the end. Raises MetaUnavailableError."""
+        """The piece after the last one that was `done`; None at the end. Raises MetaUnavailableError."""
 
     def done(self, piece: Piece) -> None:
         """The piece is compared: go on behind it."""
@@ -135,7 +135,7 @@ class WholeGroups:
         self._left = self._page_from
 
     def _goes_on(self) -> bool:
-        """Whether the next local key is of the groups that are read."""
+        """Whether the next local key is in one of the groups that are being read."""
         return bool(self._local) and self._local[0][1].key.group_key in self._groups
 
     async def _read_local(self) -> None:
@@ -152,7 +152,7 @@ class WholeGroups:
             self._remote.extend(row for row in rows if row[0] > done)
 
     def _cut(self) -> Piece:
-        """Everything up to where both sides are read."""
+        """Everything up to the key that both sides have been read to."""
         local = list(takewhile(lambda held: held[1].key.group_key in self._groups, self._local))
         ends = []
         if self._left[0]:

@@ -64,10 +64,10 @@ class Core:
 
 
 class Opening(Protocol):
-    """How a local store is opened; raises what `LocalStore.open` raises."""
+    """Opens a local store; raises what `LocalStore.open` raises."""
 
     async def __call__(self, config: AdapterConfig, *, only: bytes | None) -> LocalStore:
-        """Open it, or make it; with `only` none but the one that has this `store_id`."""
+        """Open or create the store; with `only`, open none but the one with this `store_id`."""
 
 
 async def open_store(config: AdapterConfig, *, only: bytes | None) -> LocalStore:

@@ -75,7 +75,7 @@ class DirtyKeys:
         self._pending.add(group, held, now)
 
     def add_one(self, group: tuple[str, str], shard: str, held: Held, now: float) -> None:
-        """Mark one shard dirty, in fewer steps."""
+        """Mark one shard dirty; faster than `add`."""
         pending = self._pending
         shards = pending.groups.get(group)  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         if shards is None:
@@ -84,7 +84,7 @@ class DirtyKeys:
             shards[shard] = held
 
     def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
-        """Begin a flush of what is pending and not set aside. What is committed from now on is for the next one (invariant 3)."""
+        """Begin a flush of what is pending and not set aside. Later commits are for the next flush (invariant 3)."""
         taken, self._pending = self._pending, _Part()
         for group in self._groups_aside & taken.groups.keys():
             self._set_aside.add(group, taken.groups.pop(group), taken.since)
@@ -92,13 +92,13 @@ class DirtyKeys:
         return taken.groups
 
     def acknowledge(self, key: OffsetKey) -> None:
-        """The Meta Service holds at least what the flush under way took."""
+        """Note that the Meta Service holds at least what the present flush took."""
         self._in_flight.pop(key)
         if self._refused:
             self._refused.pop(key)
 
     def acknowledge_all(self, group: GroupKey, shards: Collection[str]) -> None:
-        """The Meta Service holds at least what the flush under way took of these shards."""
+        """Note that the Meta Service holds at least what the present flush took of these shards."""
         taken = self._in_flight.groups.get(group, {})
         for shard in shards:
             taken.pop(shard, None)
@@ -109,14 +109,14 @@ class DirtyKeys:
                 self._refused.pop(OffsetKey(*group, shard))
 
     def refuse(self, key: OffsetKey) -> None:
-        """The Meta Service refused what the flush under way took: it is not sent before `retry_refused`."""
+        """Note that the Meta Service refused what the present flush took: it is not sent before `retry_refused`."""
         since = self._in_flight.since
         found = self._in_flight.pop(key)
         if found:
             self._refused.add(key.group_key, {key.shard: found}, since)
 
     def set_aside(self, group: GroupKey) -> None:
-        """Do not send the keys of a group before `take_up`: what the flush under way took of it got no answer."""
+        """Do not send the keys of a group before `take_up`: what the present flush took of it got no reply."""
         self._groups_aside.add(group)
 
     def take_up(self) -> None:
@@ -139,7 +139,7 @@ class DirtyKeys:
         self._put_back(refused)
 
     def discard(self, key: OffsetKey) -> None:
-        """The Meta Service is known to hold at least the local value."""
+        """Note that the Meta Service is known to hold at least the local value."""
         self._pending.pop(key)
         self._refused.pop(key)
         self._set_aside.pop(key)
@@ -149,19 +149,19 @@ class DirtyKeys:
         return key in self._refused
 
     def is_aside(self, key: OffsetKey) -> bool:
-        """True when the key's group is set aside, and it is dirty."""
+        """True if the key is dirty and its group is set aside."""
         return bool(self._groups_aside) and key.group_key in self._groups_aside and key in self
 
     def of(self, group: GroupKey) -> list[AbstractSet[str]]:
-        """The dirty shards of a group, in one or more collections, of which nothing may be kept."""
+        """The dirty shards of a group, in one or more collections, which the caller must not keep."""
         return [part.groups[group].keys() for part in self._parts() if group in part.groups]
 
     def any_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
-        """One of these shards (none named: of all) that is dirty. Fast enough for tens of thousands of them at once."""
+        """One dirty shard of these (none named: of all). Fast enough for tens of thousands of them."""
         return _any_of(self.of(group), shards)
 
     def refused_of(self, group: GroupKey, shards: Sequence[str] = ()) -> str | None:
-        """One of these shards whose last flush the Meta Service refused."""
+        """One of these shards whose last flush was refused by the Meta Service."""
         held = self._refused.groups.get(group)
         return _any_of([held.keys()], shards) if held else None
 
@@ -170,11 +170,11 @@ class DirtyKeys:
         return self.any_of(group, shards) if group in self._groups_aside else None
 
     def keys(self) -> set[OffsetKey]:
-        """The dirty keys, of which a caller may keep this copy."""
+        """A copy of the dirty keys."""
         return {key for part in self._parts() for key in part}
 
     def __contains__(self, key: OffsetKey) -> bool:
-        """True when the Meta Service has not acknowledged the newest local value."""
+        """True if the Meta Service has not acknowledged the newest local value."""
         return key in self._pending or key in self._in_flight or key in self._refused or key in self._set_aside
 
     def __bool__(self) -> bool:
@@ -196,38 +196,38 @@ class DirtyKeys:
 
     @property
     def pending(self) -> int:
-        """Keys that the next flush will send."""
+        """The number of keys that the next flush will send."""
         groups = self._pending.groups
         return len(self._pending) - sum(len(groups[group]) for group in self._groups_aside & groups.keys())
 
     @property
     def aside(self) -> int:
-        """Keys that are set aside, as of the last flush."""
+        """The number of keys that are set aside, as of the last flush."""
         return len(self._set_aside)
 
     @property
     def some_aside(self) -> bool:
-        """True when there are any of these."""
+        """True if there are any of these."""
         return bool(self._set_aside)
 
     @property
     def refused(self) -> int:
-        """Keys that the Meta Service refused, and that are not pending again."""
+        """The number of keys that the Meta Service refused, and that are not pending again."""
         return len(self._refused)
 
     def oldest_age(self, now: float) -> float:
-        """For how many seconds the longest dirty key has been dirty, at most; 0 when none is."""
+        """The age in seconds, at most, of the key that has been dirty the longest; 0 if none is."""
         return max((now - part.since for part in self._parts() if part.since is not None), default=0.0)
 
     def lowest_refused_seq(self) -> int | None:
-        """The write counter below which nothing is refused."""
+        """The write counter below which no key is refused."""
         return min((seq for held in self._refused.groups.values() for _, seq, _ in held.values()), default=None)
 
     def _parts(self) -> tuple[_Part, ...]:
         return self._pending, self._in_flight, self._refused, self._set_aside
 
     def _put_back(self, part: _Part) -> None:
-        """Under what came in meanwhile: the newer record stays."""
+        """Return records to the pending ones, unless there are newer ones."""
         for group in self._groups_aside & part.groups.keys():
             held = part.groups.pop(group)
             self._set_aside.add(group, {**held, **self._set_aside.groups.get(group, {})}, part.since)

@@ -41,7 +41,7 @@ TOMBSTONE_MS = 600_000
 
 
 class Expiry:
-    """Sweeps over all groups. Must not run before the recovery is done: until then `dirty` does not know all that is dirty."""
+    """Sweeps all groups. Must not run before the recovery is complete: until then `dirty` may lack dirty keys."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Expiry:
         self._looked_at = 0
 
     async def run(self) -> None:
-        """Sweep once per interval. First after one, as Kafka does: consumers that were away with their broker come back first."""
+        """Sweep once per interval, first after one interval, as Kafka does: consumers that were away have time to return."""
         while True:
             await anyio.sleep(self._interval_s)
             try:
@@ -148,7 +148,7 @@ class Expiry:
         return quiet
 
     async def _forget(self, row: GroupRow, before_ms: int) -> None:
-        """Forget an expired group here, a page at a time, its generation with the last one."""
+        """Remove an expired group here, one page at a time, and its generation with the last page."""
         audit.info("expiry.expired", **row.group._asdict(), keys=row.shards, last_commit_at_ms=row.last_commit_at_ms)
         self._metrics.expired_groups.inc()
         self._metrics.expired_keys.inc(row.shards)
@@ -162,7 +162,7 @@ class Expiry:
             await self._put_back(row.group)
 
     async def _put_back(self, group: GroupKey) -> None:
-        """Mark what is here of a group dirty, because it was committed to while it was being removed."""
+        """Mark the local records of a group dirty, because it got a commit while it was being removed."""
         log.info("expiry.put_back", **group._asdict())
         async for page, _ in self._pages(group):
             await self._committer.submit(Reconcile([(stored.key, None) for stored in page if stored.record.live]))
@@ -190,7 +190,7 @@ class Expiry:
             after = page[-1].key
 
     def _warn_once(self, event: str, **fields: str) -> None:
-        """Log a warning, but not the same one again and again."""
+        """Log a warning, but not the same one repeatedly."""
         text = str(fields)
         if text != self._last_logged:
             log.warning(event, **fields)

@@ -24,7 +24,7 @@ Staged = tuple[tuple[str, str], str, Held]
 
 
 class FastPath:
-    """Decides and writes plain commits. `possible` is False where a commit waits for a sync or for the Meta Service."""
+    """Decides and writes plain commits. `possible` is False if commits wait for a sync or for the Meta Service."""
 
     def __init__(
         self, store: LocalStore, dirty: DirtyKeys, *, possible: bool, clock: Callable[[], float] = time.monotonic
@@ -89,12 +89,12 @@ class FastPath:
 
 
 def _is_plain(request: offsets_pb.CommitOffsetsRequest, group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:
-    """True when the request is no longer than its group, shard and offset (not 0): then there is nothing else in it."""
+    """True if the request has only a group, a shard and an offset (not 0), by its length."""
     return request.ByteSize() == _FRAMING + len(group.group) + len(item.shard) + (item.offset.bit_length() + 6) // 7
 
 
 def _has_more(group: offsets_pb.GroupCommits, item: offsets_pb.ShardCommit) -> bool:
-    """True for a commit that has more than an offset and its epoch, or a member."""
+    """True for a commit with more than an offset and its epoch, or with a member."""
     if group.member_id or group.shard_names or group.offsets or group.epochs or group.HasField("generation"):
         return True
     if item.metadata or item.committed_at_ms or item.topic or item.partition:

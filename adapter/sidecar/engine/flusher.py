@@ -40,7 +40,7 @@ Batch = Mapping[GroupKey, Mapping[str, Held]]
 
 @dataclass
 class _Outcome:
-    """How many keys of one flush were acknowledged, and how many were refused or got no answer, with the last reason of each."""
+    """The numbers of acknowledged and refused keys of a flush, and of those without a reply, with the last reasons."""
 
     acknowledged: int = 0
     refused: int = 0
@@ -108,7 +108,7 @@ class Flusher:
         return max(self._store.flushed_seq, self._carried if self.tracks_all else 0)
 
     async def run(self) -> None:
-        """Flush once per interval; after a failure back off, always with the values that are newest by then."""
+        """Flush once per interval; after a failure back off. Each attempt sends the values that are newest then."""
         interval_s = self._section.interval_ms / 1000
         policy = retrying("flush", first_s=interval_s, max_s=max(self._section.backoff_max_ms / 1000, interval_s))
         next_at = self._clock() + interval_s
@@ -153,17 +153,17 @@ class Flusher:
         return outcome.acknowledged
 
     def comparison_started(self) -> None:
-        """All local keys are compared with the Meta Service from now on: until that is done, `dirty` may lack some dirty ones."""
+        """Note that all local keys are being compared with the Meta Service: until then, `dirty` may lack dirty keys."""
         self.tracks_all = False
 
     def comparison_finished(self) -> None:
-        """Every dirty key is known from now on. A server without epochs may hold more of those that are dirty now."""
+        """Note that every dirty key is known. A server without epochs may hold more of those that are dirty now."""
         self.uncompared = self._dirty.keys()
         self.tracks_all = True
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Keep flushes of this adapter from running: none can then undo what is done inside (invariant 7)."""
+        """Keep flushes of this adapter from running, so that none can undo what the block does (invariant 7)."""
         async with self._lock:
             yield
 
@@ -180,7 +180,7 @@ class Flusher:
         return flushed
 
     async def drain(self, deadline_s: float) -> int:
-        """Flush until nothing is dirty or `deadline_s` seconds have passed; returns how many keys are left."""
+        """Flush until nothing is dirty or `deadline_s` seconds have passed; returns the number of keys left."""
         interval_s = self._section.interval_ms / 1000
         with anyio.move_on_after(deadline_s):
             while len(self._dirty):
@@ -284,7 +284,7 @@ class Flusher:
         return not self.tracks_all or key in self.uncompared
 
     def _covers(self, seq: int) -> int:
-        """The highest write, at most `seq`, up to which none is refused or set aside: with a flush all up to it is sent."""
+        """The highest write, at most `seq`, up to which no key is refused or set aside: a flush then sends all up to it."""
         if self._dirty.some_aside:
             return 0  # finding the oldest would scan every set-aside key
         floor = self._dirty.lowest_refused_seq()
@@ -316,7 +316,7 @@ class Flusher:
             self._aside_until = now + max(pause, now - started)
 
     def _finish(self, seq: int, started: float, outcome: _Outcome) -> None:
-        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside."""
+        """Advance the flushed watermark: all up to `seq` was in this flush or an earlier one, unless refused or set aside."""
         if outcome.unanswered:
             self._metrics.flush_failed()
         if self.tracks_all:

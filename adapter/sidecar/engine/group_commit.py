@@ -56,7 +56,7 @@ class GroupCommit:
         self._metrics.committed_together(sum(counts), time.perf_counter() - self._began)
 
     def _call(self, done: Done, count: int, failure: AdapterError | None) -> None:
-        """Call a `done`. One that raises does not keep the others from being called."""
+        """Call a `done`. If it raises, the others are still called."""
         try:
             if failure:
                 self._refused(failure)

@@ -46,7 +46,7 @@ class Wanted(NamedTuple):
 
 
 async def _until_settled(load: Callable[[], Awaitable[R]], limit_s: float) -> R:
-    """Load again from the beginning when keys were removed meanwhile. Raises ContendedError when that goes on for too long."""
+    """Load again from the beginning if keys were removed meanwhile. Raises ContendedError if that goes on too long."""
     return await retrying("load", first_s=0.001, max_s=0.05, limit_s=limit_s, on=ContendedError)(load)
 
 
@@ -75,13 +75,13 @@ class GroupLoader:
         self._large_loads: Coalescer[GroupKey, None] = Coalescer(self._load_large, max_items=LOAD_GROUPS)
 
     async def run(self) -> None:
-        """Make the calls for loads until cancelled; loads then fail with NotReadyError."""
+        """Make the calls for loads until cancelled; pending loads then fail with NotReadyError."""
         async with anyio.create_task_group() as tasks:
             for coalescer in (self._for_commits, self._for_reads, self._large_loads):
                 tasks.start_soon(coalescer.run)
 
     def is_loaded(self, group: GroupKey) -> bool:
-        """True when all that the Meta Service holds of the group is known here."""
+        """True if all records of the group in the Meta Service are known here."""
         return group in self._committer.loaded.groups
 
     async def load(self, group: GroupKey) -> None:
