@@ -37,20 +37,20 @@ class AdapterServerSection(ServerSection):
 
 
 class AdapterMetricsSection(MetricsSection):
-    """Where the adapter's metrics and probes are served; an empty address turns them off."""
+    """The address of the adapter's metrics and probes; empty turns them off."""
 
     listen: OptionalAddress = "127.0.0.1:9521"
 
 
 class StoreSection(Section):
-    """Where the local store is, and when its writes are synced: before the answer, once per flush interval, or never."""
+    """The path of the local store, and when its writes are synced: before the reply, once per interval, or never."""
 
     path: FilePath = Path("data/adapter")
     wal_sync: WalSync = "interval"
 
 
 class FlushSection(Section):
-    """When and how dirty offsets go to the Meta Service."""
+    """When and how dirty offsets are sent to the Meta Service."""
 
     interval_ms: int = Field(default=100, ge=1, le=60_000)
     max_batch_bytes: int = Field(default=3 * 2**20, ge=16_384, le=64 * 2**20)
@@ -65,7 +65,7 @@ class AdminSection(Section):
 
 
 class ExpirySection(Section):
-    """When the offsets of a group without commits go. 0 hours: never. Those of a broadcasting group's client go sooner."""
+    """When a group without commits expires. 0 hours: never. Clients of broadcasting groups expire sooner."""
 
     retention_hours: int = Field(default=168, ge=0, le=876_000)
     broadcast_seconds: int = Field(default=300, ge=1, le=2_592_000)
@@ -73,7 +73,7 @@ class ExpirySection(Section):
 
 
 class JournalSection(Section):
-    """A record of what changed, for the pipeline. Without a path: none."""
+    """A record of all changes, for the pipeline. Without a path there is none."""
 
     path: FilePath | None = None
     segment_max_bytes: int = Field(default=16 * 2**20, ge=65_536, le=2**30)
@@ -101,19 +101,19 @@ class AdapterStopSection(StopSection):
 
 
 class PolicyRule(Section):
-    """A mode for the groups whose names match shell patterns (fnmatch, case-sensitive). The first match counts."""
+    """A commit policy for the groups whose names match shell patterns (fnmatch, case-sensitive). The first match counts."""
 
     groups: str = Field(min_length=1)
     namespaces: str = Field(default="*", min_length=1)
     mode: Mode
 
     def matches(self, namespace: str, group: str) -> bool:
-        """True when this rule decides for the group."""
+        """True if this rule applies to the group."""
         return fnmatchcase(group, self.groups) and fnmatchcase(namespace, self.namespaces)
 
 
 class AdapterConfig(Section):
-    """All settings of an adapter, as config/adapter.toml has them."""
+    """All settings of an adapter, as in config/adapter.toml."""
 
     broker: Annotated[str, AfterValidator(name_of_part)] = Field(default_factory=socket.gethostname)
     mode: Mode = "write_back"
@@ -132,5 +132,5 @@ class AdapterConfig(Section):
     log: LogSection = LogSection()
 
     def mode_of(self, namespace: str, group: str) -> Mode:
-        """The mode of a group: its first matching policy, else the general one."""
+        """The commit policy of a group: of its first matching rule, else the default one."""
         return next((rule.mode for rule in self.policy if rule.matches(namespace, group)), self.mode)

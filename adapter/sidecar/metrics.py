@@ -61,7 +61,7 @@ class AdapterMetrics:
         self._flush_seconds.observe(seconds)
 
     def flush_failed(self) -> None:
-        """Count a flush of which a part could not be sent or got no answer."""
+        """Count a flush of which a part could not be sent or got no reply."""
         self._flush_failures.inc()
 
     @contextmanager
@@ -86,7 +86,7 @@ class AdapterMetrics:
 
 
 class CommitsCollector(Collector):
-    """The metrics of commits: plain numbers until Prometheus asks, since they are counted with each message of a broker."""
+    """The metrics of commits: plain numbers until a scrape, since they change with each message of a broker."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -96,20 +96,20 @@ class CommitsCollector(Collector):
         self._superseded = 0
 
     def add(self, offsets: int, superseded: int, seconds: float) -> None:
-        """A commit request of so many offsets was acknowledged, `seconds` after it came."""
+        """Count an acknowledged commit request with this number of offsets, `seconds` after it arrived."""
         self.offsets += offsets
         self._superseded += superseded
         self._seconds += seconds
         self._buckets[bisect_left(LATENCY_BUCKETS, seconds)] += 1
 
     def add_together(self, requests: int, seconds: float) -> None:
-        """So many requests of one offset each were acknowledged, `seconds` after the first of them came."""
+        """Count acknowledged requests of one offset each, `seconds` after the first of them arrived."""
         self.offsets += requests
         self._seconds += requests * seconds
         self._buckets[bisect_left(LATENCY_BUCKETS, seconds)] += requests
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as Prometheus has them. Called from the metrics thread."""
+        """The metrics in the form of Prometheus. Called in the metrics thread."""
         yield CounterMetricFamily(f"{self._prefix}_commits", "Acknowledged offsets.", value=self.offsets)
         text = "Commits that a larger standing value superseded locally."
         yield CounterMetricFamily(f"{self._prefix}_superseded", text, value=self._superseded)

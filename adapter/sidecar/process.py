@@ -97,7 +97,7 @@ class Sidecar:
         return -1
 
     async def _serve(self, store: LocalStore, server: GrpcServer) -> int | None:
-        """Serve until `stop` and return what stayed dirty; None when the store failed before."""
+        """Serve until `stop` and return the number of keys left dirty; None if the store failed before."""
         reason = ""
         try:
             parts = (self._config, store, self._meta, self._metrics, self._broker_log, self._clocks, self._journal)
@@ -222,7 +222,7 @@ class Sidecar:
         return left
 
     async def _reopen(self, failed: LocalStore) -> LocalStore | None:
-        """Open the failed store again, however long it takes, and no other one; None when stopped meanwhile."""
+        """Open the failed store again, and no other one, for as long as it takes; None if stopped meanwhile."""
         opened: list[LocalStore] = []
 
         async def attempt() -> None:
@@ -242,7 +242,7 @@ class Sidecar:
         return opened[0] if opened else None
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` until it ends or `stop` is called. An error of `work` is raised as it is."""
+        """Run `work` until it ends or `stop` is called. Raises the error of `work`."""
         failure: list[Exception] = []
 
         async def guarded(scope: anyio.CancelScope) -> None:

@@ -16,7 +16,7 @@ class ReportedBounds:
         self._bounds: OrderedDict[ShardKey, Bounds] = OrderedDict()
 
     def note(self, found: Mapping[ShardKey, Bounds]) -> None:
-        """Keep bounds that came with a commit."""
+        """Record bounds from a commit."""
         for shard, bounds in found.items():
             self._bounds[shard] = bounds
             self._bounds.move_to_end(shard)
@@ -24,5 +24,5 @@ class ReportedBounds:
             self._bounds.popitem(last=False)
 
     def get(self, shard: ShardKey) -> Bounds | None:
-        """The bounds that were reported last; None when there are none."""
+        """The bounds that were reported last; None if there are none."""
         return self._bounds.get(shard)

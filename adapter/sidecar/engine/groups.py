@@ -43,14 +43,14 @@ class GroupPage(NamedTuple):
 
 
 class PartialGroup(NamedTuple):
-    """A group that was counted up to a shard when its page ended, and its counts so far."""
+    """A group whose records were counted up to a shard when its page ended, with its counts so far."""
 
     row: GroupRow
     shard: str
 
     @classmethod
     def of(cls, token: bytes) -> "PartialGroup | None":
-        """What a token holds; None for one that ends with a group. Raises InvalidInputError."""
+        """Parse a token; None for one that ends with a complete group. Raises InvalidInputError."""
         if not token.startswith(_HALF):
             return None
         try:
@@ -62,7 +62,7 @@ class PartialGroup(NamedTuple):
 
     @property
     def token(self) -> bytes:
-        """The token that `of` parses."""
+        """The token, as `of` parses it."""
         group, *counts = self.row
         return _COUNTS.pack(_HALF, *counts) + pack_names(*group, self.shard)
 
@@ -141,7 +141,7 @@ class Groups:
         return GroupPage(rows, PartialGroup(row, after.shard).token if row and after else b"")
 
     def _counted(self, row: GroupRow | None, found: Sequence[Stored]) -> list[GroupRow]:
-        """Records behind those of a row, if any, by group: the last one may go on behind them."""
+        """The records after those of a row, if any, by group: the last group may continue on the next page."""
         counting = _Counting(row, self._dirty) if row else None
         rows: list[GroupRow] = []
         for stored in found:
@@ -169,12 +169,12 @@ class Groups:
             length = len(after.group.encode())
 
     def _first_below(self, heads: Sequence[bytes], after: OffsetKey | None) -> list[Stored]:
-        """A page of the records below some prefixes, of which `after` is below the first."""
+        """A page of the records below some prefixes; its `after` is below the first prefix."""
         found = (stored for at, head in enumerate(heads) for stored in self._store.scan(head, None if at else after))
         return list(islice(found, PAGE_KEYS))
 
 
 def _behind(token: bytes) -> OffsetKey | None:
-    """A key behind every key of the group at which a page ended, also those that came in meanwhile."""
+    """A key after every key of the group at which a page ended, also after those that are added meanwhile."""
     names = unpack_names(token)
     return OffsetKey(names[0], names[1], LAST_NAME) if token else None

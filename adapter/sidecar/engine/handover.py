@@ -19,7 +19,7 @@ REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left
 
 
 class Handover:
-    """Persists and removes keys. It never removes one that the Meta Service does not have."""
+    """Persists and removes keys. It never removes a key that the Meta Service does not have."""
 
     def __init__(self, store: LocalStore, dirty: DirtyKeys, committer: Committer, flusher: Flusher, large: LargeCalls) -> None:
         self._store = store
@@ -74,7 +74,7 @@ class Handover:
         return len(self._committer.apply(Forget(keys)))
 
     def _slices(self, wanted: Sequence[Wanted]) -> Iterator[list[OffsetKey]]:
-        """The keys that may be here, in slices; each one is read from the store when it is asked for."""
+        """The keys that may be in the store, in slices; each slice is read when it is needed."""
         keys: list[OffsetKey] = []
         for part in wanted:
             for found in self._keys(part):

@@ -28,7 +28,7 @@ AGAIN_FIRST_S, AGAIN_MAX_S = 0.1, 2.0  # pauses between attempts to go on with a
 
 
 class MetaWatch:
-    """Reports one local store to the Meta Service, and compares its answers with what it acknowledged before."""
+    """Reports one local store to the Meta Service, and compares the replies with what it acknowledged before."""
 
     def __init__(
         self, broker: str, path: Path, store: LocalStore, flusher: Flusher, recovery: Recovery, meta: MetaClient
@@ -47,11 +47,11 @@ class MetaWatch:
         meta.server_reports.set_local_store(self.local)
 
     def local(self) -> StoreReport:
-        """The report of the local store: its identity, and how far it is flushed."""
+        """The report of the local store: its identity, and the flushed write counter."""
         return StoreReport(self._broker, self._path, self._store.store_id, self._flusher.covered_seq)
 
     async def recover(self) -> None:
-        """Find out what the Meta Service remembers of this store, then compare all keys. Call it again when it raised."""
+        """Ask the Meta Service for the last report of this store, then compare all keys. Call it again if it raised."""
         if not self._identified:
             try:
                 await self._identify()
@@ -135,7 +135,7 @@ class MetaWatch:
         self._reported_seq = local.flushed_seq
 
     async def _replace(self, known: StoreReport) -> None:
-        """Take the place of another store that is reported under this broker and path while this one is open."""
+        """Replace another store that is reported for this broker and path while this one is open."""
         if known.store_id not in self._others:
             self._others.add(known.store_id)
             self._lost(

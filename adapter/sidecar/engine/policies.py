@@ -39,7 +39,7 @@ MAX_WAITING_BYTES = 64 * 2**20  # of commits that wait for the Meta Service
 
 
 class WriteThrough:
-    """Acknowledged when the Meta Service has it. Concurrent commits share one save call."""
+    """Commits that are acknowledged when the Meta Service has them. Concurrent commits share one save call."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class WriteThrough:
         return [plan if isinstance(plan, AdapterError) else _answer(plan, by_key) for plan in planned]
 
     def _plan(self, commit: Commit, offers: dict[OffsetKey, OffsetRecord]) -> list[Standing] | AdapterError:
-        """Decide one caller's commit against the local values and the callers before it; all or nothing."""
+        """Decide one caller's commit against the local values and the earlier callers; all or nothing."""
         try:
             self._committer.check_members(commit.members)
             plan = [(key, self._place(key, offered, offers, commit.mode)) for key, offered in commit.offered()]
@@ -104,7 +104,7 @@ class WriteThrough:
         return [Standing(key, record) for key, record in plan]
 
     def _rewinds(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> list[Moved]:
-        """Those of a save that is not adopted here yet."""
+        """The rewinds in a save that is not adopted here yet."""
         return [
             Moved(key, before, outcome.standing or record)
             for (key, record, _), outcome in zip(entries, outcomes, strict=True)
@@ -136,13 +136,13 @@ class Router:
         self.at_once = self._all_write_back and not committer.syncs_each
 
     def commit_at_once(self, commit: Commit) -> list[Standing] | None:
-        """Commit a batch for which nothing has to be awaited, as most are; None when something has to."""
+        """Commit a batch that needs no await, as most do; None if it needs one."""
         if not self.at_once or self._loader.must_load(commit):
             return None
         return self._committer.apply(commit)
 
     async def prepare(self, commit: Commit) -> None:
-        """Load the groups of keys that are not local. Commits made in the order of their preparation apply in this order."""
+        """Load the groups of keys that are not local. Commits apply in the order in which they were prepared."""
         await self._loader.load_for(commit)
 
     def writes_through(self, group: GroupKey) -> bool:

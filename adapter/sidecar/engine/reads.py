@@ -28,7 +28,7 @@ class OffsetReader:
         self._recovered = False
 
     def recovery_finished(self) -> None:
-        """From now on reads may load groups from the Meta Service."""
+        """Allow reads to load groups from the Meta Service from now on."""
         self._recovered = True
 
     async def read(self, wanted: Sequence[Wanted], mode: ReadMode) -> list[tuple[OffsetKey, OffsetRecord]]:
@@ -40,7 +40,7 @@ class OffsetReader:
         return [entry for rows in self.slices(wanted) for entry in rows if entry[1].live]
 
     async def ask(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
-        """Bring from the Meta Service what a read in this mode must not miss. Raises what `read` does."""
+        """Load from the Meta Service what a read in this mode needs. Raises what `read` does."""
         asked = []
         for at, part in enumerate(wanted, start=1):
             if await self._must_ask(part, mode):

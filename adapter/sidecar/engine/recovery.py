@@ -45,7 +45,7 @@ class RecoveryReport:
 
 
 class Recovery:
-    """A comparison of all local keys; after a failure it goes on where it was."""
+    """A comparison of all local keys; after a failure it continues at the same place."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ Records: TypeAlias = Mapping[OffsetKey, OffsetRecord]
 
 
 class To(Enum):
-    """Where a reset goes, as kafka-consumer-groups names it."""
+    """The targets of a reset, with the names of kafka-consumer-groups."""
 
     OFFSET = "to_offset"
     EARLIEST = "to_earliest"
@@ -65,7 +65,7 @@ class Reset(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What stood under a key and what shall stand. Equal records: nothing to do."""
+    """The records under a key before and after the change. If they are equal, there is nothing to do."""
 
     key: OffsetKey
     before: OffsetRecord | None
@@ -74,12 +74,12 @@ class Change(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """True when something is to be written."""
+        """True if something has to be written."""
         return self.after != self.before
 
 
 class Known(NamedTuple):
-    """What a reset is planned on: the records that stand, the bounds of shards, and for TIMESTAMP the offsets by time."""
+    """The input of a plan: the records that stand, the bounds of shards, and for TIMESTAMP the offsets by time."""
 
     standing: Records
     bounds: Mapping[str, Bounds] = {}
@@ -88,20 +88,20 @@ class Known(NamedTuple):
 
 
 def plan_reset(reset: Reset, keys: Sequence[OffsetKey], known: Known) -> list[Change]:
-    """Move each key. Raises InvalidInputError or UnknownBoundsError that names the shard which cannot be."""
+    """Plan the new offset of each key. Raises InvalidInputError or UnknownBoundsError that names the shard."""
     check_there(reset, keys, known.standing)
     return [_reset_one(reset, key, known) for key in keys]
 
 
 def check_there(reset: Reset, keys: Sequence[OffsetKey], standing: Records) -> None:
-    """Raise InvalidInputError when a key has no offset, unless the reset is to create it: most often its name is a mistake."""
+    """Raise InvalidInputError if a key has no offset, unless the reset may create it: usually its name is a mistake."""
     absent = [] if reset.create else [key for key in keys if not _is_live(standing.get(key))]
     if absent:
         raise InvalidInputError(f"shards: {no_offset_of(absent, standing)}; create (--create) gives a shard its first offset")
 
 
 def no_offset_of(absent: Sequence[OffsetKey], standing: Records) -> str:
-    """That a group has no offset of some shards, and which of its shards were perhaps meant instead."""
+    """An error text: these shards of a group have no offset, and which shards may have been meant."""
     group = "/".join(absent[0].group_key)
     if not any(map(_is_live, standing.values())):
         return f"{group} has no offsets; `groups list` shows the groups that have"
@@ -110,7 +110,7 @@ def no_offset_of(absent: Sequence[OffsetKey], standing: Records) -> str:
 
 
 def meant(absent: OffsetKey, standing: Records) -> str:
-    """A question that suggests shards in place of one without an offset; empty when no shard has a similar name."""
+    """A question that suggests shards instead of one without an offset; empty if no shard has a similar name."""
     known = [(key.shard, record.topic) for key, record in islice(standing.items(), LOOKED_AT) if record.live]
     of_topic = [shard for shard, label in known if absent.shard in topics_of(shard, label)]
     short = [shard for shard, _ in known[:COMPARED] if len(shard) <= COMPARED_LENGTH]
@@ -208,7 +208,7 @@ def _target(
 
 
 def _clamp(wanted: int, bounds: Bounds | None) -> tuple[int, str]:
-    """The nearest offset that can be read, and what to say when that is another one."""
+    """The nearest offset that can be read, and a warning if it is another one."""
     low, high = (bounds.low, bounds.high) if bounds else (0, U64_MAX)
     target = min(max(wanted, low), high)
     if target == wanted:
@@ -218,6 +218,6 @@ def _clamp(wanted: int, bounds: Bounds | None) -> tuple[int, str]:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{', '.join(names[:NAMED])}{more}"

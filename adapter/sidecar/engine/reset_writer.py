@@ -22,7 +22,7 @@ READ_KEYS = 1_000  # of one call
 
 
 class ResetWriter:
-    """Writes planned changes, and proves that they stand."""
+    """Writes planned changes, and verifies that they stand."""
 
     def __init__(self, committer: Committer, meta: MetaClient, metrics: AdapterMetrics, journal: Journal) -> None:
         self._committer = committer
@@ -74,7 +74,7 @@ class ResetWriter:
             raise failure_of(*failed[0])
 
     async def read_back(self, written: Mapping[OffsetKey, OffsetRecord], *, at_least: bool = False) -> None:
-        """Compare what the Meta Service holds now. Raises ContendedError when it is something else (or less, `at_least`)."""
+        """Compare with what the Meta Service holds now. Raises ContendedError if that differs (or is less, `at_least`)."""
         keys = sorted(written)
         differing = []
         for at in range(0, len(keys), READ_KEYS):
@@ -89,7 +89,7 @@ class ResetWriter:
 
 
 def moved_by(changes: Sequence[Change]) -> list[Moved]:
-    """What changes write: those that change something."""
+    """The changes that write something."""
     return [Moved(change.key, change.before, change.after) for change in changes if change.changes and change.after]
 
 

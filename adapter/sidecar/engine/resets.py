@@ -50,7 +50,7 @@ KNOW_LIMIT_S = 1.0  # after which a change whose shards are removed again and ag
 
 
 class Outcome(NamedTuple):
-    """What a change did, or in a dry run would do, and what a person should know of it."""
+    """The changes that were made, or in a dry run would be, and warnings for the operator."""
 
     changes: list[Change]
     warnings: list[str]
@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
 
 
 class OwnTime(NamedTuple):
-    """The time of offsets that a change executed here gave to a group. Unix times in milliseconds."""
+    """The commit time that a change executed here gave to offsets of a group. Unix times in milliseconds."""
 
     group: GroupKey
     committed_at_ms: int
@@ -144,7 +144,7 @@ class Resets:
         return outcome
 
     async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:
-        """Delete shards of every group that has an offset of one: for shards that were made anew."""
+        """Delete shards from every group that has an offset of one: for shards that were created anew."""
         named: dict[GroupKey, list[str]] = {}
         wanted, count, token = frozenset(shards), 0, b""
         # What only this adapter knows has to be there as well.
@@ -194,7 +194,7 @@ class Resets:
         return await self._change("clone", Wanted(target, [key.shard for key in chosen]), plan, [], execute=execute)
 
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
-        """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
+        """Merge offsets, written through. A larger stored offset stays: such a change has `after` equal to `before`."""
         commit = commit._replace(entries=commit.offered(), columns=())
         await self._loader.load_patiently(
             *(
@@ -253,7 +253,7 @@ class Resets:
         return Outcome(changes, [*warnings, *([active] if active else [])], execute)
 
     async def _planned(self, wanted: Wanted, plan: Plan, now_ms: int, standing: Standing) -> list[Change]:
-        """What is to be done, shard by shard (none named: of all that are not deleted)."""
+        """The changes, shard by shard (none named: of all that are not deleted)."""
         changes: list[Change] = []
         async for keys in in_slices(wanted.keys or [key for key, record in standing.items() if not is_deleted(record)]):
             changes += plan(keys, standing, now_ms)
@@ -296,24 +296,24 @@ class Resets:
         return standing
 
     async def _some_others(self, group: GroupKey) -> dict[OffsetKey, OffsetRecord]:
-        """Some records of a group, here and in the Meta Service: an error suggests them in place of a shard without an offset."""
+        """Some records of a group, here and in the Meta Service, to suggest in place of a shard without an offset."""
         there = await self._meta.groups_page([group])
         here = self._store.first(SLICE_ROWS, prefix=group_prefix(group))
         return dict(there.entries) | {stored.key: stored.record for stored in here}
 
     def _note_own(self, changes: Sequence[Change], now_ms: int) -> None:
-        """Remember that these offsets are not those of the group's consumers, for as long as they look like it."""
+        """Record that these offsets were not committed by the group's consumers, as long as they look like it."""
         times = {(key.group_key, after.committed_at_ms) for key, _, after in moved_by(changes)}
         self._own.extend(OwnTime(group, at_ms, now_ms) for group, at_ms in times if now_ms - at_ms < ACTIVE_MS)
 
     def _own_ms(self, group: GroupKey, now_ms: int) -> set[int]:
-        """The times that changes executed lately gave to offsets of a group."""
+        """The times that recent changes here gave to offsets of a group."""
         while self._own and now_ms - self._own[0].noted_ms >= ACTIVE_MS:
             self._own.popleft()
         return {own.committed_at_ms for own in self._own if own.group == group}
 
     async def _bounds(self, namespace: str, shards: Sequence[str], reset: Reset) -> tuple[dict[str, Bounds], list[str]]:
-        """The bounds of shards: from the broker's log, else as they came with commits; and what to say of them."""
+        """The bounds of shards: from the broker's log, else as reported with commits; and warnings about them."""
         if reset.to is To.TIMESTAMP and not self._broker_log.configured:
             raise UnknownBoundsError(
                 "to_timestamp_ms: only the broker knows offsets by time, and no broker_log.address is configured; use to_offset"
@@ -352,7 +352,7 @@ def _too_large(group: GroupKey) -> TooLargeError:
 
 
 def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> Wanted:
-    """With every shard of its topics named. Raises InvalidInputError for a topic of which the group has no offset."""
+    """Add every shard of the named topics. Raises InvalidInputError for a topic of which the group has no offset."""
     if not wanted.topics:
         return wanted
     shards, topics, seen = dict.fromkeys(wanted.shards), {*wanted.topics}, set[str]()
@@ -369,5 +369,5 @@ def _with_topics(wanted: Wanted, standing: Mapping[OffsetKey, OffsetRecord]) -> 
 
 
 def _stood(after: OffsetRecord, before: OffsetRecord | None) -> bool:
-    """True when a merge changes nothing, or only the time of the commit, for which alone an import does not write."""
+    """True if a merge changes nothing but the time of the commit, which is no reason to write."""
     return before is not None and after._replace(committed_at_ms=before.committed_at_ms) == before

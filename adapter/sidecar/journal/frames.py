@@ -15,19 +15,19 @@ _HEAD = struct.Struct("<II")  # length and CRC-32; 8 bytes, so that Arrow finds 
 
 
 class Found(NamedTuple):
-    """The rows before the first frame that is not whole (None: there are none), and how many bytes come after them."""
+    """The rows before the first incomplete frame (None: there are none), and the number of bytes after them."""
 
     rows: pa.Table | None
     torn: int
 
 
 def framed(message: pa.Buffer) -> bytes:
-    """A schema or batch, serialized by Arrow, as it goes into the file."""
+    """A schema or batch, serialized by Arrow, in the form of the file."""
     return _HEAD.pack(message.size, zlib.crc32(message)) + memoryview(message)
 
 
 def read(data: bytes) -> Found:
-    """What a killed process left of an open segment."""
+    """Read what a killed process left of an open segment."""
     whole = pa.py_buffer(data)
     messages: list[pa.Buffer] = []
     at = 0
@@ -48,7 +48,7 @@ def read(data: bytes) -> Found:
 
 
 def write_all(file: int, data: bytes | pa.Buffer, at: int) -> None:
-    """Write all of it at this place of a file. Raises OSError; some of it may then be there."""
+    """Write all of the bytes at this position of a file. Raises OSError; some of them may then be written."""
     left = memoryview(data)
     while left:
         written = os.pwrite(file, left, at)

@@ -21,21 +21,21 @@ log = structlog.get_logger(__name__)
 
 
 class Journal(Protocol):
-    """Where changes are noted. `counts` is None where there is no journal."""
+    """Notes changes. `counts` is None if there is no journal."""
 
     counts: Counts | None
 
     def flushed(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> None:
-        """The Meta Service answered a save. Neither list may change from here on."""
+        """Note the reply to a save. The caller must not change either list from here on."""
 
     def moved(self, kind: str, moved: Sequence[Moved]) -> None:
-        """Offsets were moved on purpose."""
+        """Note that offsets were moved on purpose."""
 
     def sees(self, bounds: ReportedBounds) -> None:
-        """Rows get their watermarks from here."""
+        """Set where rows get their watermarks from."""
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Write down what is noted meanwhile. At the end the rest is written, unless the disk does not answer."""
+        """Write what is noted meanwhile. At the end the rest is written, unless the disk does not answer."""
 
 
 class NoJournal:
@@ -62,7 +62,7 @@ NO_JOURNAL = NoJournal()
 
 
 class WrittenJournal:
-    """A journal that `writer`, made of the queue, writes down."""
+    """A journal that the thread of `writer` writes."""
 
     def __init__(self, counts: Counts, make: Callable[[Notes], Writer], now_ms: Callable[[], int], **limits: int) -> None:
         self.counts: Counts | None = counts

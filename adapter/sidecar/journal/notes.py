@@ -12,7 +12,7 @@ MAX_QUEUED_ROWS = 200_000  # some 600 bytes each; one flush call more may be in 
 
 
 class Moved(NamedTuple):
-    """What stood under a key and what stands now."""
+    """The records under a key before and after a change."""
 
     key: OffsetKey
     before: OffsetRecord | None
@@ -28,7 +28,7 @@ class Flushed(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """What was moved on purpose, at a Unix time in milliseconds; `kind` is one of tables.KINDS."""
+    """Offsets that were moved on purpose, at a Unix time in milliseconds; `kind` is one of tables.KINDS."""
 
     at_ms: int
     kind: str
@@ -40,7 +40,7 @@ Note = Flushed | Moves
 
 @dataclass
 class Counts:
-    """The numbers of the journal, for status and metrics. Each is written by one side only: the event loop or the thread."""
+    """The numbers of the journal for status and metrics. Each is written by one side only: the event loop or the thread."""
 
     path: str
     rows: int = 0  # handed to the kernel
@@ -56,7 +56,7 @@ class Counts:
 
     @property
     def dropped(self) -> int:
-        """Rows that no segment will have."""
+        """Rows that will be in no segment."""
         return self.overflowed + self.lost
 
     @property
@@ -66,20 +66,20 @@ class Counts:
 
 
 class Writer(Protocol):
-    """The thread that writes notes down."""
+    """The thread that writes notes."""
 
     def start(self) -> None:
         """Start the thread."""
 
     def wake(self) -> None:
-        """Let the thread look at the queue."""
+        """Let the thread check the queue."""
 
     def stop(self) -> None:
-        """Let the thread write what is queued, and wait for its end, but not for ever."""
+        """Let the thread write what is queued, and wait for its end, up to a limit."""
 
 
 class Notes:
-    """The queue between the event loop, which puts, and the thread, which takes and looks `bounds` up: atomic steps, no lock."""
+    """The queue between the event loop, which puts, and the thread, which takes and reads `bounds`: atomic steps, no lock."""
 
     def __init__(self, counts: Counts, max_rows: int = MAX_QUEUED_ROWS) -> None:
         self.counts = counts
@@ -88,11 +88,11 @@ class Notes:
         self._notes: deque[tuple[int, Note]] = deque()
 
     def use_bounds(self, bounds: ReportedBounds) -> None:
-        """Look the watermarks of shards up here from now on."""
+        """Read the watermarks of shards here from now on."""
         self.bounds = bounds
 
     def put(self, note: Note, rows: int) -> bool:
-        """Take a note of so many rows; False when there is no room."""
+        """Queue a note with this number of rows; False if there is no room."""
         if self.counts.queued >= self._max_rows:
             self.counts.overflowed += rows
             return False
@@ -101,7 +101,7 @@ class Notes:
         return True
 
     def take(self) -> Note | None:
-        """The oldest note, which then leaves; None when there is none."""
+        """Remove and return the oldest note; None if there is none."""
         if not self._notes:
             return None
         rows, note = self._notes.popleft()

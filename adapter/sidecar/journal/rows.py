@@ -26,12 +26,12 @@ _NOTHING: Any = (None, None, False, 0, "", "", 0)  # in the place of a record: a
 
 
 def heartbeat(at_ms: int) -> Row:
-    """Nothing happened up to this Unix time in milliseconds."""
+    """A row that says that nothing happened up to this Unix time in milliseconds."""
     return at_ms, "heartbeat", _NO_KEY, _NOTHING, None
 
 
 def rows_of(note: Note) -> Iterator[Row]:
-    """The rows of a note. What the Meta Service refused has none."""
+    """The rows of a note. Keys that the Meta Service refused have none."""
     at_ms = note.at_ms
     if not isinstance(note, Flushed):
         kind = note.kind
@@ -46,7 +46,7 @@ def rows_of(note: Note) -> Iterator[Row]:
 
 
 def to_batch(rows: Sequence[Row], first_seq: int, reported: ReportedBounds) -> pa.RecordBatch:
-    """Rows as columns, numbered from `first_seq` on, with what was reported of their shards up to now."""
+    """Rows as columns, numbered from `first_seq` on, with the newest reported bounds of their shards."""
     size = len(rows)
     at_ms, kinds, keys, records, befores = zip(*rows, strict=True)
     namespaces, groups, shards = zip(*keys, strict=True)
@@ -98,7 +98,7 @@ def _some(
     column: Callable[[Sequence[int | None]], pa.Array],
     kind: pa.DataType = pa.int64(),  # noqa: B008 - Arrow's types are constants
 ) -> pa.Array:
-    """A column of values that are mostly missing: `of` gets the value of each thing that is not None."""
+    """A column of mostly missing values: `of` gets the value of each item that is not None."""
     return column([None if thing is None else of(thing) for thing in things]) if any(things) else pa.nulls(len(things), kind)
 
 
@@ -110,7 +110,7 @@ def _longs(values: Sequence[int | None], name: str, problems: Problems) -> pa.Ar
 
 
 def _times(values: Sequence[int | None], name: str, problems: Problems) -> pa.Array:
-    """Unix milliseconds as microseconds; 0 is no time."""
+    """Unix milliseconds as microseconds; 0 becomes null."""
     try:
         found = np.array([value or 0 for value in values] if None in values else values, np.int64)
         over = bool((found > TIME_MAX_MS).any())
@@ -122,7 +122,7 @@ def _times(values: Sequence[int | None], name: str, problems: Problems) -> pa.Ar
 
 
 def _within(values: Sequence[int | None], highest: int, name: str, problems: Problems) -> list[int | None]:
-    """The values up to `highest`; of the others, what to say."""
+    """The values up to `highest`; larger ones become problems."""
     for at, value in enumerate(values):
         if value is not None and value > highest:
             problems.setdefault(at, []).append(f"{name} {value} is over {highest}")

@@ -76,7 +76,7 @@ class SegmentFiles:
         return self._segment < 0
 
     def open(self) -> None:
-        """Take the directory, and finish what former runs left there. Nothing to do when that is done."""
+        """Lock the directory, and finish segments of former runs. A second call has no effect."""
         if self._ready:
             return
         if self._lock < 0:
@@ -96,7 +96,7 @@ class SegmentFiles:
         self._ready = True
 
     def append(self, batch: pa.RecordBatch, at_ms: int) -> None:
-        """Hand rows of one day to the kernel. An open segment that is full, or of another day, is finished before."""
+        """Write rows of one day to the kernel. An open segment that is full, or of another day, is finished first."""
         day = at_ms // DAY_MS
         if not self.empty and (day != self._day or self._size >= self._max_bytes):
             self.finish()
@@ -114,7 +114,7 @@ class SegmentFiles:
         self._make_room()
 
     def finish(self) -> None:
-        """Make the open segment, if there is one, a finished one."""
+        """Finish the open segment, if there is one."""
         if self.empty:
             return
         # Not by its path: whatever became of the directory, these are the rows.
@@ -129,7 +129,7 @@ class SegmentFiles:
         os.close(file)
 
     def close(self) -> None:
-        """Leave the directory. An open segment is finished by the next run."""
+        """Release the directory. The next run finishes an open segment."""
         for file in (self._segment, self._lock):
             if file >= 0:
                 os.close(file)
@@ -156,7 +156,7 @@ class SegmentFiles:
         self._numbered = True
 
     def _publish(self, name: str, data: bytes) -> Finished | None:
-        """Put the rows of an open segment where they are read; None when there are none. Done again, it gives the same file."""
+        """Move the rows of an open segment to their place; None if there are none. A repetition gives the same file."""
         rows, torn = read(data)
         if torn:
             log.warning("journal.torn", segment=name, bytes=torn, help="what a killed process had not written whole is left out")
@@ -183,7 +183,7 @@ class SegmentFiles:
                 yield Finished(path.stem, path, path.stat().st_size)
 
     def _make_room(self) -> None:
-        """Delete the oldest finished segments while they and the open one are over the bound."""
+        """Delete the oldest finished segments while all segments together are over the bound."""
         while self._finished and self._held + self._size > self._disk_max_bytes:
             name, path, size = self._finished[0]
             path.unlink(missing_ok=True)
@@ -205,7 +205,7 @@ def as_parquet(rows: pa.Table) -> pa.Buffer:
 
 
 def make_directory(path: Path, readers: int = 0) -> None:
-    """Make it durably, with those above it: for its owner, and for `readers`, which are bits of GROUP. Raises OSError."""
+    """Create it durably, with its parents: for its owner, and for `readers`, which are bits of GROUP. Raises OSError."""
     if path.is_dir():
         return
     if path.exists():
@@ -218,7 +218,7 @@ def make_directory(path: Path, readers: int = 0) -> None:
 
 
 def _locked(path: Path, broker: str) -> int:
-    """Open the file and lock it. Raises OSError, also when another adapter has locked it."""
+    """Open the file and lock it. Raises OSError, also if another adapter has locked it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -36,7 +36,7 @@ def warm_up() -> None:
 
 
 class SegmentWriter:
-    """Writes notes into segment files, in a thread of its own."""
+    """Writes notes into segment files, in a separate thread."""
 
     def __init__(self, section: JournalSection, notes: Notes, files: SegmentFiles, clocks: Clocks) -> None:
         self._notes = notes
@@ -61,7 +61,7 @@ class SegmentWriter:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the thread look at the queue soon."""
+        """Let the thread check the queue soon."""
         if not self._woken.is_set():
             self._woken.set()
 
@@ -75,7 +75,7 @@ class SegmentWriter:
             log.error("journal.stuck", path=self._counts.path, seconds=STOP_LIMIT_S, help=help_text)
 
     def _run(self) -> None:
-        """Write until stopped, and once more then."""
+        """Write until stopped, then once more."""
         stopping = False
         while not stopping:
             stopping = self._stopping.is_set()
@@ -118,7 +118,7 @@ class SegmentWriter:
             self._finish()
 
     def _fill(self) -> bool:
-        """Take a slice of rows, all of one day; False when there are none."""
+        """Take a slice of rows of one day; False if there are none."""
         while len(self._rows) < SLICE_ROWS:
             if self._rows and self._rows[0][0] // DAY_MS != self._rest_day:
                 break
@@ -161,7 +161,7 @@ class SegmentWriter:
         self._rows.clear()
 
     def _end(self) -> None:
-        """Count what could not be written, and leave the directory."""
+        """Count what could not be written, and release the directory."""
         while self._fill():
             self._lose()
         if self._counts.dropped:

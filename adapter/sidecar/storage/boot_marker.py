@@ -14,7 +14,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine_went_down(path: Path) -> bool:
-    """True when unsynced acknowledged writes of a former adapter may have vanished. Raises OSError."""
+    """True if unsynced acknowledged writes of a former adapter may be lost. Raises OSError."""
     try:
         boot, _, wal_sync = path.read_text(encoding="utf-8", errors="replace").strip().partition(" ")
     except FileNotFoundError:

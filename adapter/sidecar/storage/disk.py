@@ -40,7 +40,7 @@ class Batch(Protocol):
         """Store a value under a key when the batch is written."""
 
     def delete(self, key: bytes, /) -> None:
-        """Remove a value, if it is there, when the batch is written."""
+        """Remove a value, if it exists, when the batch is written."""
 
 
 class Disk(Protocol):
@@ -57,13 +57,13 @@ class Disk(Protocol):
 
     @property
     def watermark_intact(self) -> bool:
-        """False when there was no watermark that could be read at the open; `begin` makes it anew."""
+        """False if there was no readable watermark at the open; `begin` then creates a new one."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None when there is none."""
+        """The value of a key; None if it is absent."""
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
-        """The values of keys, in the same order; None where there is none."""
+        """The values of keys, in the same order; None for absent ones."""
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values from `start` up to, not including, `end` (empty: to the last), in key order."""
@@ -72,7 +72,7 @@ class Disk(Protocol):
         """An empty batch, for `write`."""
 
     def write(self, batch: Batch) -> None:
-        """Write a batch: all or nothing, behind the batches before it."""
+        """Write a batch: all or nothing, after the batches before it."""
 
     def sync_now(self) -> None:
         """Sync what was written. Blocks."""
@@ -81,16 +81,16 @@ class Disk(Protocol):
         """Sync what was written, away from the event loop, one sync after the other."""
 
     async def apart(self, work: Callable[[], R]) -> R:
-        """Do what takes long (a scan, a close) away from the event loop."""
+        """Run slow work (a scan, a close) outside of the event loop."""
 
     def advance_watermark(self, value: int) -> None:
-        """Overwrite the watermark: a number that survives a kill, and as of its last sync a power cut."""
+        """Overwrite the watermark: it survives a kill, and as of its last sync a power cut."""
 
     async def sync_watermark(self) -> None:
         """Sync the watermark, away from the event loop."""
 
     def machine_went_down(self) -> bool:
-        """True when the machine went down under an adapter that may have had unsynced writes. Raises OSError."""
+        """True if the machine went down under an adapter that may have had unsynced writes. Raises OSError."""
 
     def begin(self, wal_sync: WalSync) -> None:
         """Mark the store as open, synced, for the next `machine_went_down`."""
@@ -104,10 +104,10 @@ class Disk(Protocol):
         """
 
     def finish(self) -> None:
-        """Sync store and watermark and take the mark of `begin` away. Blocks."""
+        """Sync store and watermark, and remove the mark of `begin`. Blocks."""
 
     def has_room(self) -> bool:
-        """True when an open would find the space that it takes."""
+        """True if there is enough space for an open."""
 
     def properties(self) -> dict[str, int]:
         """The store's own numbers, by our names. Thread-safe. Raises StorageFailedError once it is closed."""

@@ -35,7 +35,7 @@ class RecordCache:
         return found
 
     def get(self, key: OffsetKey) -> Held | None:
-        """A cached record; None when it is not cached, which does not mean that it is not stored."""
+        """A cached record; None if it is not cached, although it may be stored."""
         found = self._groups.get(key[:2])  # type: ignore[call-overload]  # a tuple finds the GroupKey that equals it
         return found.get(key[2]) if found else None
 
@@ -50,7 +50,7 @@ class RecordCache:
             self._count -= len(self._groups.popitem(last=False)[1])
 
     def discard(self, key: OffsetKey) -> None:
-        """Drop a record, if it is cached."""
+        """Remove a record, if it is cached."""
         known = self._groups.get(key.group_key)
         if known and known.pop(key[2], None):
             self._count -= 1

@@ -42,7 +42,7 @@ def repair(section: StoreSection) -> str:
 
 
 def start_from_meta(section: StoreSection) -> str:
-    """Set the store aside, so that the next start begins empty and reads from the Meta Service what it is asked for."""
+    """Set the store aside, so that the next start begins empty and loads from the Meta Service on demand."""
     _must_be_free(section.path)
     aside = _aside(section.path)
     try:
@@ -53,7 +53,7 @@ def start_from_meta(section: StoreSection) -> str:
 
 
 def _must_be_free(path: Path) -> None:
-    """Raise StoreDamagedError when there is no store, StoreLockedError while a process has it open."""
+    """Raise StoreDamagedError if there is no store, StoreLockedError if a process has it open."""
     if not path.exists():
         raise StoreDamagedError(f"{path}: does not exist; store.path in the configuration names it")
     lock = path / "db" / "LOCK"

@@ -45,7 +45,7 @@ class Snapshot:
         self._rows: Rows = chain([first], rows) if (first := next(rows, None)) else rows
 
     def __enter__(self) -> Self:
-        """The snapshot, closed at the end."""
+        """Return the snapshot, which is closed at the end."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,7 +74,7 @@ class Snapshot:
         return page
 
     async def pages(self) -> AsyncGenerator[Page, None]:
-        """All pages; other work of the event loop gets its time between two of them. Raises what `read` does."""
+        """All pages; the event loop runs other tasks between two of them. Raises what `read` does."""
         loop = asyncio.get_running_loop()
         while (page := self.read()).keys:
             idle = loop.call_later(IDLE_S, self.close, f"its reader did nothing for {IDLE_S:g} s")
@@ -93,7 +93,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """The snapshots of a store that are open."""
+    """The open snapshots of a store."""
 
     def __init__(self) -> None:
         self._open: set[Snapshot] = set()
