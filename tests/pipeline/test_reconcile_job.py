@@ -66,7 +66,7 @@ class Interrupted(Switches):
 
     @contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """See `Switches`."""
+        """Print the name of the step, and run what the test wants to happen then."""
         self.tell(text)
         if text in self.meanwhile:
             self.meanwhile[text]()

@@ -41,7 +41,7 @@ class ExpiringMeta(FakeMeta):
         self.after: Hook | None = None
 
     async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
-        """See `MetaClient.expire`."""
+        """Record the proposal; call `before`, expire the group, call `after`."""
         self.proposed.append(group.group)
         if self.before:
             await self.before()

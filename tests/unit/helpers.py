@@ -168,7 +168,7 @@ class HeldMeta(FakeMeta):
         self.gate = asyncio.Event()
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """See `MetaClient.save`."""
+        """Wait for the gate, then save."""
         self.entered.set()
         await self.gate.wait()
         return await super().save(entries)

@@ -32,11 +32,11 @@ class Recording(NoJournal):
         self.notes: list[Flushed | Moves] = []
 
     def flushed(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> None:
-        """See `Journal.flushed`."""
+        """Keep the reply to a save."""
         self.notes.append(Flushed(NOW_MS, entries, outcomes))
 
     def moved(self, kind: str, moved: Sequence[Moved]) -> None:
-        """See `Journal.moved`."""
+        """Keep the moved offsets."""
         if moved:
             self.notes.append(Moves(NOW_MS, kind, moved))
 
@@ -71,7 +71,7 @@ class BrokenFiles(SegmentFiles):
         self.entered = threading.Event()
 
     def append(self, batch: pa.RecordBatch, at_ms: int) -> None:
-        """See `SegmentFiles.append`."""
+        """Wait for the gate, then raise the fault or append."""
         self.entered.set()
         self.gate.wait()
         if self.fault:

@@ -200,18 +200,18 @@ class Seen:
         self._changed = anyio.Event()
 
     def looked(self, situation: ClusterState, held: Mapping[str, int]) -> None:
-        """See `Watcher`."""
+        """Remember the state and the leaders that are held; count the round."""
         self.situation, self.held = situation, held
         self.looks += 1
         self._change()
 
     def moved(self, move: Move, problem: str) -> None:
-        """See `Watcher`."""
+        """Remember the move and its problem."""
         self.moves.append(f"{move.group} {move.source.node}-{move.target.node}{f': {problem}' if problem else ''}")
         self._change()
 
     def lease_changed(self, error: AdapterError | None) -> None:
-        """See `Watcher`."""
+        """Remember whether the lease was taken, or the error."""
         self.turns.append(error)
         self._change()
 

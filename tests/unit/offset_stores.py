@@ -24,10 +24,10 @@ class FakeStore:
         self.done: list[tuple[str, MessageQueue]] = []
 
     async def load(self) -> None:
-        """See `OffsetStore`."""
+        """Do nothing: the offsets are in a dict."""
 
     def update_offset(self, queue: MessageQueue, offset: int, increase_only: bool = False) -> None:  # noqa: FBT002 - as there
-        """See `OffsetStore`."""
+        """Set the offset in memory; a lower one is ignored with `increase_only`, else noted as a rewind."""
         if offset < self.memory.get(queue, 0):
             if increase_only:
                 return
@@ -35,13 +35,13 @@ class FakeStore:
         self.memory[queue] = offset
 
     def update_and_freeze_offset(self, queue: MessageQueue, offset: int) -> None:
-        """See `OffsetStore`."""
+        """Not used by these tests."""
         raise NotImplementedError
 
     async def read_offset(
         self, queue: MessageQueue, read_type: ReadOffsetType = ReadOffsetType.MEMORY_FIRST_THEN_STORE
     ) -> int | None:
-        """See `OffsetStore`."""
+        """Return the offset from memory or from the dict, or raise the queue's fault."""
         if read_type is not ReadOffsetType.READ_FROM_STORE and queue in self.memory:
             return self.memory[queue]
         self.before_read()
@@ -52,35 +52,35 @@ class FakeStore:
         return self.stored.get(queue)
 
     async def persist(self, queue: MessageQueue) -> None:
-        """See `OffsetStore`."""
+        """Record the call, then store the offset, or raise the queue's fault."""
         self._persist("persist", queue)
 
     async def persist_all(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`."""
+        """Not used by these tests."""
         raise NotImplementedError
 
     async def force_persist(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`."""
+        """Record the calls, then store the offsets, or raise the fault of a queue."""
         for queue in queues:
             self._persist("force", queue)
 
     async def release(self, queues: Collection[MessageQueue]) -> None:
-        """See `OffsetStore`."""
+        """Record the calls, then store and forget the offsets, or raise the fault of a queue."""
         for queue in queues:
             self._persist("release", queue)
             self.memory.pop(queue, None)
 
     def remove_offset(self, queue: MessageQueue) -> None:
-        """See `OffsetStore`."""
+        """Record the call, then forget the offset in memory."""
         self.done.append(("remove", queue))
         self.memory.pop(queue, None)
 
     def clone_offset_table(self, topic: str = "") -> dict[MessageQueue, int]:
-        """See `OffsetStore`."""
+        """A copy of the offsets in memory, of one topic or all."""
         return {queue: offset for queue, offset in self.memory.items() if topic in {"", queue.topic}}
 
     async def update_consume_offset_to_broker(self, queue: MessageQueue, offset: int) -> None:
-        """See `OffsetStore`."""
+        """Not used by these tests."""
         raise NotImplementedError
 
     def _persist(self, how: str, queue: MessageQueue) -> None:
@@ -103,7 +103,7 @@ class Logs:
         self.no_times: Exception | None = None
 
     async def bounds(self, queues: Iterable[MessageQueue]) -> Mapping[MessageQueue, QueueBounds]:
-        """See `LogBounds`."""
+        """The bounds in the table, or the fault of the broker; unknown queues are left out."""
         wanted = list(queues)
         (broker,) = {queue.broker_name for queue in wanted}
         if broker in self.down:
@@ -111,7 +111,7 @@ class Logs:
         return {queue: self.log[queue] for queue in wanted if queue in self.log}
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int | None:
-        """See `LogBounds`."""
+        """Record the time, and return the offset in the table or raise the fault."""
         self.asked_times.append(timestamp_ms)
         if self.no_times:
             raise self.no_times

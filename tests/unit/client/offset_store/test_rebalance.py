@@ -36,7 +36,7 @@ class Hooks:
         self.gate.set()
 
     async def __call__(self, queue: MessageQueue) -> None:
-        """See `Rebalance`."""
+        """Record the queue, wait for the gate, then fail or store the last finished offset."""
         self.store.done.append(("stop", queue))
         await self.gate.wait()
         if queue in self.errors:
