@@ -30,7 +30,7 @@ class PagedMeta(FakeMeta):
         self.faults_of_pages: list[AdapterError | None] = []
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
-        """See `MetaClient.groups_page`."""
+        """Raise the next fault, or return a page and count its rows."""
         fault = self.faults_of_pages.pop(0) if self.faults_of_pages else None
         if fault:
             raise fault

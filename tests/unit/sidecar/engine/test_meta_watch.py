@@ -29,7 +29,7 @@ class ForgetfulMeta(FakeMeta):
         self.unanswered = 0  # reports that are applied, and whose answers get lost
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
-        """See `MetaClient.report_store`."""
+        """Refuse the report, or store it, possibly without a reply."""
         if self.refusal:
             raise self.refusal
         known = await super().report_store(store, replaces)

@@ -35,13 +35,13 @@ class AskedMeta(FakeMeta):
         self.gate: asyncio.Event | None = None
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
-        """See `MetaClient.get`."""
+        """Record the keys, then return their records."""
         if keys:
             self.asked.append(list(keys))
         return await super().get(keys, patient=patient)
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
-        """See `MetaClient.groups_page`."""
+        """Record the groups, then time out or return a page once the gate is open."""
         self.asked.append(list(groups))
         if self.slow and self.slow.pop(0):
             raise TimedOutError("slow by the test")

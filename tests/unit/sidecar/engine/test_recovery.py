@@ -25,7 +25,7 @@ class ComparedMeta(FakeMeta):
         self.get_faults: list[AdapterError | None] = []
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> Records:
-        """See `MetaClient.get`. A request for no keys only checks that the Meta Service is there."""
+        """Raise the next fault, or record the number of keys. A request for no keys only checks the connection."""
         if not keys:
             return await super().get(keys, patient=patient)
         fault = self.get_faults.pop(0) if self.get_faults else None

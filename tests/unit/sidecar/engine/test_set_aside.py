@@ -39,7 +39,7 @@ class TimedMeta(PartedMeta):
         self.times: list[tuple[float, set[str]]] = []
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """See `MetaClient.save`."""
+        """Record the time; with keys of the part that does not answer, wait first."""
         groups = {entry.key.group for entry in entries}
         self.times.append((self._loop.time(), groups))
         if groups & self.gone:

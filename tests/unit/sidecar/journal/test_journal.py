@@ -39,14 +39,14 @@ class IdleWriter:
         self.woken = 0
 
     def start(self) -> None:
-        """See `journal.Writer`."""
+        """Do nothing."""
 
     def wake(self) -> None:
-        """See `journal.Writer`."""
+        """Count the call."""
         self.woken += 1
 
     def stop(self) -> None:
-        """See `journal.Writer`."""
+        """Do nothing."""
 
 
 def idle_journal(max_rows: int) -> tuple[WrittenJournal, Notes]:
