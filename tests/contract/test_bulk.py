@@ -73,7 +73,7 @@ async def test_a_packed_save_tells_what_a_save_tells(opened: Opened, case: Case)
 
 @pytest.mark.parametrize("request_case", NONE_EXPECTED_TWICE, ids=lambda case: case.name)
 async def test_the_entries_of_a_merge_count_one_after_the_other(opened: Opened, request_case: Request) -> None:
-    """Also if they have the same key."""
+    """Each entry is decided against the result of those before it, also for the same key."""
     async with opened() as engine:
         if request_case.before:
             await save(engine, (A, request_case.before))

@@ -92,7 +92,7 @@ async def test_a_save_ends_as_the_table_says(opened: AbstractAsyncContextManager
 async def test_the_entries_of_a_request_count_one_after_the_other(
     opened: AbstractAsyncContextManager[Store], request_case: Request
 ) -> None:
-    """Also if they have the same key."""
+    """Each entry is decided against the result of those before it, also for the same key."""
     async with opened as store:
         if request_case.before:
             await store.save([SaveEntry(A, request_case.before)])

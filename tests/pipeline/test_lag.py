@@ -194,7 +194,7 @@ def test_without_a_head_the_lag_is_unknown_and_not_0(told: LagFiles) -> None:
 
 
 def test_a_deleted_key_is_in_no_table(told: LagFiles) -> None:
-    """Nor is its group."""
+    """A group of which every key is deleted is in no table either."""
     assert "deleted" not in by_group(read(told, "shards", 0))
     assert "deleted" not in by_group(read(told, "groups", 0))
 

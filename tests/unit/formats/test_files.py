@@ -45,7 +45,7 @@ def test_a_rows_key_is_what_it_is_stored_under() -> None:
 
 @pytest.mark.parametrize("kind", TEXTUAL)
 def test_what_is_written_is_read(tmp_path: Path, kind: Format) -> None:
-    """And the new file replaces the old one."""
+    """For every format; the new file replaces the old one."""
     path = tmp_path / "file"
     path.write_bytes(b"before")
     rows = [row if kind is not Format.KAFKA_CSV else row._replace(topic="b/T") for row in ROWS]

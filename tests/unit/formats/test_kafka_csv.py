@@ -167,7 +167,7 @@ def test_a_line_is_as_long_as_it_may_be() -> None:
 
 
 def test_what_is_shown_of_a_bad_line_is_its_beginning() -> None:
-    """Also where it is not UTF-8."""
+    """A limited number of characters, also of a line that is not UTF-8."""
     row = found(b"\xff" + b"x" * 1_000, CSV)[0]
     assert isinstance(row, Reject)
     assert row.text == "\ufffd" + "x" * (TEXT_SHOWN - 1) + "..."

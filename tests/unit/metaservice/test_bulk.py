@@ -67,7 +67,7 @@ def test_packed_records_of_high_epochs_become_what_settle_makes_of_them(standing
 
 @given(st.integers(0, EPOCH_MAX), st.integers(0, 2**64 - 1), st.integers(0, 5), st.integers(0, 5), st.booleans(), st.booleans())
 def test_any_epochs_are_decided_alike(standing: int, offered: int, here: int, there: int, live: bool, lives: bool) -> None:
-    """And no stored epoch exceeds the largest."""
+    """In both forms of a save; no stored epoch exceeds the largest."""
     stands = OffsetRecord(standing, here, live, NOW_MS) if standing else None
     record = OffsetRecord(offered, there, lives, NOW_MS)
     merge = Merge()

@@ -167,7 +167,7 @@ BAD_NAMES = st.sampled_from(["", "a\n", "\x9f", "s"])
 
 @given(st.one_of(KEYS, st.builds(OffsetKey, BAD_NAMES, BAD_NAMES, BAD_NAMES)), RECORDS)
 def test_a_merge_takes_what_a_save_takes(where: OffsetKey, offered: OffsetRecord) -> None:
-    """And rejects the others with the same reason, except for the name of the field."""
+    """Other entries are rejected for the same reason, except for the name of the field."""
     problem = _problem(0, SaveEntry(where, offered)).removeprefix("entry 0: ").replace("shard_name", "shard")
     rejected = checked([encode_key(where)], [encode_record(offered)]).rejected
     assert rejected == ([Rejected(0, problem)] if problem else [])

@@ -153,7 +153,7 @@ def test_a_damaged_key_is_named(bad: bytes) -> None:
     ids=["empty", "cut head", "too long", "cut text", "metadata not UTF-8", "topic not UTF-8"],
 )
 def test_a_damaged_record_is_named(bad: bytes) -> None:
-    """Also among records of other lengths that add up."""
+    """The error names it even if the lengths of the other records make up for the damage."""
     good = encode_record(record(1))
     with pytest.raises(StoreDamagedError, match=f"^record {bad.hex()} is damaged"):
         decode_records([encode_key(key())] * 3, [good, bad, good])

@@ -52,7 +52,7 @@ def failing(error: AdapterError, times: int = 1_000_000) -> Callable[[int], obje
 
 
 def test_what_succeeds_is_done_once() -> None:
-    """And without a pause."""
+    """There is no pause before the first attempt."""
     assert attempts_of(failing(DOWN, 0), lambda: retrying("x", first_s=1.0, max_s=8.0)) == ([0.0], None)
 
 

@@ -117,7 +117,7 @@ def test_errors_name_the_path_of_the_directory(tmp_path: Path) -> None:
 
 
 def test_errors_of_an_open_database_name_where_it_is_now(tmp_path: Path) -> None:
-    """Also if it was moved after the open."""
+    """If the directory was moved after the open, they have the new path."""
     path = tmp_path / "db"
     store = opened(path)
     store.db.put(b"a", b"1")

@@ -178,7 +178,7 @@ async def test_a_leader_that_went_counts_whatever_the_call_was_answered() -> Non
 
 @in_virtual_time
 async def test_a_leader_that_did_not_go_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the call was answered with success."""
+    """The members' status counts, even if the call reported success."""
     monkeypatch.setattr("adapter.metaservice.etcd.leader_balancer.MOVE_S", 0.0)
     fleet, seen = Fleet(), Seen()
 

@@ -273,7 +273,7 @@ def test_work_grows_with_the_bytes_alone(prepare: Prepare, make: Callable[[int],
 
 @pytest.mark.no_cover
 def test_reads_of_one_byte_cost_a_few_steps_each() -> None:
-    """Also while a large frame is incomplete."""
+    """An incomplete large frame is not parsed again for each byte."""
     server = Server()
     server.call()
     sent = data(1, message(bytes(4_000)))

@@ -68,7 +68,7 @@ def test_content_types_of_grpc_are_calls(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/grpc-web", "application/grpcx", "application/json"])
 def test_other_content_types_are_answered_415(kind: str) -> None:
-    """Also a request without a content type."""
+    """A request without a content type gets the same HTTP status."""
     refusal = read(request(kind=kind)).refusal
     assert refusal is not None
     assert refusal.http == 415

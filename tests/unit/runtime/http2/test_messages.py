@@ -62,7 +62,7 @@ def server() -> Server:
 
 
 def test_a_message_arrives_whole_wherever_it_is_cut(server: Server) -> None:
-    """Also if the cut is within its prefix."""
+    """The cut may be within its prefix of five bytes."""
     number = 1
     for at in range(len(message(b"hello"))):
         server.call(number)

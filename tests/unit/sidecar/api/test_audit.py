@@ -161,7 +161,7 @@ async def test_a_stream_is_told_once() -> None:
 
 
 async def test_a_stream_that_fails_or_is_left_is_told() -> None:
-    """Also if some replies were sent already."""
+    """The event is logged even if some replies were sent already."""
     admin = Admin()
     admin.failure = InvalidInputError("no")
     with capture_logs() as lines, pytest.raises(AbortedError, match="INVALID_ARGUMENT"):

@@ -118,7 +118,7 @@ async def test_interval_and_never_answer_without_a_sync(tmp_path: Path, wal_sync
 
 
 async def test_a_failed_sync_acknowledges_nobody_of_its_batch(tmp_path: Path) -> None:
-    """And no later batch either."""
+    """Later batches are not acknowledged either."""
     store = watched(tmp_path, "always")
     callers = []
     with pytest.RaisesGroup(StorageFailedError):

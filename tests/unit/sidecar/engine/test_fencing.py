@@ -187,7 +187,7 @@ async def test_a_generation_survives_a_kill(tmp_path: Path, policy: dict[str, An
 
 
 async def test_with_always_a_generation_is_synced_before_its_answer(tmp_path: Path) -> None:
-    """Also if no offset changed with it."""
+    """Even if the commit changed no offset."""
     store = watched(tmp_path, "always")
     async with core_over(tmp_path, FakeMeta(), knows="g", store=store, flush={"interval_ms": 60_000}) as core:
         await core.committer.submit(of(4, {key(): 10}))

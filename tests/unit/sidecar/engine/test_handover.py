@@ -25,7 +25,7 @@ def only(*shards: str) -> list[Wanted]:
 
 
 async def test_persist_returns_when_the_meta_service_has_the_values(tmp_path: Path) -> None:
-    """Also those of an earlier flush that failed (3)."""
+    """Values of an earlier flush that failed are sent too (3)."""
     meta = FakeMeta()
     async with core_over(tmp_path, meta) as core:
         await send(core, commit_of({A: 5, B: 6, OTHER: 7}))
@@ -82,7 +82,7 @@ async def test_remove_persists_first_and_then_forgets(tmp_path: Path) -> None:
 
 
 async def test_remove_of_a_group_leaves_other_groups(tmp_path: Path) -> None:
-    """Also groups whose names begin alike."""
+    """Groups whose names begin alike are separate."""
     near = [key("a", "g/a"), key("a", "gg"), key("a", "g", "other")]
     async with core_over(tmp_path, FakeMeta()) as core:
         await send(core, commit_of(dict.fromkeys([A, B, *near], 5)))

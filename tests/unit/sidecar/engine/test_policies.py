@@ -42,7 +42,7 @@ async def test_a_cached_commit_is_local_and_dirty_when_it_is_acknowledged(tmp_pa
 
 
 async def test_a_cached_commit_is_acknowledged_with_the_meta_service_down(tmp_path: Path) -> None:
-    """Whichever way the Meta Service fails (4)."""
+    """A write-back commit does not wait for the Meta Service, whichever way that fails (4)."""
     meta = FakeMeta()
     meta.down = DOWN
     async with core_over(tmp_path, meta) as core:

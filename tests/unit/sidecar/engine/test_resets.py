@@ -46,7 +46,7 @@ async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_reset_is_there_and_here_and_clean(tmp_path: Path) -> None:
-    """Also over a value that was dirty here."""
+    """Both stores have the reset, and nothing is left to flush, even if the former value was dirty."""
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await commit(core, 12, "a")

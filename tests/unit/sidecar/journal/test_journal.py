@@ -330,7 +330,7 @@ async def test_the_status_and_the_metrics_show_the_journal(tmp_path: Path) -> No
 
 
 def test_without_a_path_there_is_no_journal() -> None:
-    """And pyarrow is not imported."""
+    """The process does not import pyarrow then."""
     assert journal_of(BROKER, JournalSection()) is NO_JOURNAL
     code = "import sys, adapter.sidecar, adapter.cli.main; sys.exit('pyarrow' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
