@@ -31,7 +31,7 @@ class Format(Enum):
 
     @classmethod
     def of(cls, path: str | Path) -> "Format":
-        """Guess the format from the name; a directory is RocksDB. Kafka's CSV if the name does not tell."""
+        """Guess the format from the name; a directory is RocksDB. Kafka's CSV if the name does not say."""
         whole = Path(path)
         if whole.is_dir():
             return cls.ROCKETMQ_ROCKSDB

@@ -41,7 +41,7 @@ RECOMMENDED: Mapping[str, str] = {
 }
 DEFAULT_TIMERS = {"heartbeat-interval": "100", "election-timeout": "1000"}  # ms; etcd's own defaults
 FAST_TIMERS = {"heartbeat-interval": "50", "election-timeout": "300"}  # ms; for members with less than a few ms between them
-LONE_TIMERS = {"heartbeat-interval": "10", "election-timeout": "100"}  # ms; one member has nobody to wait for
+LONE_TIMERS = {"heartbeat-interval": "10", "election-timeout": "100"}  # ms; a single member elects itself
 
 # PR_SET_PDEATHSIG counts from the thread that started the process. This one lives as long as the process does.
 _launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="etcd-launcher")

@@ -5,7 +5,7 @@ import grpc.aio
 
 from adapter.errors import AdapterError, DiskFullError, MetaUnavailableError, RefusedError
 
-NO_SPACE = "mvcc: database space exceeded"  # tells a used-up quota from too many requests: both are RESOURCE_EXHAUSTED
+NO_SPACE = "mvcc: database space exceeded"  # distinguishes a used-up quota from too many requests: both are RESOURCE_EXHAUSTED
 DRILL = "compact, defragment and disarm the alarm: see docs/etcd.md"
 
 _ELSEWHERE = {
