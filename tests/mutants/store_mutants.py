@@ -147,6 +147,14 @@ STORE_MUTANTS = (
         ("unit/sidecar/storage/test_missing_files.py::test_a_file_that_is_not_in_its_place_is_seen",),
     ),
     Mutant(
+        "a-store-is-verified-without-its-bookkeeping",
+        "sidecar/storage/store.py",
+        '            for key, value in self._disk.scan(b"", b""):\n',
+        '            for key, value in self._disk.scan(_FIRST_KEY, b""):\n',
+        "one flipped bit in an old row of the bookkeeping stops the adapter in the middle of its work",
+        ("unit/sidecar/storage/test_store.py::test_every_bit_of_the_tables_counts",),
+    ),
+    Mutant(
         "rocksdb-works-on-the-path",
         "runtime/rocks.py",
         '            db = Rdict(f"{_DESCRIPTORS}/{directory}", ',

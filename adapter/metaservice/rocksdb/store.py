@@ -222,9 +222,14 @@ def bookkeeping(db: Rdict, database: Path) -> tuple[State, Loss | None]:
 
 
 def _count_rows(family: Rdict, start: bytes) -> tuple[int, int]:
-    """The number of rows from `start` on, and the sum of their sequence numbers. Raises StoreDamagedError."""
+    """The number of rows from `start` on, and the sum of their sequence numbers. Raises StoreDamagedError.
+
+    Also reads what is before `start`, with every older version: a damaged block there would stop the first compaction.
+    """
     found = family.iter(ReadOptions())
-    found.seek(start)
+    found.seek(b"")
+    while found.valid() and found.key() < start:
+        found.next()
     valid, value, following = found.valid, found.value, found.next  # bound once: a start waits for this loop
     count = total = 0
     while valid():

@@ -356,9 +356,11 @@ class LocalStore:
         """Compare the store with its watermark and its digest; raises StoreDamagedError when it cannot be read to the end."""
         keys = digest = 0
         try:
-            for _, value in self._disk.scan(_FIRST_KEY, b""):
-                keys += 1
-                digest += decode_seq(value)
+            # From the first key, for a damaged block of the bookkeeping would stop the first compaction.
+            for key, value in self._disk.scan(b"", b""):
+                if key >= _FIRST_KEY:
+                    keys += 1
+                    digest += decode_seq(value)
         except StoreDamagedError as error:
             raise StoreDamagedError(f"{self._disk.name}: {error}. {ADVICE}") from error
         missing = max(self._disk.watermark - self.seq, 0)

@@ -1,6 +1,7 @@
 """The local store: its content after a close, a crash, a loss and a failed sync."""
 
 import asyncio
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rocksdict import Rdict
 
 from adapter.errors import DiskFullError, StorageFailedError, StoreDamagedError, StoreLockedError
 from adapter.model.codec import encode_key, encode_record, group_prefix
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
 from adapter.runtime import rocks
 from adapter.runtime.watermark import Loss, Watermark
 from adapter.sidecar.storage.store import LocalStore
@@ -43,6 +44,43 @@ def advance_watermark(path: Path, by: int) -> None:
     mark = Watermark.open(path / "watermark")
     mark.advance(mark.value + by)
     mark.close()
+
+
+def test_every_bit_of_the_tables_counts(tmp_path: Path) -> None:
+    """Wherever a bit is flipped, in records or bookkeeping: the open is refused, or the store can be read and compacted."""
+    killed = tmp_path / "killed"
+    store = opened(tmp_path / "first")
+    store.write(
+        {A: record(1), B: record(2)}, {GroupKey("ns", f"{number:04}"): Member(1, f"member-{number}") for number in range(500)}
+    )
+    shutil.copytree(tmp_path / "first", killed)
+    store.close()
+    for number in range(2):  # starts without a commit: a table with nothing but bookkeeping
+        source = killed
+        store = opened(source)
+        store.write({})
+        killed = tmp_path / f"killed-{number}"
+        shutil.copytree(source, killed)
+        store.close()
+    refused: list[str] = []
+    path = tmp_path / "store"
+    for table in sorted((killed / "db").glob("*.sst")):
+        data = table.read_bytes()
+        for at in range(0, len(data), max(len(data) // 12, 1)):
+            shutil.copytree(killed, path)
+            (path / "db" / table.name).write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+            try:
+                store = opened(path)
+            except StoreDamagedError as error:
+                refused.append(str(error))
+            else:
+                assert [stored.key for stored in store.scan()] == [A, B]
+                rocks_of(store)._db.compact_range(None, None)
+                store.write({A: record(3)})  # fails after a compaction that failed
+                store.close()
+            shutil.rmtree(path)
+    assert refused
+    assert not [text for text in refused if "offset-adapter repair" not in text]
 
 
 def test_what_was_written_is_there_with_growing_counters(tmp_path: Path) -> None:
