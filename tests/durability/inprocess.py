@@ -143,7 +143,7 @@ def settings(directory: Path, interval_ms: int = NEVER_MS, **flush: int) -> Adap
 @asynccontextmanager
 async def serving(config: AdapterConfig, meta: MetaClient) -> AsyncIterator[OffsetClient]:
     """A sidecar, and a client on its Unix socket."""
-    async with running_sidecar(config, meta) as sidecar, OffsetClient.connect(sidecar.addresses[-1]) as client:
+    async with running_sidecar(config, meta) as sidecar, OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as client:
         yield client
 
 

@@ -63,7 +63,7 @@ class Ledger:
 @asynccontextmanager
 async def under_load(adapter: ServiceProcess, ledger: Ledger) -> AsyncIterator[None]:
     """Meanwhile all clients commit."""
-    async with OffsetClient.connect(adapter.address, 5.0) as client:
+    async with OffsetClient.connect(adapter.address, PATIENCE_S) as client:
         tasks = [asyncio.create_task(ledger.commit_on(client, name)) for name in CLIENTS]
         try:
             yield

@@ -54,7 +54,7 @@ async def serving(
     """A sidecar in this process with a client on its Unix socket."""
     async with (
         running_sidecar(adapter_config(directory, **sections), meta or FakeMeta(), broker_log) as sidecar,
-        OffsetClient.connect(sidecar.addresses[-1]) as client,
+        OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as client,
     ):
         yield sidecar, client
 

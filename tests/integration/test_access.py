@@ -114,7 +114,7 @@ async def test_the_store_stays_open_on_tcp(directory: Path) -> None:
     for admin in ({}, {"token_file": str(token_file(directory))}):
         async with running_sidecar(adapter_config(directory, admin=admin), FakeMeta()) as sidecar:
             with audit_lines() as lines:
-                async with OffsetClient.connect(sidecar.addresses[0]) as client:
+                async with OffsetClient.connect(sidecar.addresses[0], PATIENCE_S) as client:
                     await client.commit("g", {"s": 1})
                     assert (await client.read("g"))["s"].offset == 1
                     await client.persist("g")
@@ -196,7 +196,7 @@ async def test_a_client_shows_its_token_on_admin_calls_only() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with OffsetClient.connect(f"127.0.0.1:{port}", token=TOKEN) as client:
+        async with OffsetClient.connect(f"127.0.0.1:{port}", PATIENCE_S, token=TOKEN) as client:
             for call in (client.read("g"), client.status(), client.admin.ExportOffsets(offsets_pb.ExportOffsetsRequest()).read()):
                 with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
                     await call

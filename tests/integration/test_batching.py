@@ -159,7 +159,7 @@ async def test_pipelined_rewinds_apply_in_their_order(directory: Path) -> None:
 async def test_a_client_that_ends_answers_those_who_wait(directory: Path) -> None:
     """Leaving `connect` waits for what was committed; later commits are refused."""
     async with serving(directory) as (sidecar, other):
-        async with OffsetClient.connect(sidecar.addresses[-1]) as client:
+        async with OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as client:
             tasks = [asyncio.create_task(client.commit("g", {f"s{at}": at})) for at in range(50)]
             await asyncio.sleep(0)
         assert await asyncio.gather(*tasks) == [[]] * 50

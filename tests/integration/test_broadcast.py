@@ -16,6 +16,7 @@ from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.rpc import offsets_pb
 from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.waiting import PATIENCE_S
 from tests.integration.helpers import key, record, serving
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
@@ -37,7 +38,7 @@ async def test_each_client_has_its_own_offsets_and_the_lowest_is_the_slowest_one
         assert await client.commit_broadcast("g", "x", {"s": 5, "t": 1}) == []
 
         def blocking() -> dict[str, offsets_pb.BroadcastOffset]:
-            with BlockingOffsetClient(sidecar.addresses[-1]) as other:
+            with BlockingOffsetClient(sidecar.addresses[-1], PATIENCE_S) as other:
                 assert other.commit_broadcast("g", "y", {"s": 9}) == []
                 return other.read_broadcast("g", ["s", "none"], client_id="y")
 

@@ -151,7 +151,7 @@ async def test_the_address_in_the_settings_is_used(directory: Path, meta: Servic
         adapter = adapter_process(directory, meta.address, extra=f"[broker_log]\naddress = '{broker if configured else ''}'")
         with ended(adapter):
             await anyio.to_thread.run_sync(adapter.start)
-            async with OffsetClient.connect(f"unix:{directory / 'a.sock'}") as client:
+            async with OffsetClient.connect(f"unix:{directory / 'a.sock'}", PATIENCE_S) as client:
                 await client.commit("g", {"s": 7})
                 reply = await describe(client)
             assert (bounds_of(reply), reply.bounds_error) == ({"s": (0, 10, 3) if configured else ABSENT}, "")

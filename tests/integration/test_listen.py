@@ -156,7 +156,7 @@ async def test_the_unix_socket_serves_and_is_open_to_its_user_only(directory: Pa
     async with running_sidecar(adapter_config(directory, server={"unix_socket": str(path)}), meta) as sidecar:
         assert sidecar.addresses[1] == f"unix:{path}"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        async with OffsetClient.connect(f"unix:{path}") as client:
+        async with OffsetClient.connect(f"unix:{path}", PATIENCE_S) as client:
             await client.commit("g", {"s": 1})
     assert not path.exists()
     assert meta.records[key()].offset == 1
@@ -188,7 +188,7 @@ async def test_the_socket_of_a_live_process_is_left_alone(directory: Path) -> No
         with pytest.raises(ListenError, match="another process listens on it"):
             async with running_sidecar(second, FakeMeta()):
                 pass
-        async with OffsetClient.connect(f"unix:{path}") as client:
+        async with OffsetClient.connect(f"unix:{path}", PATIENCE_S) as client:
             await client.commit("g", {"s": 1})
 
 
@@ -211,5 +211,5 @@ async def test_a_socket_that_nobody_listens_on_is_replaced(directory: Path) -> N
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     config = adapter_config(directory, server={"unix_socket": str(path)})
-    async with running_sidecar(config, FakeMeta()), OffsetClient.connect(f"unix:{path}") as client:
+    async with running_sidecar(config, FakeMeta()), OffsetClient.connect(f"unix:{path}", PATIENCE_S) as client:
         await client.commit("g", {"s": 1})

@@ -13,6 +13,7 @@ from adapter.model.records import CommitMode, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.testing.fake_meta import FakeMeta
 from adapter.testing.sidecars import adapter_config, running_sidecar
+from adapter.testing.waiting import PATIENCE_S
 from tests.integration.helpers import key, serving
 
 pytestmark = pytest.mark.usefixtures("grpc_server")
@@ -119,7 +120,7 @@ async def test_a_persist_outlives_the_adapter(directory: Path) -> None:
     meta, config = FakeMeta(), adapter_config(directory)
     async with running_sidecar(config, meta) as sidecar:
         address = sidecar.addresses[-1]
-    async with OffsetClient.connect(address, 0.1) as impatient, OffsetClient.connect(address) as patient:
+    async with OffsetClient.connect(address, 0.1) as impatient, OffsetClient.connect(address, PATIENCE_S) as patient:
         clients = {"broker-a": impatient}
         store = RemoteOffsetStore(clients, "g")
         store.update_offset(A, 5)

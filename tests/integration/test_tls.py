@@ -102,12 +102,12 @@ async def test_the_adapter_serves_over_tls_and_asks_for_a_certificate(directory:
     async with running_sidecar(config, FakeMeta()) as sidecar:
         address = sidecar.addresses[0]
         async with grpc.aio.secure_channel(address, _credentials(authority, broker)) as channel:
-            await OffsetClient(channel).commit("g", {"s": 1})
+            await OffsetClient(channel, PATIENCE_S).commit("g", {"s": 1})
         async with grpc.aio.secure_channel(address, _credentials(authority)) as channel:
             await _refused(channel)
         async with grpc.aio.insecure_channel(address) as channel:
             await _refused(channel)
-        async with OffsetClient.connect(f"unix:{path}") as client:
+        async with OffsetClient.connect(f"unix:{path}", PATIENCE_S) as client:
             assert (await client.read("g"))["s"].offset == 1
 
 
@@ -120,7 +120,7 @@ async def test_with_tls_the_adapter_may_listen_beyond_loopback(directory: Path) 
     async with running_sidecar(config, FakeMeta()) as sidecar:
         port = sidecar.addresses[0].rpartition(":")[2]
         async with grpc.aio.secure_channel(f"localhost:{port}", _credentials(authority)) as channel:
-            await OffsetClient(channel).commit("g", {"s": 1})
+            await OffsetClient(channel, PATIENCE_S).commit("g", {"s": 1})
 
 
 async def test_tls_files_that_cannot_be_read_are_named(directory: Path) -> None:

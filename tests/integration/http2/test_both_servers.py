@@ -70,7 +70,7 @@ async def test_tls_is_served_by_grpcio_and_plaintext_by_the_server_that_is_confi
         secure = grpc.aio.secure_channel(tcp, credentials) if tls else grpc.aio.insecure_channel(tcp)
         async with secure, grpc.aio.insecure_channel(unix) as local:
             for channel in (secure, local):
-                await OffsetClient(channel).commit("g", {"s": 1})
+                await OffsetClient(channel, PATIENCE_S).commit("g", {"s": 1})
                 health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
                 assert health.status == health_pb2.HealthCheckResponse.SERVING
 
@@ -146,7 +146,7 @@ async def test_nobody_on_tcp_passes_for_the_owner_of_the_socket(directory: Path)
                     await OffsetClient(channel).admin.Status(offsets_pb.StatusRequest(), metadata=said, timeout=PATIENCE_S)
                 assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
         async with grpc.aio.insecure_channel(unix, [("grpc.default_authority", tcp)]) as channel:
-            assert (await OffsetClient(channel).status()).recovery.done
+            assert (await OffsetClient(channel, PATIENCE_S).status()).recovery.done
 
 
 class HeldMeta(FakeMeta):
@@ -203,7 +203,7 @@ async def test_the_builtin_server_cancels_no_commit_in_a_drain(directory: Path) 
 
     async def committer(address: str, shard: str) -> None:
         async with grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-            client = OffsetClient(channel)
+            client = OffsetClient(channel, PATIENCE_S)
             for offset in count(1, 20):
                 if refused:
                     return

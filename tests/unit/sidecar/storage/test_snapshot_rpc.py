@@ -14,7 +14,7 @@ from adapter.model.codec import decode_key, decode_record
 from adapter.model.records import OffsetKey
 from adapter.rpc import offsets_pb
 from adapter.sidecar.storage.snapshot import PAGE_RECORDS
-from adapter.testing.waiting import eventually
+from adapter.testing.waiting import PATIENCE_S, eventually
 from tests.integration.helpers import commits, serving
 
 Reply = offsets_pb.SnapshotOffsetsReply
@@ -105,7 +105,7 @@ async def test_a_client_that_goes_away_leaves_no_snapshot_behind(tmp_path: Path)
     with capture_logs() as lines:
         async with serving(tmp_path) as (sidecar, client):
             await fill(client)
-            async with OffsetClient.connect(sidecar.addresses[-1]) as other:
+            async with OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as other:
                 await begun(other)
                 assert len(sidecar.core().store.snapshots) == 1
             await eventually(lambda: not len(sidecar.core().store.snapshots))
