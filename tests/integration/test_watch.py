@@ -1,5 +1,7 @@
 """ListOffsets and WatchOffsets of OffsetStore, and the new epoch in replies, over real gRPC with each server."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
 from adapter.model.records import CommitMode, ReadMode
 from adapter.rpc import offsets_pb
@@ -228,6 +231,30 @@ async def test_a_watcher_that_goes_leaves_nothing_behind(directory: Path) -> Non
         with anyio.fail_after(PATIENCE_S):
             while sidecar.core().watches.any:  # noqa: ASYNC110 - a cancelled call has no event here
                 await anyio.sleep(0.01)
+
+
+async def test_a_thread_watches_and_lists(directory: Path) -> None:
+    """With the blocking client: it lists behind the first reply, and is told what comes then."""
+    async with serving(directory) as (sidecar, client):
+        await client.commit("g", {"a": 200})
+
+        def watch() -> list[tuple[int, int]]:
+            with BlockingOffsetClient(sidecar.addresses[-1]) as blocking:
+                seen = []
+                for reply in blocking.watch("default", "g"):
+                    if reply.resync:
+                        seen += [(row.epoch, row.offset) for row in blocking.list("default", "g", deleted=True)]
+                        began.set()
+                    elif reply.changed:
+                        return [*seen, *((row.epoch, row.offset) for row in reply.changed)]
+                return seen
+
+        began = threading.Event()
+        watching = asyncio.create_task(asyncio.to_thread(watch))
+        assert await asyncio.to_thread(began.wait, PATIENCE_S)
+        await reset(client, 100, "a")
+        with anyio.fail_after(PATIENCE_S):
+            assert await watching == [(1, 200), (ERA, 100)]
 
 
 async def test_a_stop_ends_a_watch(directory: Path) -> None:
