@@ -202,9 +202,10 @@ async def test_a_watcher_that_falls_behind_has_to_list_again(directory: Path, mo
             shards = {f"s{number}": 9 for number in range(11)}
             await client.commit("g", shards)
             await reset(client, 3)
-            assert await watcher.next() == (True, [])
-            await reset(client, 2, "s0")
-            assert await watcher.next() == (False, [key("s0")])
+            with anyio.fail_after(PATIENCE_S):
+                assert await watcher.next() == (True, [])
+                await reset(client, 2, "s0")
+                assert await watcher.next() == (False, [key("s0")])
 
 
 async def test_too_many_watchers_are_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +265,7 @@ async def test_a_stop_ends_a_watch(directory: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await watch.next()
         assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert "the watch has ended" in str(ended.value.details())  # by itself, not by the end of the grace time
 
 
 async def test_a_watch_of_a_group_needs_its_namespace(directory: Path) -> None:
