@@ -12,6 +12,8 @@ import anyio.to_thread
 
 from adapter.client.broker_log import BrokerLog
 from adapter.meta.client import MetaClient
+from adapter.meta.epochless import Saver
+from adapter.meta.labels import ShardLabels
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.large_calls import LargeCalls
 from adapter.sidecar.config import AdapterConfig
@@ -94,8 +96,9 @@ async def running_core(
     journal.sees(bounds)
     committer = Committer(store, dirty, clocks.monotonic, journal)
     loader = GroupLoader(store, committer, meta)
-    write_through = WriteThrough(committer, store, meta, metrics, journal)
-    flusher = Flusher(config.flush, store, dirty, committer, meta, metrics, clocks, journal)
+    saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
+    write_through = WriteThrough(committer, store, saver, metrics, journal)
+    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal)
     recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
     groups = Groups(store, dirty, large)

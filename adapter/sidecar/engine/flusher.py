@@ -14,8 +14,7 @@ import anyio
 import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TransientError
-from adapter.meta.client import MetaClient
-from adapter.meta.epochless import save
+from adapter.meta.epochless import Saver
 from adapter.meta.packed import Chunk, Outcomes, chunks
 from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveOutcome, Status
 from adapter.runtime.backoff import pause_s
@@ -69,7 +68,7 @@ class Flusher:
         store: LocalStore,
         dirty: DirtyKeys,
         committer: Committer,
-        meta: MetaClient,
+        saver: Saver,
         metrics: AdapterMetrics,
         clocks: Clocks = REAL,
         journal: Journal = NO_JOURNAL,
@@ -78,7 +77,7 @@ class Flusher:
         self._store = store
         self._dirty = dirty
         self._committer = committer
-        self._meta = meta
+        self.saver = saver
         self._metrics = metrics
         self._journal = journal
         self._clock = clocks.monotonic
@@ -209,12 +208,12 @@ class Flusher:
     async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True) -> None:
         """Send a batch in chunks. Once the last one is applied, the Meta Service has every write up to `carried`."""
         unsent = sum(map(len, batch.values()))
-        async for chunk in chunks(batch, self._section.max_batch_bytes):
+        async for chunk in chunks(batch, self._section.max_batch_bytes, lambda: self.saver.meta.limits):
             unsent -= len(chunk)
             self._carried = 0 if unsent else carried
             try:
                 with self._metrics.save_call("flush", len(chunk)):
-                    results = await save(self._meta, chunk, uncompared=self._is_uncompared)
+                    results = await self.saver.save(chunk, uncompared=self._is_uncompared)
             except RefusedError as error:
                 async for entries in in_slices(chunk):
                     for entry in entries:

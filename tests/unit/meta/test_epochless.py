@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import MetaUnavailableError
-from adapter.meta.epochless import save
+from adapter.meta.epochless import Saver
 from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, core_over, during, key, record
@@ -39,7 +39,7 @@ async def test_a_server_with_epochs_is_sent_what_it_is_given() -> None:
     """Including tombstones and unknown epochs: such a server merges."""
     meta = FakeMeta({A: record(9, 4)})
     entries = [SaveEntry(A, record(7, 0)), SaveEntry(B, DEAD)]
-    outcomes = await save(meta, entries, uncompared=lambda _: True)
+    outcomes = await Saver(meta).save(entries, uncompared=lambda _: True)
     assert outcomes == [SaveOutcome(Status.SUPERSEDED, record(9, 4)), SaveOutcome(Status.APPLIED, DEAD)]
     assert meta.saves == [entries]
 
