@@ -214,8 +214,12 @@ class Sidecar:
             await core.recovery.mark_unflushed()
         left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
         if left:
+            slow = core.flusher.pace
             log.error(
-                "sidecar.drained", left=left, reason=core.flusher.last_error, help="they are on disk; the next start pushes them"
+                "sidecar.drained",
+                left=left,
+                reason=core.flusher.last_error or slow or "stop.drain_timeout_ms has passed",
+                help="they are on disk; the next start pushes them" + ("; raise stop.drain_timeout_ms" if slow else ""),
             )
         else:
             log.info("sidecar.drained", left=0)

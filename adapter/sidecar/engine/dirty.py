@@ -195,6 +195,11 @@ class DirtyKeys:
         return count
 
     @property
+    def groups(self) -> int:
+        """The number of groups with a dirty key. Thread-safe."""
+        return len(set().union(*(list(part.groups) for part in self._parts() if part.groups)))
+
+    @property
     def pending(self) -> int:
         """Keys that the next flush will send."""
         groups = self._pending.groups

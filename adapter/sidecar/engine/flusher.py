@@ -32,6 +32,9 @@ from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
+SLOW_S = 1.0  # from which on it is said how long the Meta Service needs for what is dirty
+PROGRESS_S = 5.0  # between two log lines of a long flush
+
 AT_ONCE = 250  # acknowledged entries, before other work of the event loop: some 2 ms, when their epochs are stored
 
 Batch = Mapping[GroupKey, Mapping[str, Held]]
@@ -105,6 +108,20 @@ class Flusher:
         if self.tracks_all and not self._dirty:
             return self._store.seq
         return max(self._store.flushed_seq, self._carried if self.tracks_all else 0)
+
+    @property
+    def pace(self) -> str:
+        """How long the Meta Service needs for what is dirty, by what the last saves took; empty if that is short."""
+        limits = self.saver.meta.limits
+        each_s, what, count = limits.seconds_per_group, "group", self._dirty.groups if limits.seconds_per_group else 0
+        if not each_s:
+            each_s, what, count = limits.seconds_per_offset, "offset", len(self._dirty)
+        if count * each_s < SLOW_S:
+            return ""
+        return (
+            f"the Meta Service takes {each_s * 1000:.3g} ms for each {what}, one after the other: "
+            f"{counted(count, f'dirty {what}')} take about {count * each_s:,.0f} s"
+        )
 
     async def run(self) -> None:
         """Flush once per interval; after a failure back off, always with the values that are newest by then."""
@@ -208,6 +225,7 @@ class Flusher:
     async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True) -> None:
         """Send a batch in chunks. Once the last one is applied, the Meta Service has every write up to `carried`."""
         unsent = sum(map(len, batch.values()))
+        told_at = self._clock()
         async for chunk in chunks(batch, self._section.max_batch_bytes, lambda: self.saver.meta.limits):
             unsent -= len(chunk)
             self._carried = 0 if unsent else carried
@@ -221,6 +239,9 @@ class Flusher:
             else:
                 self._journal.flushed(chunk, results)
                 await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
+            if unsent and self._clock() - told_at > PROGRESS_S:
+                told_at = self._clock()
+                log.info("flush.progress", acknowledged=outcome.acknowledged, left=unsent, pace=self.pace)
 
     async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome, *, adopt: bool) -> None:
         """Take each answer in.
