@@ -257,13 +257,15 @@ def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMod
     """Return the record that is stored after a commit: the offered value, or a larger record that was there before.
 
     The offered epoch is the one the consumer knows, 0 if none: a commit of an older epoch changes nothing. A rewind (OVERWRITE of
-    a lower offset) is stored under the next epoch.
+    a lower offset) is stored under the next epoch. A commit without labels keeps those that stand.
     """
     if standing is None:
         return offered
     if offered.epoch and offered.epoch < standing.epoch:
         return standing
     placed = offered._replace(epoch=_epoch_over(standing, offered.offset))
+    if not (offered.topic or offered.partition):
+        placed = placed._replace(topic=standing.topic, partition=standing.partition)
     if mode is CommitMode.OVERWRITE and placed.offset < standing.offset:
         return placed._replace(epoch=standing.epoch + 1)
     return merge(placed, standing)

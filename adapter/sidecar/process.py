@@ -183,6 +183,7 @@ class Sidecar:
         core.reader.recovery_finished()
         # Not before: until here, not all that is dirty is known.
         core.tasks.start_soon(core.expiry.run, name="expiry")
+        core.tasks.start_soon(core.renewal.run, name="renewal")
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
         self._compared(core)
         if not self._stop.is_set():

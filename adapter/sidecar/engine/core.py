@@ -30,6 +30,7 @@ from adapter.sidecar.engine.meta_watch import MetaWatch
 from adapter.sidecar.engine.policies import Router, WriteThrough
 from adapter.sidecar.engine.reads import OffsetReader
 from adapter.sidecar.engine.recovery import Recovery
+from adapter.sidecar.engine.renewal import Renewal
 from adapter.sidecar.engine.resets import Resets
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
@@ -59,6 +60,7 @@ class Core:
     recovery: Recovery
     meta_watch: MetaWatch
     expiry: Expiry
+    renewal: Renewal
     large: LargeCalls
     admin_calls: LargeCalls
     clocks: Clocks
@@ -108,6 +110,7 @@ async def running_core(
     expiry = Expiry(
         config.expiry, store, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
     )
+    renewal = Renewal(config.meta, config.expiry, store, dirty, groups, committer, flusher, clocks.now_ms)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(committer.run, name="committer")
@@ -133,10 +136,11 @@ async def running_core(
                 ),
                 reader=reader,
                 flusher=flusher,
-                handover=Handover(store, dirty, committer, flusher, large),
+                handover=Handover(store, dirty, committer, flusher, renewal, large),
                 recovery=recovery,
                 meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, meta),
                 expiry=expiry,
+                renewal=renewal,
                 large=large,
                 admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),
                 clocks=clocks,
