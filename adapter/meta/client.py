@@ -155,8 +155,8 @@ class GrpcMetaClient:
         self._clock = clock
         self._endpoints = Endpoints(section.endpoints, channels, channel)
         self._by_offset = SaveWindow(self._timeout_s, first=MAX_ENTRIES, most=MAX_ENTRIES)
-        by_group = SaveWindow(self._timeout_s, first=FIRST_GROUPS, most=MAX_GROUPS)
-        self._group_saves = GroupSaves(self._endpoints, section.cluster, self._timeout_s, by_group, clock)
+        self.group_window = SaveWindow(self._timeout_s, first=FIRST_GROUPS, most=MAX_GROUPS)
+        self._group_saves = GroupSaves(self._endpoints, section.cluster, self._timeout_s, self.group_window, clock)
         self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)
         self._reported_unanswered = -1  # `Endpoints.unanswered` at the last report of the local store
 
@@ -210,7 +210,7 @@ class GrpcMetaClient:
         """What the next save may carry."""
         if self.knows_epochs:
             return SaveLimits(offsets=self._by_offset.size, groups=sys.maxsize, seconds_per_offset=self._by_offset.seconds_each)
-        window = self._group_saves.window
+        window = self.group_window
         return SaveLimits(offsets=MAX_ENTRIES, groups=window.size, seconds_per_group=window.seconds_each)
 
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
