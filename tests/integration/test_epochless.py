@@ -14,7 +14,7 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.model.records import CommitMode, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.sidecar.process import Sidecar
-from tests.dialect import RobustMeta, failing, robust_meta
+from tests.dialect import Failure, RobustMeta, failing, robust_meta
 from tests.integration.helpers import key, meta_section, serving
 
 A, B = key("a"), key("b")
@@ -174,6 +174,28 @@ async def test_what_another_writer_stored_is_seen_and_merged(
     [told] = [line for line in capsys.readouterr().out.splitlines() if "save.other_writer" in line]
     assert "entries=3" in told
     assert "default/g/a: 100 was acknowledged last, 300 is there now; 160 was to be saved" in told
+
+
+async def test_a_rewind_after_a_flush_without_an_answer_stands(tmp_path: Path, robust: RobustMeta) -> None:
+    """What stands may be this adapter's own, or not: it is read, and not taken for another writer's (3)."""
+
+    def applied_then_lost(name: str, request: Any) -> None:
+        if name == "SaveOffsetData":
+            robust._save(request)
+            raise Failure(UNAVAILABLE)
+
+    async with adapter(tmp_path, robust) as (_, client):
+        await client.commit("g", {"a": 100})
+        await client.flush()
+        robust.before = applied_then_lost
+        await client.commit("g", {"a": 160})
+        with pytest.raises(grpc.aio.AioRpcError):
+            await client.flush()
+        assert robust.offsets == {A: 160}
+        robust.before = failing()
+        await client.commit("g", {"a": 30}, mode=OVERWRITE)
+        await until_flushed(client)
+        assert robust.offsets == {A: 30}
 
 
 async def test_a_first_commit_while_the_server_was_away_does_not_overwrite_what_stands(

@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
@@ -259,7 +260,7 @@ MUTANTS = (
         "                runs, start, count, size = [], at, 0, 0\n",
         "                runs, start, count, size = [], at + 1, 0, 0\n",
         "the first key of each chunk after the first is never sent",
-        ("unit/meta/test_packed.py::test_chunks_hold_everything_once_within_both_bounds",),
+        ("unit/meta/test_packed.py::test_chunks_hold_everything_once_within_all_bounds",),
     ),
     Mutant(
         "failed-flush-forgotten",
@@ -381,6 +382,7 @@ MUTANTS = (
     *FAST_PATH_MUTANTS,
     *HTTP2_MUTANTS,
     *META_MUTANTS,
+    *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
