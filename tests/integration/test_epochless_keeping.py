@@ -63,6 +63,18 @@ async def test_a_commit_without_labels_keeps_those_that_stand(tmp_path: Path, ro
         assert labels(robust) == {"id9-3": ("payments", 3), "id9-4": ("payments", 4)}
 
 
+async def test_labels_of_an_equal_offset_are_kept_though_the_local_record_has_none(tmp_path: Path, robust: RobustMeta) -> None:
+    """Equal records are not adopted: the server's labels are remembered beside them."""
+    async with adapter(tmp_path, robust) as (_, client):
+        await client.commit("g", {"id9-3": 5})
+    robust.topics[key("id9-3")], robust.partitions[key("id9-3")] = "payments", 3
+    async with adapter(tmp_path, robust) as (_, client):
+        for offset in (6, 7):
+            await client.commit("g", {"id9-3": offset})
+            await client.flush()
+            assert (robust.offsets, labels(robust)) == ({key("id9-3"): offset}, {"id9-3": ("payments", 3)})
+
+
 async def test_a_reset_keeps_the_labels_that_stand(tmp_path: Path, robust: RobustMeta) -> None:
     """Also of a shard that this adapter has never saved."""
     robust.offsets, robust.topics, robust.partitions = {key("id9-3"): 50}, {key("id9-3"): "payments"}, {key("id9-3"): 3}

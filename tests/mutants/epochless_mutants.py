@@ -28,7 +28,7 @@ EPOCHLESS_MUTANTS = (
         "if held and held.topic else self._labels.of(key.shard)",
         "if held and not held.topic else self._labels.of(key.shard)",
         "RobustMQ's Kafka OffsetFetch does not find ('payments', 3) any more",
-        (f"{KEEPING}test_a_commit_without_labels_keeps_those_that_stand",),
+        (f"{KEEPING}test_labels_of_an_equal_offset_are_kept_though_the_local_record_has_none",),
     ),
     Mutant(
         "handover-trusts-the-acknowledgement",
