@@ -201,7 +201,8 @@ class _Save:
             self._end_written(before)
         self._forwards[name] = self._forwards.get(name, 0) + 1
         leader = error.leader
-        if not leader or leader == address or self._forwards[name] > FORWARDS or not self._endpoints.reaches(leader):
+        gone = not leader or leader == address or leader in self._failed
+        if gone or self._forwards[name] > FORWARDS or not self._endpoints.reaches(leader):
             self._saves.leaders.pop(name, None)
             self._leaderless += 1
             if self._leaderless >= LEADERLESS:

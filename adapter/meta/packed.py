@@ -8,7 +8,7 @@ import struct
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, overload
 
@@ -136,7 +136,7 @@ class Outcomes(Sequence[SaveOutcome]):
 
 async def chunks(
     batch: Mapping[GroupKey, Mapping[str, Held]], max_bytes: int, limits: Callable[[], SaveLimits] = SaveLimits
-) -> AsyncIterator[Chunk]:
+) -> AsyncGenerator[Chunk, None]:
     """Split a batch into chunks whose requests are smaller than `max_bytes` and within the `limits` at that time.
 
     Until a group's last chunk has been yielded, nothing may be removed from that group in `batch`.

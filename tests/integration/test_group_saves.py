@@ -12,6 +12,7 @@ from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError, TimedOutError
 from adapter.meta.client import GrpcMetaClient
 from adapter.meta.epochless import Saver
+from adapter.meta.group_saves import LEADERLESS
 from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status
 from adapter.sidecar.process import Sidecar
 from tests.dialect import RobustMeta, robust_meta
@@ -222,3 +223,20 @@ async def test_a_group_with_a_slash_is_refused_alone_and_read_as_absent(robust: 
         outcomes = await saver.save([SaveEntry(slash, record(5)), SaveEntry(key("a"), record(5))])
         assert [outcome.status for outcome in outcomes] == [Status.INVALID, Status.APPLIED]
         assert outcomes[0].message.startswith("group: 'a/b' has a /")
+
+
+async def test_a_leader_that_died_and_is_still_named_is_not_tried_again_and_again() -> None:
+    """Until the others have elected another one they name the dead one: one failed call to it is enough."""
+    with cluster(2) as (endpoint, leader):
+        endpoint.leader_of = lambda _: leader.address
+        async with way_to(endpoint.address) as (client, saver):
+            await saver.save(entries(3))
+            assert client.endpoint == leader.address
+            leader.stop()
+            asked: list[str] = []
+            endpoint.before = lambda name, _: asked.append(name)
+            with pytest.raises(MetaUnavailableError):
+                await saver.save(entries(20, 6))
+            assert asked.count("SaveOffsetData") <= 2 * LEADERLESS  # of groups that were saved before, and of the others
+            endpoint.leader_of = lambda _: endpoint.address
+            assert statuses(await saver.save(entries(20, 6))) == {Status.APPLIED: 20}

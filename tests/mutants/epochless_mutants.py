@@ -71,6 +71,22 @@ EPOCHLESS_MUTANTS = (
         (f"{GROUP_SAVES}test_groups_of_several_leaders_all_get_there_and_are_sorted_from_then_on",),
     ),
     Mutant(
+        "flush-lets-nobody-go-first",
+        "sidecar/engine/flusher.py",
+        "                if yielding and unsent and self._urgent:\n",
+        "                if False:\n",
+        "a hand-over waits for ten thousand groups of others",
+        ("unit/sidecar/engine/test_urgent_flushes.py::test_a_hand_over_does_not_wait_for_the_rest_of_a_flush",),
+    ),
+    Mutant(
+        "interrupted-flush-counts-as-complete",
+        "sidecar/engine/flusher.py",
+        "self._finish(seq if only is None and not outcome.interrupted else 0, started, outcome)",
+        "self._finish(seq, started, outcome)",
+        "what an interrupted flush did not send is not pushed after a kill",
+        ("unit/sidecar/engine/test_urgent_flushes.py::test_a_flush_that_was_interrupted_has_not_flushed_everything",),
+    ),
+    Mutant(
         "fast-path-stores-no-labels",
         "model/codec.py",
         "    if topic or partition:\n        return encode_record(OffsetRecord(*fields), seq)\n",

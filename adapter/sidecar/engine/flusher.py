@@ -6,8 +6,8 @@ Never blocks a commit.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -49,6 +49,8 @@ class _Outcome:
     why_refused: str = ""
     unanswered: int = 0
     why_unanswered: str = ""
+    waited_s: float = 0.0  # for saves with an entry without an answer
+    interrupted: bool = False  # what was not sent yet is pending again
 
     def note_acknowledged(self, keys: int = 1) -> None:
         self.acknowledged += keys
@@ -86,6 +88,7 @@ class Flusher:
         self._clock = clocks.monotonic
         self._now_ms = clocks.now_ms
         self._lock = anyio.Lock()
+        self._urgent = 0  # callers that a flush under way lets go first, after the save that it is at
         self._refused_since = 0.0
         # When what is set aside is tried again, 0 when nothing is; and how often in a row that has failed.
         self._aside_until = 0.0
@@ -141,32 +144,57 @@ class Flusher:
     async def flush_once(self, *, refused_too: bool = False, aside_too: bool = False) -> int:
         """Send what is dirty now, and what was refused or set aside before if asked for; returns how many keys were acknowledged.
 
-        Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again. It is no
-        error when only a part of the Meta Service gives no answer: its groups are set aside, see `dirty`.
+        Lets a caller of `flush_groups` or `paused` go first, and goes on behind it. Raises MetaUnavailableError when some of it
+        could not be sent; all that was not acknowledged is dirty again. It is no error when only a part of the Meta Service gives
+        no answer: its groups are set aside, see `dirty`.
         """
-        async with self._lock:
-            if refused_too:
-                self._dirty.retry_refused()
-            if aside_too:
-                self._dirty.take_up()
-                self._aside_until = 0.0
-            if not self._dirty.pending:
-                return 0
-            seq = self._store.seq
-            batch = self._dirty.take()
-            outcome = _Outcome()
-            started = self._clock()
-            try:
-                await self._send(batch, outcome, self._covers(seq))
-            except TransientError as error:
-                self.last_error = str(error)
-                self._metrics.flush_failed()
-                raise
-            finally:
-                self._carried = 0
-                self._settle(outcome, started)
-            self._finish(seq, started, outcome)
-        return outcome.acknowledged
+        acknowledged = 0
+        while True:
+            async with self._lock:
+                self._retry(refused_too=refused_too, aside_too=aside_too)
+                if not self._dirty.pending:
+                    return acknowledged
+                outcome = await self._flush()
+            acknowledged += outcome.acknowledged
+            if not outcome.interrupted:
+                return acknowledged
+            refused_too = aside_too = False
+
+    async def flush_groups(self, groups: Collection[GroupKey]) -> None:
+        """Send what is dirty of these groups, also what was refused or set aside, ahead of all else. Raises as `flush_once`."""
+        self._urgent += 1
+        try:
+            async with self._lock:
+                self._retry(refused_too=True, aside_too=True)
+                if any(self._dirty.any_of(group) for group in groups):
+                    await self._flush(groups)
+        finally:
+            self._urgent -= 1
+
+    def _retry(self, *, refused_too: bool, aside_too: bool) -> None:
+        if refused_too:
+            self._dirty.retry_refused()
+        if aside_too:
+            self._dirty.take_up()
+            self._aside_until = 0.0
+
+    async def _flush(self, only: Collection[GroupKey] | None = None) -> _Outcome:
+        """Send what is pending, or what is pending of some groups."""
+        seq = self._store.seq
+        batch = self._dirty.take(only)
+        outcome = _Outcome()
+        started = self._clock()
+        try:
+            await self._send(batch, outcome, self._covers(seq) if only is None else 0, yielding=only is None)
+        except TransientError as error:
+            self.last_error = str(error)
+            self._metrics.flush_failed()
+            raise
+        finally:
+            self._carried = 0
+            self._settle(outcome)
+        self._finish(seq if only is None and not outcome.interrupted else 0, started, outcome)
+        return outcome
 
     def comparison_started(self) -> None:
         """All local keys are compared with the Meta Service from now on: until that is done, `dirty` may lack some dirty ones."""
@@ -180,8 +208,12 @@ class Flusher:
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
         """Keep flushes of this adapter from running: none can then undo what is done inside (invariant 7)."""
-        async with self._lock:
-            yield
+        self._urgent += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._urgent -= 1
 
     async def flush_all(self) -> int:
         """Send what is dirty and what was refused or set aside before; returns how many keys were acknowledged.
@@ -222,26 +254,40 @@ class Flusher:
                 self._dirty.settle()
         return len(self._dirty)
 
-    async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True) -> None:
-        """Send a batch in chunks. Once the last one is applied, the Meta Service has every write up to `carried`."""
+    async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True, yielding: bool = False) -> None:
+        """Send a batch in chunks. Once the last one is applied, the Meta Service has every write up to `carried`.
+
+        With `yielding` it ends early when somebody waits who goes first.
+        """
         unsent = sum(map(len, batch.values()))
         told_at = self._clock()
-        async for chunk in chunks(batch, self._section.max_batch_bytes, lambda: self.saver.meta.limits):
-            unsent -= len(chunk)
-            self._carried = 0 if unsent else carried
-            try:
-                with self._metrics.save_call("flush", len(chunk)):
-                    results = await self.saver.save(chunk, uncompared=self._is_uncompared)
-            except RefusedError as error:
-                async for entries in in_slices(chunk):
-                    for entry in entries:
-                        self._refuse(entry.key, str(error), outcome)
-            else:
-                self._journal.flushed(chunk, results)
-                await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
-            if unsent and self._clock() - told_at > PROGRESS_S:
-                told_at = self._clock()
-                log.info("flush.progress", acknowledged=outcome.acknowledged, left=unsent, pace=self.pace)
+        async with aclosing(chunks(batch, self._section.max_batch_bytes, lambda: self.saver.meta.limits)) as parts:
+            async for chunk in parts:
+                unsent -= len(chunk)
+                self._carried = 0 if unsent else carried
+                await self._send_chunk(chunk, outcome, adopt=adopt)
+                if yielding and unsent and self._urgent:
+                    outcome.interrupted = True
+                    return
+                if unsent and self._clock() - told_at > PROGRESS_S:
+                    told_at = self._clock()
+                    log.info("flush.progress", acknowledged=outcome.acknowledged, left=unsent, pace=self.pace)
+
+    async def _send_chunk(self, chunk: Chunk, outcome: _Outcome, *, adopt: bool) -> None:
+        started, unanswered = self._clock(), outcome.unanswered
+        try:
+            with self._metrics.save_call("flush", len(chunk)):
+                results = await self.saver.save(chunk, uncompared=self._is_uncompared)
+        except RefusedError as error:
+            async for entries in in_slices(chunk):
+                for entry in entries:
+                    self._refuse(entry.key, str(error), outcome)
+            return
+        took_s = self._clock() - started
+        self._journal.flushed(chunk, results)
+        await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
+        if outcome.unanswered > unanswered:
+            outcome.waited_s += took_s
 
     async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome, *, adopt: bool) -> None:
         """Take each answer in.
@@ -310,8 +356,8 @@ class Flusher:
         floor = self._dirty.lowest_refused_seq()
         return seq if floor is None else min(seq, floor - 1)
 
-    def _settle(self, outcome: _Outcome, started: float) -> None:
-        self._dirty.settle()
+    def _settle(self, outcome: _Outcome) -> None:
+        self._dirty.settle(first=outcome.interrupted)
         if outcome.refused:
             self._refused_since = self._clock()
             self.last_error = outcome.why_refused
@@ -319,9 +365,9 @@ class Flusher:
         if outcome.unanswered:
             self.last_error = outcome.why_unanswered
             log.warning("flush.unanswered", entries=outcome.unanswered, example=outcome.why_unanswered)
-        self._pace(outcome, started)
+        self._pace(outcome)
 
-    def _pace(self, outcome: _Outcome, started: float) -> None:
+    def _pace(self, outcome: _Outcome) -> None:
         """Decide when what is set aside is sent again. The time stands until then, whatever other groups are set aside meanwhile.
 
         A try may take as long as a call may: at least half of the time is left to the other groups.
@@ -332,14 +378,16 @@ class Flusher:
         if outcome.unanswered:
             interval_s = self._section.interval_ms / 1000
             pause = pause_s(self._aside_tries, interval_s, self._section.backoff_max_ms / 1000)
-            now = self._clock()
-            self._aside_until = now + max(pause, now - started)
+            self._aside_until = self._clock() + max(pause, outcome.waited_s)
 
     def _finish(self, seq: int, started: float, outcome: _Outcome) -> None:
-        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside."""
+        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside.
+
+        `seq` is 0 for a flush that did not send all that was dirty.
+        """
         if outcome.unanswered:
             self._metrics.flush_failed()
-        if self.tracks_all:
+        if self.tracks_all and seq:
             self._store.advance_flushed(self._covers(seq))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()

@@ -54,7 +54,7 @@ class Handover:
         """Send these shards if they are dirty."""
         if not any(self._dirty.any_of(part.group, part.shards) for part in wanted):
             return
-        await self._flusher.flush_once(refused_too=True, aside_too=True)
+        await self._flusher.flush_groups({part.group for part in wanted})
         # Nothing is awaited since the end of the flush: the next one may already be sending what this one left.
         for part in wanted:
             if unanswered := self._dirty.aside_of(part.group, part.shards):
