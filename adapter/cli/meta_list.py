@@ -38,9 +38,13 @@ async def _of_one_group(
     await client.get([])
     if client.knows_epochs:
         raise error
+    try:
+        page = await client.groups_page([GroupKey(namespace or DEFAULT_NAMESPACE, group or "any")])
+    except UnknownCallError:
+        raise error from None
     if not group:
         raise InvalidInputError(
             f"--group: is needed: {target.address} cannot list its offsets (it is RobustMQ's Meta Service), and answers for one "
             "group at a time"
         )
-    return (await client.groups_page([GroupKey(namespace or DEFAULT_NAMESPACE, group)])).entries
+    return page.entries

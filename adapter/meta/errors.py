@@ -24,7 +24,9 @@ _FORWARD = re.compile(
 )
 
 
-NOT_THERE = "the server does not have this call: it is RobustMQ's Meta Service, or an older one of offset-adapter"
+NOT_THERE = (
+    "the server does not have this call: it is RobustMQ's Meta Service, an older one of offset-adapter, or no Meta Service"
+)
 
 
 class NotLeaderError(MetaUnavailableError):
