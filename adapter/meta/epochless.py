@@ -6,6 +6,7 @@ A tombstone is never sent: such a server would store it as offset 0.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import structlog
@@ -56,6 +57,7 @@ class Saver:
         group could not be loaded. Raises MetaUnavailableError, RefusedError.
         """
         if self.meta.knows_epochs:
+            self._seen.clear()  # of another server
             return await self.meta.save(entries)
         saving = _Saving(self, [entry.key for entry in entries if uncompared(entry.key) or not entry.record.epoch])
         outcomes = await saving.run({key: record for key, record, _ in entries})
@@ -90,16 +92,21 @@ class Saver:
             del self._seen[next(iter(self._seen))]
         self._seen[key] = seen
 
-    async def send(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
-        """Send entries as they are, with labels, and note what stands then. Raises MetaUnavailableError, RefusedError."""
+    async def send(
+        self, entries: Sequence[SaveEntry], stands: Mapping[OffsetKey, Seen] = MappingProxyType({})
+    ) -> Sequence[SaveOutcome]:
+        """Send entries as they are, with labels, and note what stands then. Raises MetaUnavailableError, RefusedError.
+
+        `stands`: what was read just now, which has the labels; of other keys it is read where it is not remembered.
+        """
         if self.meta.knows_epochs:
             return await self.meta.save(entries)
-        stands = {key: seen for key, _, _ in entries if (seen := self._seen.get(key))}
-        unlabelled = sorted(key for key, record, _ in entries if key not in stands and not (record.topic or record.partition))
+        seen = {key: found for key, _, _ in entries if (found := stands.get(key) or self._seen.get(key))}
+        unlabelled = sorted(key for key, record, _ in entries if key not in seen and not (record.topic or record.partition))
         if unlabelled:
             held = await self.meta.get(unlabelled)
-            stands |= {key: Seen(found.offset, found.topic, found.partition) for key, found in held.items()}
-        sent = [SaveEntry(key, self._labelled(key, record, stands.get(key)), expected) for key, record, expected in entries]
+            seen |= {key: Seen(found.offset, found.topic, found.partition) for key, found in held.items()}
+        sent = [SaveEntry(key, self._labelled(key, record, seen.get(key)), expected) for key, record, expected in entries]
         self.forget(entry.key for entry in sent)  # until it is answered: some of it may be applied
         outcomes = await self.meta.save(sent)
         answers = []
@@ -185,10 +192,8 @@ class _Saving:
         """Save records over exactly what is expected; returns those of calls in which something else stood."""
         if not records:
             return {}
-        for key, seen in expected.items():
-            self._saver.note(key, seen)  # has the labels that stand
         pushes = [SaveEntry(key, record, expected[key].offset) for key, record in records.items()]
-        outcomes = dict(zip(records, await self._saver.send(pushes), strict=True))
+        outcomes = dict(zip(records, await self._saver.send(pushes, expected), strict=True))
         left = {key: records[key] for key, outcome in outcomes.items() if outcome.status is Status.CONFLICT}
         self._outcomes |= {key: outcome for key, outcome in outcomes.items() if key not in left}
         return left
