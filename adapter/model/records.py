@@ -285,7 +285,7 @@ def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMod
 
     The offered epoch is the one the consumer knows, 0 if none: a commit of an older epoch changes nothing. A rewind (OVERWRITE of
     a lower offset) is stored under the next epoch. A held record is taken up; with `holds` not by a commit without an epoch,
-    which then changes nothing.
+    which then changes nothing. A commit without labels keeps those that stand.
     """
     if standing is None:
         return offered
@@ -296,6 +296,8 @@ def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMod
         return standing
     stands = standing if epoch == standing.epoch else standing._replace(epoch=epoch)
     placed = offered._replace(epoch=_epoch_over(stands, offered.offset))
+    if not (offered.topic or offered.partition):
+        placed = placed._replace(topic=standing.topic, partition=standing.partition)
     if mode is CommitMode.OVERWRITE and placed.offset < stands.offset:
         return placed._replace(epoch=epoch + 1)
     # Without an epoch, what changes nothing does not take up either.

@@ -183,6 +183,7 @@ class Sidecar:
         core.reader.recovery_finished()
         # Not before: until here, not all that is dirty is known.
         core.tasks.start_soon(core.expiry.run, name="expiry")
+        core.tasks.start_soon(core.renewal.run, name="renewal")
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
         self._compared(core)
         if not self._stop.is_set():
@@ -214,8 +215,12 @@ class Sidecar:
             await core.recovery.mark_unflushed()
         left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
         if left:
+            slow = core.flusher.pace
             log.error(
-                "sidecar.drained", left=left, reason=core.flusher.last_error, help="they are on disk; the next start pushes them"
+                "sidecar.drained",
+                left=left,
+                reason=core.flusher.last_error or slow or "stop.drain_timeout_ms has passed",
+                help="they are on disk; the next start pushes them" + ("; raise stop.drain_timeout_ms" if slow else ""),
             )
         else:
             log.info("sidecar.drained", left=0)

@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
 from tests.mutants.hold_mutants import HOLD_MUTANTS
@@ -260,12 +261,12 @@ MUTANTS = (
         "                runs, start, count, size = [], at, 0, 0\n",
         "                runs, start, count, size = [], at + 1, 0, 0\n",
         "the first key of each chunk after the first is never sent",
-        ("unit/meta/test_packed.py::test_chunks_hold_everything_once_within_both_bounds",),
+        ("unit/meta/test_packed.py::test_chunks_hold_everything_once_within_all_bounds",),
     ),
     Mutant(
         "failed-flush-forgotten",
         "sidecar/engine/dirty.py",
-        "        self._put_back(unsent)\n",
+        "        self._put_back(unsent, first=first)\n",
         "",
         "what a failed save carried is taken for clean (apache/pulsar #14256)",
         ("unit/sidecar/engine/test_dirty.py::test_what_was_not_sent_waits_again",),
@@ -273,16 +274,16 @@ MUTANTS = (
     Mutant(
         "flushed-seq-too-early",
         "sidecar/engine/flusher.py",
-        "            self._finish(seq, started, outcome)\n",
-        "            self._finish(self._store.seq, started, outcome)\n",
+        "self._finish(seq if only is None and not",
+        "self._finish(self._store.seq if only is None and not",
         "what is committed during a flush counts as flushed after a crash",
         ("unit/sidecar/engine/test_flusher.py::test_a_commit_during_a_flush_is_above_the_flushed_watermark",),
     ),
     Mutant(
         "flushed-seq-before-the-recovery",
         "sidecar/engine/flusher.py",
-        "        if self.tracks_all:\n",
-        "        if self.last_flush_at_ms >= 0:\n",
+        "        if self.tracks_all and seq:\n",
+        "        if seq:\n",
         "what a former process left unflushed counts as flushed",
         ("unit/sidecar/engine/test_flusher.py::test_before_the_recovery_the_flushed_watermark_does_not_move",),
     ),
@@ -325,8 +326,8 @@ MUTANTS = (
     Mutant(
         "reset-beside-a-flush",
         "sidecar/engine/flusher.py",
-        "        async with self._lock:\n            yield\n",
-        "        yield\n",
+        "            async with self._lock:\n                yield\n",
+        "            yield\n",
         "a flush of this adapter is in the network behind its own reset",
         ("unit/sidecar/engine/test_resets.py::test_a_reset_waits_for_the_flush_under_way",),
     ),
@@ -383,6 +384,7 @@ MUTANTS = (
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
     *META_MUTANTS,
+    *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,

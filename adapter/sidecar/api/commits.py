@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
-from adapter.errors import AdapterError
+from adapter.errors import AdapterError, InvalidInputError
+from adapter.meta.slash_names import name_problem
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import LargeCalls
 from adapter.runtime.statuses import status_of
@@ -123,7 +124,7 @@ class Commits:
         """Validate a request at once. Raises InvalidInputError or NotReadyError."""
         started = time.perf_counter()
         core = self._core()
-        return CheckedCommit(core, parse_commit(request, core.clocks.now_ms()), started)
+        return _checked(core, parse_commit(request, core.clocks.now_ms()), started)
 
     async def prepare(self, checked: CheckedCommit) -> None:
         """Load the groups whose epochs the commit needs. It does not wait for a Meta Service that does not answer."""
@@ -162,7 +163,7 @@ class Commits:
         started = time.perf_counter()
         core = self._core()
         parsed = await parse_in_slices(request.groups, request.mode, core.clocks.now_ms())
-        return CheckedCommit(core, parsed, started)
+        return _checked(core, parsed, started)
 
     def _one_large(self, request: offsets_pb.CommitOffsetsRequest, *, patient: bool) -> AbstractAsyncContextManager[None]:
         """Admit one large commit at a time, since each may hold the event loop for 0.1 s. Raises InvalidInputError."""
@@ -193,3 +194,12 @@ class Commits:
             core.bounds.note(bounds)
         self._metrics.committed(commit.size, len(rows.superseded), time.perf_counter() - started)
         return rows
+
+
+def _checked(core: Core, parsed: ParsedCommit, started: float) -> CheckedCommit:
+    """Refuse names that the Meta Service cannot hold. Raises InvalidInputError."""
+    if not core.meta.knows_epochs:
+        for at, group in enumerate(parsed.groups):
+            if problem := name_problem(group):
+                raise InvalidInputError(f"groups[{at}].{problem}")
+    return CheckedCommit(core, parsed, started)

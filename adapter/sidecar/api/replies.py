@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import reduce
 
 from adapter.model.bounds import Bounds
-from adapter.model.records import OffsetKey, OffsetRecord, epoch_warning, meet
+from adapter.model.records import OffsetKey, OffsetRecord, as_seen, epoch_warning, meet
 from adapter.rpc import offsets_pb
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Commit, Standing
@@ -74,7 +74,12 @@ def describe_row(
     *,
     dirty: bool,
 ) -> offsets_pb.DescribeGroupReply.Shard:
-    """A row of a described group; labels and lag are those of the larger of both records."""
+    """A row of a described group; labels and lag are those of the larger of both records.
+
+    An offset of a server without epochs is shown in the epoch in which it is compared.
+    """
+    if remote:
+        remote = as_seen(remote, local)
     newest = reduce(meet, [record for record in (local, remote) if record])
     row = offsets_pb.DescribeGroupReply.Shard(
         shard=key.shard,

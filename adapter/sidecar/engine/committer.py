@@ -227,11 +227,11 @@ class _Deciding:
         for shard, offset, knows in zip(columns.shards, columns.offsets, columns.epochs or repeat(0), strict=False):
             fields, seq, encoded = held[shard]
             if fields is not None:
-                epoch, stands, _, when, _, _, _ = fields
+                epoch, stands, _, when, _, topic, partition = fields
                 newer = offset > stands or (offset == stands and now_ms > when)
                 # A held record, in the first epoch of an era, is left to the rules.
                 if newer and (not knows or knows == epoch) and (epoch & LOWER_HALF or not epoch):
-                    forward[shard] = ((epoch, offset, True, now_ms, "", "", 0), seq, encoded)
+                    forward[shard] = ((epoch, offset, True, now_ms, "", topic, partition), seq, encoded)
                     continue
             elif loaded and knows <= FIRST_EPOCH:
                 forward[shard] = ((FIRST_EPOCH, offset, True, now_ms, "", "", 0), 0, encoded)

@@ -12,6 +12,8 @@ import anyio.to_thread
 
 from adapter.client.broker_log import BrokerLog
 from adapter.meta.client import MetaClient
+from adapter.meta.epochless import Saver
+from adapter.meta.labels import ShardLabels
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.large_calls import LargeCalls
 from adapter.sidecar.config import AdapterConfig
@@ -29,6 +31,7 @@ from adapter.sidecar.engine.meta_watch import MetaWatch
 from adapter.sidecar.engine.policies import Router, WriteThrough
 from adapter.sidecar.engine.reads import OffsetReader
 from adapter.sidecar.engine.recovery import Recovery
+from adapter.sidecar.engine.renewal import Renewal
 from adapter.sidecar.engine.resets import Resets
 from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
@@ -61,6 +64,7 @@ class Core:
     expiry: Expiry
     watches: Watches
     holds: Holds
+    renewal: Renewal
     large: LargeCalls
     admin_calls: LargeCalls
     clocks: Clocks
@@ -99,8 +103,9 @@ async def running_core(
     holds = Holds(config.reset.hold_seconds * 1000, clocks.now_ms)
     committer = Committer(store, dirty, clocks.monotonic, journal, holds)
     loader = GroupLoader(store, committer, meta)
-    write_through = WriteThrough(committer, store, meta, metrics, journal)
-    flusher = Flusher(config.flush, store, dirty, committer, meta, metrics, clocks, journal)
+    saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
+    write_through = WriteThrough(committer, store, saver, metrics, journal)
+    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal)
     recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
     groups = Groups(store, dirty, large)
@@ -110,6 +115,7 @@ async def running_core(
     expiry = Expiry(
         config.expiry, store, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
     )
+    renewal = Renewal(config.meta, config.expiry, store, dirty, groups, committer, flusher, clocks.now_ms)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(committer.run, name="committer")
@@ -135,12 +141,13 @@ async def running_core(
                 ),
                 reader=reader,
                 flusher=flusher,
-                handover=Handover(store, dirty, committer, flusher, large),
+                handover=Handover(store, dirty, committer, flusher, renewal, large),
                 recovery=recovery,
                 meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, meta),
                 expiry=expiry,
                 watches=committer.watches,
                 holds=holds,
+                renewal=renewal,
                 large=large,
                 admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),
                 clocks=clocks,

@@ -75,7 +75,7 @@ class FastPath:
         before = held.get(shard)
         if before is None:
             return False
-        epoch, stands, live, when, _, _, _ = before[0]
+        epoch, stands, live, when, _, topic, partition = before[0]
         knows = item.epoch
         # A missing offset reads as 0: the general path tells both apart.
         # A held record, in the first epoch of an era, is left to the rules.
@@ -85,7 +85,7 @@ class FastPath:
             return False
         if offset == stands and now_ms <= when:
             return True  # a repeated commit: what stands is stored already, or with this write
-        staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", "", 0))))
+        staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", topic, partition))))
         return True
 
 

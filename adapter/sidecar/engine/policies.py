@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from adapter.errors import AdapterError
-from adapter.meta import epochless
-from adapter.meta.client import MetaClient, failure_of
+from adapter.meta.client import failure_of
+from adapter.meta.epochless import Saver
 from adapter.model.records import (
     FIRST_EPOCH,
     GroupKey,
@@ -44,13 +44,13 @@ class WriteThrough:
         self,
         committer: Committer,
         store: LocalStore,
-        meta: MetaClient,
+        saver: Saver,
         metrics: AdapterMetrics,
         journal: Journal = NO_JOURNAL,
     ) -> None:
         self._committer = committer
         self._store = store
-        self._meta = meta
+        self._saver = saver
         self._metrics = metrics
         self._journal = journal
         self._saves: Coalescer[Commit, list[Standing]] = Coalescer(
@@ -83,7 +83,7 @@ class WriteThrough:
             return planned
         entries = [SaveEntry(key, record) for key, record in offers.items()]
         with self._metrics.save_call("write_through", len(entries)):
-            outcomes = await epochless.save(self._meta, entries)
+            outcomes = await self._saver.save(entries)
         self._journal.moved("rewind", self._rewinds(entries, outcomes))
         self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}

@@ -17,6 +17,10 @@ from adapter.sidecar.storage.store import LocalStore
 R = TypeVar("R")
 
 
+NOT_RECOVERED = (
+    "reads of the store are refused until the recovery is done, for which the Meta Service has to answer; MEMORY reads work"
+)
+
 GROUP_ROWS = 5  # that looking for a group takes as long as
 
 
@@ -52,7 +56,7 @@ class OffsetReader:
                 await others()
         if asked:
             if not self._recovered:
-                raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
+                raise NotReadyError(NOT_RECOVERED)
             await self._loader.load_wanted(asked)
 
     async def begin(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:

@@ -11,7 +11,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 from adapter.client.broker_log import BrokerLog
-from adapter.errors import AdapterError, ContendedError, InvalidInputError, TooLargeError, UnknownBoundsError
+from adapter.errors import (
+    AdapterError,
+    ContendedError,
+    InvalidInputError,
+    RefusedError,
+    TooLargeError,
+    UnknownBoundsError,
+)
 from adapter.meta.client import MetaClient
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import group_prefix
@@ -102,7 +109,7 @@ class Resets:
         self._now_ms = now_ms
         self._journal = journal
         self._holds = committer.holds.on
-        self._writer = ResetWriter(committer, meta, metrics, journal)
+        self._writer = ResetWriter(committer, flusher.saver, metrics, journal)
         self._own: deque[OwnTime] = deque()
 
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
@@ -145,7 +152,12 @@ class Resets:
         return outcome
 
     async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:
-        """Delete shards from every group that has an offset of one: for shards that were created anew."""
+        """Delete shards of every group that has an offset of one: for shards that were made anew."""
+        if not self._meta.knows_epochs:
+            raise RefusedError(
+                f"group: {self._meta.endpoint} cannot list its offsets (it is RobustMQ's Meta Service), so nobody knows which "
+                "groups have these shards; name the group, in one call for each; `groups list` shows those of this adapter"
+            )
         named: dict[GroupKey, list[str]] = {}
         wanted, count, token = frozenset(shards), 0, b""
         # What only this adapter knows has to be there as well.
