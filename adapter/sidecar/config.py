@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, Strict, model_validator
 from adapter.client.broker_log import BrokerLogSection
 from adapter.meta.config import MetaSection
 from adapter.model.names import name_of_part
+from adapter.rocketmq.config import RocketmqSection
 from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
 from adapter.runtime.config import (
     Address,
@@ -126,10 +127,19 @@ class AdapterConfig(Section):
     recovery: RecoverySection = RecoverySection()
     expiry: ExpirySection = ExpirySection()
     broker_log: BrokerLogSection = BrokerLogSection()
+    rocketmq: RocketmqSection = RocketmqSection()
     admin: AdminSection = AdminSection()
     journal: JournalSection = JournalSection()
     stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
+
+    @model_validator(mode="after")
+    def _one_log(self) -> Self:
+        if self.rocketmq.broker and self.broker_log.address:
+            raise ValueError(
+                "broker_log.address: must be empty beside rocketmq.broker, whose own calls give the bounds of its queues"
+            )
+        return self
 
     def mode_of(self, namespace: str, group: str) -> Mode:
         """The mode of a group: its first matching policy, else the general one."""
