@@ -47,6 +47,7 @@ class FakeBroker:
     resets: list[Fields] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     boot_ms: int = 1_000
+    young: bool = False  # in its first second: it does not know its statistics yet
     # Called with the bytes of each answer before they are sent; what it returns is sent instead.
     spoil: Callable[[int, bytes], bytes] | None = None
     port: int = 0
@@ -92,6 +93,8 @@ class FakeBroker:
         return answers[code](fields)
 
     def _runtime(self, _: Fields) -> Answer:
+        if self.young:
+            return ERROR, "java.util.NoSuchElementException, java.base/java.util.LinkedList.getLast", {}, b""
         table = {"bootTimestamp": str(self.boot_ms), "brokerVersionDesc": self.version, "runtime": "[ 0 days ]"}
         return OK, "", {}, json.dumps({"table": table}).encode()
 

@@ -29,6 +29,7 @@ GET_ALL_CONSUMER_OFFSET = 43
 GET_TOPIC_STATS_INFO = 202
 INVOKE_BROKER_TO_RESET_OFFSET = 222
 
+SYSTEM_ERROR = 1
 TOPIC_NOT_EXIST = 17
 SLAVE = "SLAVE"
 
@@ -36,13 +37,21 @@ _SETTING = re.compile(r"(?m)^(brokerName|brokerRole|useServerSideResetOffset)=(.
 
 
 class Identity(NamedTuple):
-    """Who a broker is. `boot_ms` is when it was started; `resets` says that it can reset a queue of a group that is online."""
+    """Who a broker is. `resets` says that it can reset a queue of a group that is online.
+
+    `boot_ms` is when it was started (Unix time in milliseconds); 0 in about the first second of its life: it then answers the
+    question with an error, because it has no statistics yet. `version` is empty then.
+    """
 
     name: str
     boot_ms: int
     version: str
     role: str
     resets: bool
+
+    def is_same_life(self, other: "Identity") -> bool:
+        """True for the same start of the same broker in the same role, as far as that is known of both."""
+        return self.boot_ms > 0 and self[:2] == other[:2] and (self.role, self.resets) == (other.role, other.resets)
 
     @property
     def is_slave(self) -> bool:
@@ -68,10 +77,6 @@ class Broker:
         """Bytes of all answers on this connection."""
         return self._connection.bytes_read
 
-    async def boot_ms(self) -> int:
-        """When the broker was started (Unix time in milliseconds)."""
-        return (await self._runtime())[0]
-
     async def identity(self) -> Identity:
         """Who the broker is, in two calls."""
         boot_ms, version = await self._runtime()
@@ -85,7 +90,12 @@ class Broker:
         return Identity(name, boot_ms, version, found.get("brokerRole", "").strip(), resets)
 
     async def _runtime(self) -> tuple[int, str]:
-        reply = await self._connection.call(GET_BROKER_RUNTIME_INFO)
+        try:
+            reply = await self._connection.call(GET_BROKER_RUNTIME_INFO)
+        except BrokerRefusedError as error:
+            if error.code == SYSTEM_ERROR:
+                return 0, ""
+            raise
         try:
             table = json.loads(reply.body)["table"]
             return _number(table["bootTimestamp"], "bootTimestamp"), str(table.get("brokerVersionDesc", ""))

@@ -137,6 +137,8 @@ async def _plain_members(body: bytes) -> dict[bytes, bytes] | None:
 
 async def _any_members(body: bytes) -> dict[bytes, bytes]:
     """The members of any table that can be read, in the form in which brokers write them."""
+    if b'"offsetTable"' not in body:  # else all offsets would count as deleted
+        raise BrokerError("the broker's table of offsets has no offsetTable")
     queues: dict[bytes, dict[int, int]] = {}
     try:
         for done, entry in enumerate(broker_file(io.BytesIO(body))):

@@ -118,7 +118,7 @@ class Following:
         """Follow the broker until its connection fails. Raises BrokerError."""
         identity = await self._master(broker)
         self._counts.connected = True
-        if identity != self._identity:
+        if self._identity is None or not identity.is_same_life(self._identity):
             await self._meet(broker, identity)
         look_at = 0.0
         while True:
@@ -158,8 +158,12 @@ class Following:
 
     async def _still(self, broker: Broker) -> None:
         """Raise BrokerError unless the broker is the one that was met: the same life of a master."""
-        identity = await broker.identity()
-        if identity != self._identity:
+        identity, known = await broker.identity(), self._known_identity
+        if known.boot_ms == 0 and identity.is_same_life(known._replace(boot_ms=identity.boot_ms)):
+            # On the same connection, so it is the same life, old enough by now to say when it began.
+            self._identity = identity
+            self._note_life(identity)
+        elif identity.boot_ms and not identity.is_same_life(known):
             raise BrokerError(f"the broker at {self._section.broker} was restarted, or has another role: {identity}")
 
     # The broker's table.
@@ -198,7 +202,7 @@ class Following:
         same_life = known and self._marks.boot_ms == identity.boot_ms
         # From here on `_still` compares with it, and a failure below begins anew.
         self._note(await self._poll(broker))
-        there = self._unsent
+        there = dict(self._unsent)
         gifts: list[Gift] = []
         async for key, stored in StoreChanges(self._core.store, self._section.namespace).records():
             queue = self._queue(key, identity)
@@ -228,8 +232,7 @@ class Following:
             seconds=round(anyio.current_time() - began, 3),
         )
         await self._take_over(broker, Memory(same_life=same_life, known=known))
-        self._marks.boot_ms = identity.boot_ms
-        self._marks_changed = True
+        self._note_life(identity)
         await self._save_marks()
         self._unlisted = True
         self._refresh_at = 0.0
@@ -461,6 +464,12 @@ class Following:
             self._marks_changed = True
         if stored and stored.offset > self._marks.ceilings.get(key, stored.offset):
             del self._marks.ceilings[key]
+            self._marks_changed = True
+
+    def _note_life(self, identity: Identity) -> None:
+        """Remember the life with which the store has agreed; of one that cannot be named yet, the one before stays."""
+        if identity.boot_ms:
+            self._marks.boot_ms = identity.boot_ms
             self._marks_changed = True
 
     def _raise_ceiling(self, key: OffsetKey, offset: int) -> None:
