@@ -51,6 +51,7 @@ class FakeBroker:
     # Called with the bytes of each answer before they are sent; what it returns is sent instead.
     spoil: Callable[[int, bytes], bytes] | None = None
     port: int = 0
+    connections: set[asyncio.StreamWriter] = field(default_factory=set)
 
     def commit(self, group: str, topic: str, queue: int, offset: int, end: int = 1_000) -> None:
         """A consumer's commit; topic, group and log begin with it."""
@@ -160,10 +161,9 @@ class FakeBroker:
     @asynccontextmanager
     async def serving(self, tls: ssl.SSLContext | None = None) -> AsyncIterator["FakeBroker"]:
         """One life on a port; the same one in the next life. Ends with every connection cut."""
-        connections: set[asyncio.StreamWriter] = set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            connections.add(writer)
+            self.connections.add(writer)
             try:
                 while True:
                     (length,) = struct.unpack(">i", await reader.readexactly(4))
@@ -176,7 +176,7 @@ class FakeBroker:
             except (asyncio.IncompleteReadError, OSError):
                 pass
             finally:
-                connections.discard(writer)
+                self.connections.discard(writer)
                 writer.close()
 
         server = await asyncio.start_server(serve, "127.0.0.1", self.port, ssl=tls)
@@ -185,9 +185,13 @@ class FakeBroker:
             yield self
         finally:
             server.close()
-            for writer in list(connections):
-                writer.transport.abort()
+            self.cut()
             await asyncio.sleep(0)
+
+    def cut(self) -> None:
+        """Cut every connection, as a kill does."""
+        for writer in list(self.connections):
+            writer.transport.abort()
 
     def _encoded(self, opaque: int, answer: Answer) -> bytes:
         code, remark, fields, body = answer

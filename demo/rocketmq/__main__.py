@@ -56,19 +56,18 @@ def main(names: tuple[str, ...], kills: int, version: str, messages: int, settin
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     costs: dict[str, list[Cost]] = {}
     seed = random.randrange(2**31) if seed is None else seed
-    console.print(
-        f"RocketMQ {version}, {COMMITS_PER_S:,} commits/s, load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores, --seed {seed}"
-    )
+    load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+    console.print(f"RocketMQ {version}, {COMMITS_PER_S:,} commits/s, {load}, --seed {seed}")
     try:
         for design in [design_of(name) for name in names or ("stock", "bridge")]:
             found = costs[design.name] = []
             with Lab.open(design, version, settings.replace("\\n", "\n")) as lab:
                 for number, cost in enumerate(play(lab, kinds_of(kills), random.Random(seed), messages), start=1):
                     found.append(cost)
-                    console.print(
-                        f"{design.name} {number}/{kills} {cost.kind.value}: acknowledged {cost.acknowledged:,}, lost {cost.lost:,}; "
-                        f"handled {cost.handled:,}, again {cost.again:,}, never {cost.never:,}"
-                    )
+                    met = f"; offsets back {cost.met_s:.1f} s after the boot" if design.met and cost.kind.broker_dies else ""
+                    before = f"acknowledged {cost.acknowledged:,}, lost {cost.lost:,}"
+                    after = f"handled {cost.handled:,}, again {cost.again:,}, never {cost.never:,}"
+                    console.print(f"{design.name} {number}/{kills} {cost.kind.value}: {before}; {after}{met}")
     except (DesignError, LabError) as error:
         console.print(str(error), style="red")
         sys.exit(1)

@@ -15,7 +15,8 @@ class DesignError(Exception):
 class Design:
     """`broker_settings` are lines of broker.conf, `adapter_settings` sections of adapter.toml; both may name {socket}, {broker}.
 
-    `adapter`: whether an adapter and a Meta Service run beside the broker. `jars` go behind the broker's own.
+    `adapter`: whether an adapter and a Meta Service run beside the broker. `jars` go behind the broker's own. `met`: what the
+    adapter logs when a broker that came back has its offsets again; empty if it has them before its port is open.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Design:
     broker_settings: str = ""
     adapter_settings: str = ""
     jars: tuple[Path, ...] = ()
+    met: str = ""
 
 
 def design_of(name: str) -> Design:
@@ -30,7 +32,7 @@ def design_of(name: str) -> Design:
     if name == "stock":
         return Design(name, adapter=False)
     if name == "bridge":
-        return Design(name, adapter_settings='[rocketmq]\nbroker = "{broker}"\n')
+        return Design(name, adapter_settings='[rocketmq]\nbroker = "{broker}"\n', met="rocketmq.following")
     ack = {"plugin": "async", "plugin-sync": "sync"}[name]
     jars = tuple(jar for jar in sorted(PLUGIN_JARS.glob("*.jar")) if not jar.name.endswith(("-sources.jar", "-tests.jar")))
     if not jars:

@@ -140,6 +140,7 @@ class Lab:
         self._meta: ServiceProcess | None = None
         self.adapter: ServiceProcess | None = None
         self.store = "store"
+        self.met_s = 0.0  # between the last start of the broker and the moment when it had its offsets again
         (directory / "home/conf").mkdir(parents=True)
 
     @property
@@ -193,7 +194,7 @@ class Lab:
                 service.kill()
 
     def start_broker(self) -> float:
-        """Start the broker, and wait until it has booted; returns the seconds that it took."""
+        """Start the broker, and wait until it has booted and its offsets; returns the seconds that the boot took."""
         conf = self.directory / "broker.conf"
         more = self.design.broker_settings.format(broker=self.broker_address, socket=self.directory / "a.sock")
         conf.write_text(
@@ -203,11 +204,21 @@ class Lab:
             "mappedFileSizeCommitLog=67108864\nmappedFileSizeConsumeQueue=600000\nmaxTransferBytesOnMessageInMemory=1048576\n"
             f"defaultTopicQueueNums=4\nautoCreateTopicEnable=true\ndiskMaxUsedSpaceRatio=98\n{more}{self._settings}\n"
         )
+        met = self._meetings()
         began = time.monotonic()
         arguments = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf))
         self.broker = self._java("broker", *arguments, heap=448, more=("-XX:MaxDirectMemorySize=384m",))
         self.broker.wait_for("boot success")
-        return time.monotonic() - began
+        booted = time.monotonic()
+        while self._meetings() == met and self.design.met:
+            if time.monotonic() > booted + START_S:
+                raise LabError(f"the adapter does not follow the broker: {self.adapter.log[-1500:] if self.adapter else ''}")
+            time.sleep(0.01)
+        self.met_s = time.monotonic() - booted
+        return booted - began
+
+    def _meetings(self) -> int:
+        return self.adapter.log.count(self.design.met) if self.adapter and self.design.met else 0
 
     def kill_broker(self) -> None:
         """SIGKILL."""

@@ -19,7 +19,7 @@ MESSAGES = 40_000
 COMMITS_PER_S = 1_000
 HANDLE_MS = 1.5
 LIFE_S = (6.0, 12.0)  # a broker writes its offsets every five seconds
-SETTLE_S = 0.4  # of the clients before the count begins, and of the bridge after a start
+SETTLE_S = 0.4  # of a consumer, which may handle more than it should
 
 
 class Kind(Enum):
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Cost:
-    """What one kill cost. `lost`: acknowledged commits; `again`, `never`: messages."""
+    """What one kill cost. `lost`: acknowledged commits; `again`, `never`: messages; `met_s`: as in `Lab`."""
 
     kind: Kind
     acknowledged: int
@@ -48,6 +48,7 @@ class Cost:
     handled: int
     again: int
     never: int
+    met_s: float
 
 
 def play(lab: Lab, kinds: list[Kind], chance: random.Random, messages: int = MESSAGES) -> Iterator[Cost]:
@@ -79,7 +80,7 @@ def _round(lab: Lab, topic: str, kind: Kind, life_s: float, messages: int) -> Co
     lab.kill_consumer()
     after = noted(handled)
     again, never = len(after) - len(set(after)), messages - len(set(after))
-    return Cost(kind, sum(acknowledged.values()), lost, len(before), again, never)
+    return Cost(kind, sum(acknowledged.values()), lost, len(before), again, never, lab.met_s)
 
 
 def _kill(lab: Lab, kind: Kind, handled: Path) -> list[tuple[int, int]]:
@@ -102,7 +103,6 @@ def _start(lab: Lab, kind: Kind) -> None:
         lab.start_adapter()
     if lab.broker is None:
         lab.start_broker()
-    time.sleep(SETTLE_S)
 
 
 def _moved(lab: Lab, kind: Kind, topic: str, acknowledged: dict[int, int], handled: int, messages: int) -> Cost:
@@ -117,7 +117,7 @@ def _moved(lab: Lab, kind: Kind, topic: str, acknowledged: dict[int, int], handl
     time.sleep(SETTLE_S)
     lab.kill_consumer()
     after = noted(file)
-    return Cost(kind, sum(acknowledged.values()), 0, handled, len(after) - len(set(after)), fresh - len(set(after)))
+    return Cost(kind, sum(acknowledged.values()), 0, handled, len(after) - len(set(after)), fresh - len(set(after)), lab.met_s)
 
 
 def until(condition: object, what: str, *, give_up: bool = False) -> None:

@@ -129,6 +129,8 @@ class Following:
             if anyio.current_time() >= look_at:
                 looked = anyio.current_time()
                 await self._look(broker)
+                if not look_at:
+                    log.info("rocketmq.following", broker=identity.name, offsets=len(self._agreed), complete=not self._unlisted)
                 look_at = anyio.current_time() + max(LOOK_S, REST * (anyio.current_time() - looked))
             await self._save_marks()
             self._counts.offsets = len(self._agreed)
@@ -146,10 +148,7 @@ class Following:
                 broker=identity.name,
                 help="a slave copies its offsets from its master, whose sidecar commits them; this one waits to be the master",
             )
-            # What it copies meanwhile may be older than what is here: the larger values stand when it becomes the master.
-            self._identity = None
-            self._marks.boot_ms = 0
-            self._marks_changed = True
+            self._forget_life()
             await self._save_marks()
         while identity.is_slave:
             await anyio.sleep(SLAVE_S)
@@ -164,6 +163,8 @@ class Following:
             self._identity = identity
             self._note_life(identity)
         elif identity.boot_ms and not identity.is_same_life(known):
+            if identity.role != known.role:
+                self._forget_life()
             raise BrokerError(f"the broker at {self._section.broker} was restarted, or has another role: {identity}")
 
     # The broker's table.
@@ -392,14 +393,16 @@ class Following:
         return given
 
     async def _list(self) -> None:
-        """Bring offsets of this broker that only the Meta Service has into the store, where the next look finds them."""
+        """Bring what the Meta Service has of this broker, and not this store, into it, where the next look finds it."""
         namespace, token = self._section.namespace, b""
         missing: dict[GroupKey, list[str]] = {}
         try:
             while True:
                 page, token = await self._core.meta.list_page(namespace, "", LIST_PAGE, token)
                 for key, record in page:
-                    if record.live and self._queue(key) and self._core.store.get(key) is None:
+                    stored = self._core.store.get(key)
+                    news = record.live if stored is None else record.position > stored.position
+                    if news and self._queue(key):
                         missing.setdefault(key.group_key, []).append(key.shard)
                 await others()
                 if not token:
@@ -465,6 +468,12 @@ class Following:
         if stored and stored.offset > self._marks.ceilings.get(key, stored.offset):
             del self._marks.ceilings[key]
             self._marks_changed = True
+
+    def _forget_life(self) -> None:
+        """Of a broker that was a slave: what it copied may be older than what is here, so the larger values stand."""
+        self._identity = None
+        self._marks.boot_ms = 0
+        self._marks_changed = True
 
     def _note_life(self, identity: Identity) -> None:
         """Remember the life with which the store has agreed; of one that cannot be named yet, the one before stays."""
