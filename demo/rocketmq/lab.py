@@ -4,14 +4,16 @@ RocketMQ's jars are those of `tests/interop/install-rocketmq.sh`, the clients th
 """
 
 import os
+import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +26,7 @@ SOURCE = Path(__file__).parent / "java/Lab.java"
 SILENT = ("rmq.logback-test.xml", "logback-test.xml", "rmq.client.logback.xml")  # as 5.x and 4.x look for it
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Drocketmq.client.logLevel=ERROR")
 START_S = 300.0  # of a broker, on a machine with many times its load
+BROKER_PORTS = (20_000, 32_000)  # below those that the kernel gives to others
 CLUSTER, BROKER = "demo", "broker-a"
 
 Offsets = dict[int, int]  # queue -> offset
@@ -132,7 +135,7 @@ class Lab:
         self.version = version
         self._settings = settings
         self._adapter_settings = adapter
-        self.namesrv_port, self.broker_port = free_port(), free_port()
+        self.namesrv_port, self.broker_port = free_port(), _broker_port()
         self.namesrv: Child | None = None
         self.broker: Child | None = None
         self.control: Child | None = None
@@ -296,14 +299,27 @@ class Lab:
         return {**os.environ, "ROCKETMQ_HOME": str(self.directory / "home"), "NAMESRV_ADDR": self.namesrv_address}
 
     def _command(self, main: str, heap: int, more: tuple[str, ...] = ()) -> list[str]:
-        path = f"{_classes(self.version)}:{jars(self.version)}/*" if main == "Lab" else f"{jars(self.version)}/*"
+        path = f"{_classes(self.version)}:{jars(self.version)}/*"  # our classes first: they silence the logs
         if main.endswith("BrokerStartup"):
-            path = ":".join([path, *map(str, self.design.jars)])
+            path = ":".join([f"{jars(self.version)}/*", *map(str, self.design.jars)])
         return ["java", f"-Xmx{heap}m", *JVM, *more, f"-Duser.home={self.directory}", "-cp", path, main]
 
     def _java(self, name: str, main: str, *arguments: str, heap: int, more: tuple[str, ...] = (), asked: bool = False) -> Child:
         environment = {"ROCKETMQ_HOME": str(self.directory / "home"), "NAMESRV_ADDR": ""}
         return Child(name, [*self._command(main, heap, more), *arguments], self.directory, environment, asked=asked)
+
+
+def _broker_port() -> int:
+    """A port for the broker, which listens on the second one below and the next one above as well (VIP channel, slaves)."""
+    while True:
+        port = random.randrange(*BROKER_PORTS)
+        try:
+            with ExitStack() as probes:
+                for each in (port - 2, port, port + 1):
+                    probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
+        except OSError:
+            continue
+        return port
 
 
 def pairs(lines: list[str]) -> Offsets:
