@@ -26,15 +26,12 @@ accounts:
 """
 
 
-ACL_2 = "\n".join(
-    [
-        "authenticationEnabled=true",
-        "authenticationProvider=org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider",
-        "authenticationMetadataProvider=org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
-        'initAuthenticationUser={"username":"adapter","password":"12345678"}',
-        'innerClientAuthenticationCredentials={"accessKey":"adapter","secretKey":"12345678"}',
-    ]
-)
+ACL_2 = """authenticationEnabled=true
+authenticationProvider=org.apache.rocketmq.auth.authentication.provider.DefaultAuthenticationProvider
+authenticationMetadataProvider=org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider
+initAuthenticationUser={"username":"adapter","password":"12345678"}
+innerClientAuthenticationCredentials={"accessKey":"adapter","secretKey":"12345678"}
+"""
 
 
 def lab(version: str = "5.3.3", settings: str = "", adapter: str = "") -> AbstractContextManager[Lab]:
