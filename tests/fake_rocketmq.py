@@ -35,6 +35,7 @@ class FakeBroker:
     version: str = "V5_3_3"
     role: str = "ASYNC_MASTER"
     server_side_reset: bool = True
+    creates_groups: bool = True
     binary: bool = False
     secret: str = ""
     offsets: Table = field(default_factory=dict)
@@ -87,6 +88,7 @@ class FakeBroker:
             38: self._consumers,
             43: lambda _: (OK, "", {}, self.table()),
             202: self._topic,
+            200: lambda _: self._create(body),
             222: self._reset,
         }
         if code not in answers:
@@ -101,8 +103,13 @@ class FakeBroker:
 
     def _settings(self, _: Fields) -> Answer:
         reset = f"useServerSideResetOffset={str(self.server_side_reset).lower()}\n" if self.version.startswith("V5") else ""
-        text = f"aclEnable=false\nbrokerName={self.name}\nbrokerRole={self.role}\n{reset}"
+        creates = f"autoCreateSubscriptionGroup={str(self.creates_groups).lower()}\n"
+        text = f"aclEnable=false\n{creates}brokerName={self.name}\nbrokerRole={self.role}\n{reset}"
         return OK, "", {"version": "{}"}, text.encode()
+
+    def _create(self, body: bytes) -> Answer:
+        self.groups.add(json.loads(body)["groupName"])
+        return OK, "", {}, b""
 
     def _consumers(self, fields: Fields) -> Answer:
         known = fields["consumerGroup"] in self.online

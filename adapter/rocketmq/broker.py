@@ -27,18 +27,20 @@ GET_MAX_OFFSET = 30
 GET_MIN_OFFSET = 31
 GET_CONSUMER_LIST_BY_GROUP = 38
 GET_ALL_CONSUMER_OFFSET = 43
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
 GET_TOPIC_STATS_INFO = 202
 INVOKE_BROKER_TO_RESET_OFFSET = 222
 
 SYSTEM_ERROR = 1
 TOPIC_NOT_EXIST = 17
+SUBSCRIPTION_GROUP_NOT_EXIST = 26
 SLAVE = "SLAVE"
 
-_SETTING = re.compile(r"(?m)^(brokerName|brokerRole|useServerSideResetOffset)=(.*)$")
+_SETTING = re.compile(r"(?m)^(brokerName|brokerRole|useServerSideResetOffset|autoCreateSubscriptionGroup)=(.*)$")
 
 
 class Identity(NamedTuple):
-    """Who a broker is. `resets` says that it can reset a queue of a group that is online.
+    """Who a broker is. `resets`: it can reset a queue of a group that is online. `creates`: it makes a group for its first consumer.
 
     `boot_ms` is when it was started (Unix time in milliseconds); 0 in about the first second of its life: it then answers the
     question with an error, because it has no statistics yet. `version` is empty then.
@@ -49,10 +51,11 @@ class Identity(NamedTuple):
     version: str
     role: str
     resets: bool
+    creates: bool
 
     def is_same_life(self, other: "Identity") -> bool:
         """True for the same start of the same broker in the same role, as far as that is known of both."""
-        return self.boot_ms > 0 and self[:2] == other[:2] and (self.role, self.resets) == (other.role, other.resets)
+        return self.boot_ms > 0 and self[:2] == other[:2] and self[3:] == other[3:]
 
     @property
     def is_slave(self) -> bool:
@@ -86,8 +89,10 @@ class Broker:
             name = check_name(found.get("brokerName", "").strip(), "brokerName")
         except InvalidInputError as error:
             raise BrokerError(f"the broker's settings cannot be used: {error}") from error
-        resets = found.get("useServerSideResetOffset", "").strip() == "true"
-        return Identity(name, boot_ms, version, found.get("brokerRole", "").strip(), resets)
+        resets, creates = (
+            found.get(setting, "").strip() == "true" for setting in ("useServerSideResetOffset", "autoCreateSubscriptionGroup")
+        )
+        return Identity(name, boot_ms, version, found.get("brokerRole", "").strip(), resets, creates)
 
     async def _runtime(self) -> tuple[int, str]:
         try:
@@ -110,6 +115,11 @@ class Broker:
         """Set a group's offset, as a consumer's commit does. Consumers that are online keep their own position."""
         fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue), "commitOffset": str(offset)}
         await self._connection.call(UPDATE_CONSUMER_OFFSET, fields)
+
+    async def create_group(self, group: str) -> None:
+        """Make a group with the settings that it gets when its first consumer appears."""
+        body = json.dumps({"groupName": group}, ensure_ascii=False).encode()
+        await self._connection.call(UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
 
     async def reset_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
         """Reset a queue of a group, also for consumers that are online. Only for a broker whose identity says `resets`.

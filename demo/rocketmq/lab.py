@@ -17,16 +17,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from adapter.testing.processes import ServiceProcess, adapter_process, free_port, meta_process
+from adapter.testing.processes import ServiceProcess, adapter_process, meta_process
 from adapter.testing.waiting import PATIENCE_S
 from demo.rocketmq.designs import Design
 
 CACHE = Path.home() / ".cache/offset-adapter-interop"
 SOURCE = Path(__file__).parent / "java/Lab.java"
 SILENT = ("rmq.logback-test.xml", "logback-test.xml", "rmq.client.logback.xml")  # as 5.x and 4.x look for it
+SILENT_49 = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")  # in conf; 4.9 does not start without them
+NO_LOGS = '<configuration><root level="OFF"/></configuration>\n'
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Drocketmq.client.logLevel=ERROR")
 START_S = 300.0  # of a broker, on a machine with many times its load
-BROKER_PORTS = (20_000, 32_000)  # below those that the kernel gives to others
+PORTS = (20_000, 32_000)  # below those that the kernel gives to others
 CLUSTER, BROKER = "demo", "broker-a"
 
 Offsets = dict[int, int]  # queue -> offset
@@ -52,7 +54,7 @@ def _classes(version: str) -> Path:
     if done.returncode:
         raise LabError(done.stderr)
     for name in SILENT:
-        (place / name).write_text('<configuration><root level="OFF"/></configuration>\n')
+        (place / name).write_text(NO_LOGS)
     return place
 
 
@@ -135,7 +137,7 @@ class Lab:
         self.version = version
         self._settings = settings
         self._adapter_settings = adapter
-        self.namesrv_port, self.broker_port = free_port(), _broker_port()
+        self.namesrv_port, self.broker_port = _quiet_port(), _quiet_port()
         self.namesrv: Child | None = None
         self.broker: Child | None = None
         self.control: Child | None = None
@@ -145,6 +147,8 @@ class Lab:
         self.store = "store"
         self.met_s = 0.0  # between the last start of the broker and the moment when it had its offsets again
         (directory / "home/conf").mkdir(parents=True)
+        for name in SILENT_49:
+            (directory / "home/conf" / name).write_text(NO_LOGS)
 
     @property
     def broker_address(self) -> str:
@@ -309,10 +313,10 @@ class Lab:
         return Child(name, [*self._command(main, heap, more), *arguments], self.directory, environment, asked=asked)
 
 
-def _broker_port() -> int:
-    """A port for the broker, which listens on the second one below and the next one above as well (VIP channel, slaves)."""
+def _quiet_port() -> int:
+    """A port with free neighbours: a broker listens on the second one below and the next one above as well."""
     while True:
-        port = random.randrange(*BROKER_PORTS)
+        port = random.randrange(*PORTS)
         try:
             with ExitStack() as probes:
                 for each in (port - 2, port, port + 1):

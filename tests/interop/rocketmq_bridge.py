@@ -92,6 +92,8 @@ def test_every_way_in_which_a_broker_keeps_offsets_is_given_back(version: str, s
         here.kill_broker()
         here.lose_offsets()
         here.start_broker()
+        if "v2" in settings:  # topics and groups were in the same store; the group comes back with its offsets
+            here.mqadmin("updateTopic", "-c", CLUSTER, "-t", "T", "-r", "4", "-w", "4")
         until(lambda: here.query("g", "T") == {0: 11, 1: 12, 2: 13, 3: 14}, here, "they are given back")
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -47,7 +48,7 @@ REST = 4
 POLLS_KEPT = 5  # the shortest of them counts: one that was held up by others says nothing of the table
 GONE_LOOKS = 3  # looks in which an offset has to be missing before it counts as deleted
 COMMIT_AT_ONCE = SMALL // 2  # offsets of a request, each with its group: such a request is checked in one go
-OWED_S = 30.0  # between two attempts to give an offset that the broker refused, such as of a group that it does not know yet
+OWED_S, OWED_MAX_S = 1.0, 60.0  # between attempts to give an offset that the broker refused, such as of a topic that it lost
 LIST_PAGE = 1_000  # offsets of a page of the Meta Service
 REFRESH_PART = 8  # of the retention: how often unchanged offsets are looked through
 MAX_TOLD = 20  # entries that cannot be used are logged one by one up to here
@@ -90,6 +91,13 @@ class Bridge:
             )
 
 
+class _Owed(NamedTuple):
+    """When an offset that the broker refused is offered again, and how long after the last time."""
+
+    at_s: float
+    pause_s: float
+
+
 class Following:
     """What is known of the broker while one store is open. One connection at a time."""
 
@@ -107,7 +115,7 @@ class Following:
         self._agreed: dict[OffsetKey, Agreed] = {}
         self._unsent: dict[OffsetKey, OffsetRow] = {}  # changes of the broker that are not committed yet
         self._gone: dict[OffsetKey, int] = {}  # offsets that are missing at the broker, for how many looks
-        self._owed: dict[OffsetKey, float] = {}  # offsets that the broker refused, and when they are offered again
+        self._owed: dict[OffsetKey, _Owed] = {}  # offsets that the broker refused
         self._changes = StoreChanges(core.store, self._section.namespace)
         self._unlisted = True  # whether the Meta Service is still to be asked for offsets that are not here
         self._failing = False
@@ -339,7 +347,7 @@ class Following:
         await self._still(broker)
         if self._unlisted:
             await self._list()
-        if self._changes.pending or min(self._owed.values(), default=inf) <= anyio.current_time():
+        if self._changes.pending or min((owed.at_s for owed in self._owed.values()), default=inf) <= anyio.current_time():
             await self._pass_on(broker)
         await self._delete_gone()
         if self._retention_s and anyio.current_time() >= self._refresh_at:
@@ -352,7 +360,8 @@ class Following:
         now = anyio.current_time()
         for key, stored in await self._changes.differing(self._agreed):
             queue = self._queue(key)
-            if queue is None or key in self._unsent or self._owed.get(key, 0.0) > now:
+            owed = self._owed.get(key)
+            if queue is None or key in self._unsent or (owed and owed.at_s > now):
                 continue
             known = self._agreed.get(key)
             act = when_store_moved(stored, known) if known else on_meeting(None, stored, Memory())
@@ -383,8 +392,11 @@ class Following:
         for one in given:
             key = one.gift.key
             if one.refused:
-                self._owed[key] = anyio.current_time() + OWED_S
-                log.info("rocketmq.refused", group=key.group, shard=key.shard, reason=one.refused)
+                before = self._owed.get(key)
+                pause = min(before.pause_s * 2, OWED_MAX_S) if before else OWED_S
+                self._owed[key] = _Owed(anyio.current_time() + pause, pause)
+                if not before:
+                    log.info("rocketmq.refused", group=key.group, shard=key.shard, reason=one.refused, help="it is offered again")
                 continue
             self._agree(key, one.at_broker, one.gift.stored)
             if one.moved:

@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from adapter.model.records import OffsetKey, OffsetRecord
-from adapter.rocketmq.broker import Broker, Identity, LogBounds
+from adapter.rocketmq.broker import SUBSCRIPTION_GROUP_NOT_EXIST, Broker, Identity, LogBounds
 from adapter.rocketmq.errors import BrokerError, BrokerRefusedError
 from adapter.sidecar.bridge.agreement import Act
 
@@ -76,25 +76,35 @@ class Giver:
         offset = max(gift.stored.offset, bounds.low)
         if offset == gift.at_broker or (gift.act is Act.GIVE and gift.at_broker is not None and offset < gift.at_broker):
             return Given(gift, gift.at_broker)
-        group = gift.key.group
         try:
-            if gift.act is Act.RESET:
-                await self._reset(gift, offset)
-            else:
-                await self._broker.update_offset(group, gift.topic, gift.queue, offset)
+            await self._send(gift, offset)
         except BrokerRefusedError as error:
             return Given(gift, gift.at_broker, refused=str(error))
         return Given(gift, offset)
+
+    async def _send(self, gift: Gift, offset: int) -> None:
+        send = self._reset if gift.act is Act.RESET else self._update
+        try:
+            await send(gift, offset)
+        except BrokerRefusedError as error:
+            # A broker that lost its groups with its offsets would make this one for its first consumer, who then begins anywhere.
+            if error.code != SUBSCRIPTION_GROUP_NOT_EXIST or not self._identity.creates:
+                raise
+            await self._broker.create_group(gift.key.group)
+            await send(gift, offset)
+
+    async def _update(self, gift: Gift, offset: int) -> None:
+        await self._broker.update_offset(gift.key.group, gift.topic, gift.queue, offset)
 
     async def _reset(self, gift: Gift, offset: int) -> None:
         """Reset a queue, with the consumers that are online where the broker can do that (5.x, useServerSideResetOffset)."""
         group = gift.key.group
         if self._identity.resets:
             if gift.at_broker is None:
-                await self._broker.update_offset(group, gift.topic, gift.queue, offset)
+                await self._update(gift, offset)
             await self._broker.reset_offset(group, gift.topic, gift.queue, offset)
             return
-        await self._broker.update_offset(group, gift.topic, gift.queue, offset)
+        await self._update(gift, offset)
         if await self._broker.has_consumers(group):
             log.warning(
                 "rocketmq.reset_with_consumers",
