@@ -40,7 +40,7 @@ _SETTING = re.compile(r"(?m)^(brokerName|brokerRole|useServerSideResetOffset|aut
 
 
 class Identity(NamedTuple):
-    """Who a broker is. `resets`: it can reset a queue of a group that is online. `creates`: it makes a group for its first consumer.
+    """Who a broker is. `resets`: it can reset a queue of a group that is online. `creates`: it makes groups by itself.
 
     `boot_ms` is when it was started (Unix time in milliseconds); 0 in about the first second of its life: it then answers the
     question with an error, because it has no statistics yet. `version` is empty then.
