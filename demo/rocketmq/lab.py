@@ -28,6 +28,8 @@ SILENT_49 = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")  
 NO_LOGS = '<configuration><root level="OFF"/></configuration>\n'
 JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Drocketmq.client.logLevel=ERROR")
 START_S = 300.0  # of a broker, on a machine with many times its load
+# 4.9 unmaps its files by reflection, at the first start after a kill.
+OPENED = tuple(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"))
 PORTS = (20_000, 32_000)  # below those that the kernel gives to others
 CLUSTER, BROKER = "demo", "broker-a"
 
@@ -214,7 +216,7 @@ class Lab:
         met = self._meetings()
         began = time.monotonic()
         arguments = ("org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf))
-        self.broker = self._java("broker", *arguments, heap=448, more=("-XX:MaxDirectMemorySize=384m",))
+        self.broker = self._java("broker", *arguments, heap=448, more=("-XX:MaxDirectMemorySize=384m", *OPENED))
         self.broker.wait_for("boot success")
         booted = time.monotonic()
         while self._meetings() == met and self.design.met:
