@@ -6,6 +6,7 @@ before anything is committed. What others change in the store goes to the broker
 ever; an error of the store keeps what was not committed for the next poll. Never ends by itself.
 """
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +32,7 @@ from adapter.runtime.slices import others
 from adapter.sidecar.api.commits import SMALL, Commits
 from adapter.sidecar.bridge.agreement import Act, Agreed, Memory, era_of, on_meeting, when_broker_moved, when_store_moved
 from adapter.sidecar.bridge.counts import BridgeCounts
-from adapter.sidecar.bridge.giving import Gift, Given, Giver
+from adapter.sidecar.bridge.giving import Gift, Given, Giver, at_once
 from adapter.sidecar.bridge.marks import FILE, Marks
 from adapter.sidecar.bridge.store_changes import StoreChanges
 from adapter.sidecar.config import AdapterConfig
@@ -49,6 +50,7 @@ POLLS_KEPT = 5  # the shortest of them counts: one that was held up by others sa
 GONE_LOOKS = 3  # looks in which an offset has to be missing before it counts as deleted
 COMMIT_AT_ONCE = SMALL // 2  # offsets of a request, each with its group: such a request is checked in one go
 OWED_S, OWED_MAX_S = 1.0, 60.0  # between attempts to give an offset that the broker refused, such as of a topic that it lost
+LIST_AGAIN_S = 1.0  # between two attempts to list what the Meta Service has
 LIST_PAGE = 1_000  # offsets of a page of the Meta Service
 REFRESH_PART = 8  # of the retention: how often unchanged offsets are looked through
 MAX_TOLD = 20  # entries that cannot be used are logged one by one up to here
@@ -128,17 +130,31 @@ class Following:
         self._counts.connected = True
         if self._identity is None or not identity.is_same_life(self._identity):
             await self._meet(broker, identity)
-        look_at = 0.0
+        # Apart from the polls, which do not wait for the Meta Service.
+        listing = asyncio.create_task(self._list(), name="rocketmq.list")
+        try:
+            await self._follow(broker, identity, listing)
+        finally:
+            listing.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([listing])
+
+    async def _follow(self, broker: Broker, identity: Identity, listing: "asyncio.Task[None]") -> None:
+        look_at, complete = 0.0, False
         while True:
             began = anyio.current_time()
             self._note(await self._poll(broker))
             await self._take_over(broker)
             self._durations.append(anyio.current_time() - began)
+            if not complete and listing.done():
+                listing.result()
+                look_at = 0.0
             if anyio.current_time() >= look_at:
-                looked = anyio.current_time()
+                looked, listed = anyio.current_time(), listing.done()
                 await self._look(broker)
-                if not look_at:
-                    log.info("rocketmq.following", broker=identity.name, offsets=len(self._agreed), complete=not self._unlisted)
+                if listed and not complete:
+                    complete = True
+                    log.info("rocketmq.following", broker=identity.name, offsets=len(self._agreed))
                 look_at = anyio.current_time() + max(LOOK_S, REST * (anyio.current_time() - looked))
             await self._save_marks()
             self._counts.offsets = len(self._agreed)
@@ -294,9 +310,10 @@ class Following:
         """Commit what went back. Only a table of the same life goes back on purpose."""
         await self._still(broker)
         giver = Giver(broker, self._known_identity)
+        await at_once(rows, lambda row: giver.bounds(row.topic, row.partition))
         for row in rows:
             stored = self._core.store.get(row.key)
-            bounds = await giver.bounds(row.topic, row.partition)
+            bounds = await giver.bounds(row.topic, row.partition)  # which it has
             # A log that ends before is another log: what this broker has on its disk is then not older than this.
             if stored and stored.offset <= bounds.high:
                 self._raise_ceiling(row.key, stored.offset)
@@ -345,8 +362,6 @@ class Following:
     async def _look(self, broker: Broker) -> None:
         """Pass on changes of the store, delete what was deleted at the broker, keep unchanged offsets from expiring."""
         await self._still(broker)
-        if self._unlisted:
-            await self._list()
         if self._changes.pending or min((owed.at_s for owed in self._owed.values()), default=inf) <= anyio.current_time():
             await self._pass_on(broker)
         await self._delete_gone()
@@ -406,25 +421,29 @@ class Following:
 
     async def _list(self) -> None:
         """Bring what the Meta Service has of this broker, and not this store, into it, where the next look finds it."""
-        namespace, token = self._section.namespace, b""
-        missing: dict[GroupKey, list[str]] = {}
-        try:
-            while True:
-                page, token = await self._core.meta.list_page(namespace, "", LIST_PAGE, token)
-                for key, record in page:
-                    stored = self._core.store.get(key)
-                    news = record.live if stored is None else record.position > stored.position
-                    if news and self._queue(key):
-                        missing.setdefault(key.group_key, []).append(key.shard)
-                await others()
-                if not token:
-                    break
-            for group, shards in missing.items():
-                await self._core.loader.load_patiently(Wanted(group, shards))
-        except AdapterError as error:
-            log.info("rocketmq.list", error=str(error), help="offsets that only the Meta Service has are looked for again")
-            return
-        self._unlisted = False
+        while self._unlisted:
+            try:
+                await self._core.loader.load_wanted(await self._unknown_here())
+            except AdapterError as error:
+                log.info("rocketmq.list", error=str(error), help="offsets that only the Meta Service has are looked for again")
+                await anyio.sleep(LIST_AGAIN_S)
+            else:
+                self._unlisted = False
+
+    async def _unknown_here(self) -> list[Wanted]:
+        """The offsets of this broker of which the Meta Service has a larger value, or the only one."""
+        found: dict[GroupKey, list[str]] = {}
+        token = b""
+        while True:
+            page, token = await self._core.meta.list_page(self._section.namespace, "", LIST_PAGE, token)
+            for key, record in page:
+                stored = self._core.store.get(key)
+                news = record.live if stored is None else record.position > stored.position
+                if news and self._queue(key):
+                    found.setdefault(key.group_key, []).append(key.shard)
+            await others()
+            if not token:
+                return [Wanted(group, shards) for group, shards in found.items()]
 
     async def _delete_gone(self) -> None:
         """Delete here what was deleted at the broker (mqadmin deleteSubGroup, deleteTopic), once it stays away."""

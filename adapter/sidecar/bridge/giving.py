@@ -16,6 +16,7 @@ from adapter.rocketmq.errors import BrokerError, BrokerRefusedError
 from adapter.sidecar.bridge.agreement import Act
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 AT_ONCE = 32  # calls that overlap on one connection
 
@@ -117,10 +118,10 @@ class Giver:
             )
 
 
-async def at_once(items: Iterable[T], work: Callable[[T], Awaitable[Given]]) -> list[Given]:
+async def at_once(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
     """What `work` returns for each item, in any order. Raises the first BrokerError, after the calls under way."""
     left = list(items)
-    done: list[Given] = []
+    done: list[R] = []
     errors: list[BrokerError] = []
 
     async def worker() -> None:
