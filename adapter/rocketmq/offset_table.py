@@ -23,7 +23,7 @@ from adapter.runtime.slices import others
 INTERNAL_GROUPS = ("CID_RMQ_SYS_", "CID_SYS_RMQ_TRANS")
 
 _SLICE = 500  # members compared between two yields: well under a millisecond
-_SLOW_SLICE = 50
+_SLOW_SLICE = 50  # members that have to be parsed
 _BEGIN = b'"offsetTable":{'
 _LMQ_BEGIN = b'"lmqOffsetTable":{'
 _MEMBER = re.compile(rb'"([^"\\\x00-\x1f]*+)":\{([0-9:,"]*+)\}[,}]')
@@ -57,13 +57,19 @@ class OffsetTable:
             return changes
         members = await _members(body)
         before = self._members
-        for done, (key, queues) in enumerate(members.items(), start=1):
-            if done % _SLICE == 0:
-                await others()
+        done = 0
+        for key, queues in members.items():
+            done += 1
             if before.get(key) != queues:
                 self._compare(key, before.get(key, b""), queues, changes)
+                done += _SLICE // _SLOW_SLICE
+            if done >= _SLICE:
+                await others()
+                done = 0
         if len(before) != len(members) or before.keys() != members.keys():
-            for key in before.keys() - members.keys():
+            for done, key in enumerate(before.keys() - members.keys()):
+                if done and done % _SLOW_SLICE == 0:
+                    await others()
                 self._compare(key, before[key], b"", changes)
         self._members, self._body = members, body
         return changes

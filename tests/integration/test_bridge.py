@@ -288,6 +288,7 @@ async def test_a_reset_at_the_broker_while_the_sidecar_was_away_is_seen(broker: 
     async with broker.serving():
         async with bridged(tmp_path, broker, meta) as here:
             await here.until(100)
+            await here.looked(broker)  # they have met, and the sidecar remembers it
         broker.commit("g", "T", 0, 20)
         async with bridged(tmp_path, broker, meta) as here:
             await here.until(20)
@@ -328,6 +329,7 @@ async def test_a_reset_while_the_broker_is_away_reaches_it_later(broker: FakeBro
     async with bridged(tmp_path, broker, meta) as here:
         async with broker.serving():
             await here.until(100)
+            await here.looked(broker)
         await here.reset(30)
     broker.restart()
     async with broker.serving(), bridged(tmp_path, broker, meta) as here:

@@ -65,7 +65,7 @@ def test_kills_lose_no_message(version: str) -> None:
     """Broker, both, file, disk, another disk: all is delivered, and only what was not given back is delivered again."""
     with lab(version) as here:
         kinds = [Kind.BROKER, Kind.BOTH, Kind.FILE, Kind.DISK, Kind.MOVED]
-        for cost in play(here, kinds, random.Random(7), messages=6_000):
+        for cost in play(here, kinds, random.Random(7), messages=20_000):
             assert cost.never == 0, cost
             if cost.kind in {Kind.FILE, Kind.DISK}:
                 assert cost.lost < cost.acknowledged, cost

@@ -356,6 +356,7 @@ class Following:
                 self._counts.rewound += mode == offsets_pb.OVERWRITE
                 self._agree(key, row.offset, stored)
             self._unsent.pop(key, None)
+        await others()  # most commits wait for nothing, and there may be many parts
 
     # From the store to the broker.
 
