@@ -543,6 +543,20 @@ def _with_body(body: bytes) -> Any:
     return spoil
 
 
+async def test_each_reason_why_a_broker_is_not_followed_is_logged_once(
+    broker: FakeBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is away, then it refuses the account: the log does not stay with the first reason, nor repeat it."""
+    broker.secret = "12345678"  # noqa: S105
+    async with bridged(tmp_path, broker) as here:
+        await here.client.status()
+        async with broker.serving():
+            await eventually(lambda: len(broker.calls) > 8)
+    lost = [line for line in capsys.readouterr().out.splitlines() if "rocketmq.lost" in line]
+    assert ["Check signature failed" in line for line in lost][:2] == [False, True]
+    assert len(lost) < 6
+
+
 async def test_a_table_of_many_offsets_is_taken_in_many_requests(broker: FakeBroker, tmp_path: Path) -> None:
     """None of them large."""
     for group in range(40):

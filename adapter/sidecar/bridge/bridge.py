@@ -64,6 +64,7 @@ class Bridge:
         self._commits = commits
         self._signer = signer_of(config.rocketmq)
         self.counts = BridgeCounts()
+        self._told = ""
 
     async def run(self, core: Core) -> None:
         """Follow the broker until cancelled."""
@@ -76,21 +77,22 @@ class Bridge:
                 async with connected(section, self._signer) as broker:
                     await following.follow(broker)
             except BrokerUnreachableError as error:
-                self._lost(error, failures)
+                self._lost(error)
             except AdapterError as error:
-                self._lost(error, failures)
+                self._lost(error)
                 pause = pause_s(failures + 1, RECONNECT_S, RECONNECT_MAX_S)
             failures = 0 if self.counts.connected else failures + 1
             self.counts.connected = False
             await anyio.sleep(pause)
 
-    def _lost(self, error: AdapterError, failures: int) -> None:
+    def _lost(self, error: AdapterError) -> None:
+        """Log what is wrong, once for each reason in a row."""
         if self.counts.connected:
             self.counts.disconnects += 1
-        if self.counts.connected or not failures:
-            log.warning(
-                "rocketmq.lost", broker=self._config.rocketmq.broker, error=str(error), help="it is tried again and again"
-            )
+        if self.counts.connected or str(error) != self._told:
+            address = self._config.rocketmq.broker
+            log.warning("rocketmq.lost", broker=address, error=str(error), help="it is tried again and again")
+        self._told = str(error)
 
 
 class _Owed(NamedTuple):
