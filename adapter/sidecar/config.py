@@ -11,6 +11,7 @@ from adapter.client.broker_log import BrokerLogSection
 from adapter.meta.config import MetaSection
 from adapter.model.names import name_of_part
 from adapter.model.records import HOLD_MS
+from adapter.rocketmq.config import RocketmqSection
 from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
 from adapter.runtime.config import (
     Address,
@@ -134,10 +135,19 @@ class AdapterConfig(Section):
     reset: ResetSection = ResetSection()
     expiry: ExpirySection = ExpirySection()
     broker_log: BrokerLogSection = BrokerLogSection()
+    rocketmq: RocketmqSection = RocketmqSection()
     admin: AdminSection = AdminSection()
     journal: JournalSection = JournalSection()
     stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
+
+    @model_validator(mode="after")
+    def _one_log(self) -> Self:
+        if self.rocketmq.broker and self.broker_log.address:
+            raise ValueError(
+                "broker_log.address: must be empty beside rocketmq.broker, whose own calls give the bounds of its queues"
+            )
+        return self
 
     def mode_of(self, namespace: str, group: str) -> Mode:
         """The commit policy of a group: of its first matching rule, else the default one."""
