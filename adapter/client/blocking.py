@@ -14,6 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from adapter.client.client import DEFAULT_TIMEOUT_S, OffsetClient
+from adapter.client.pending import Committed
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_pb
 
@@ -66,7 +67,7 @@ class BlockingOffsetClient:
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
-    ) -> list[offsets_pb.Superseded]:
+    ) -> Committed:
         """Commit shard -> next offset to read; returns, once it is durable, the superseded rows. See `OffsetClient.commit`."""
         copy, known = dict(offsets), dict(epochs)  # other threads may change the originals meanwhile
         return self._thread.do(
@@ -113,11 +114,11 @@ class BlockingOffsetClient:
         """The adapter's status."""
         return self._thread.do(self._client.status)
 
-    def list(self, namespace: str = "", group: str = "") -> "list[offsets_pb.ShardOffset]":
-        """All local offsets, or those of a namespace or group, as one list in key order."""
+    def list(self, namespace: str = "", group: str = "", *, deleted: bool = False) -> "list[offsets_pb.ShardOffset]":
+        """All local offsets, or those of a namespace or group, as one list in key order; with `deleted` also tombstones."""
 
         async def collected() -> "list[offsets_pb.ShardOffset]":
-            return [row async for row in self._client.list(namespace, group)]
+            return [row async for row in self._client.list(namespace, group, deleted=deleted)]
 
         return self._thread.do(collected)
 

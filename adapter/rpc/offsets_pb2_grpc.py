@@ -491,11 +491,6 @@ class OffsetAdminStub:
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.FlushRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.FlushReply.FromString,
                 _registered_method=True)
-        self.ListOffsets = channel.unary_unary(
-                '/offsets.v1.OffsetAdmin/ListOffsets',
-                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.SerializeToString,
-                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.FromString,
-                _registered_method=True)
         self.ListGroups = channel.unary_unary(
                 '/offsets.v1.OffsetAdmin/ListGroups',
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.ListGroupsRequest.SerializeToString,
@@ -552,13 +547,6 @@ class OffsetAdminServicer:
 
     def Flush(self, request, context):
         """Sends every dirty offset to the Meta Service now.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListOffsets(self, request, context):
-        """Lists the local offsets in key order, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -638,11 +626,6 @@ def add_OffsetAdminServicer_to_server(servicer, server):
                     servicer.Flush,
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.FlushRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.FlushReply.SerializeToString,
-            ),
-            'ListOffsets': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListOffsets,
-                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.FromString,
-                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.SerializeToString,
             ),
             'ListGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGroups,
@@ -741,33 +724,6 @@ class OffsetAdmin:
             '/offsets.v1.OffsetAdmin/Flush',
             adapter_dot_rpc_dot_offsets__pb2.FlushRequest.SerializeToString,
             adapter_dot_rpc_dot_offsets__pb2.FlushReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListOffsets(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/offsets.v1.OffsetAdmin/ListOffsets',
-            adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.SerializeToString,
-            adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -246,8 +246,6 @@ class OffsetAdminStub:
     """The adapter's current state, and what a failure at this moment could lose."""
     Flush: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.FlushRequest, _offsets_pb2.FlushReply]
     """Sends every dirty offset to the Meta Service now."""
-    ListOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsReply]
-    """Lists the local offsets in key order, a page at a time."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListGroupsRequest, _offsets_pb2.ListGroupsReply]
     """Lists the groups that have local offsets, in key order, a page at a time."""
     DescribeGroup: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.DescribeGroupRequest, _offsets_pb2.DescribeGroupReply]
@@ -286,8 +284,6 @@ class OffsetAdminAsyncStub(OffsetAdminStub):
     """The adapter's current state, and what a failure at this moment could lose."""
     Flush: _aio.UnaryUnaryMultiCallable[_offsets_pb2.FlushRequest, _offsets_pb2.FlushReply]  # type: ignore[assignment]
     """Sends every dirty offset to the Meta Service now."""
-    ListOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsReply]  # type: ignore[assignment]
-    """Lists the local offsets in key order, a page at a time."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListGroupsRequest, _offsets_pb2.ListGroupsReply]  # type: ignore[assignment]
     """Lists the groups that have local offsets, in key order, a page at a time."""
     DescribeGroup: _aio.UnaryUnaryMultiCallable[_offsets_pb2.DescribeGroupRequest, _offsets_pb2.DescribeGroupReply]  # type: ignore[assignment]
@@ -335,14 +331,6 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offsets_pb2.FlushReply, _abc.Awaitable[_offsets_pb2.FlushReply]]:
         """Sends every dirty offset to the Meta Service now."""
-
-    @_abc_1.abstractmethod
-    def ListOffsets(
-        self,
-        request: _offsets_pb2.ListOffsetsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_offsets_pb2.ListOffsetsReply, _abc.Awaitable[_offsets_pb2.ListOffsetsReply]]:
-        """Lists the local offsets in key order, a page at a time."""
 
     @_abc_1.abstractmethod
     def ListGroups(

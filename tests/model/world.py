@@ -105,7 +105,7 @@ class World(Consumers):
                 self._violation(f"fencing: {name} acknowledged generation {member.generation} after {before[name, group]}")
             at = (name, group)
             self.model.generations[at] = max(self.model.generations.get(at, 0), member.generation)
-        for key, record in answers:
+        for key, record, _ in answers:
             if record is None:
                 self._violation(f"1: {name} acknowledged {key} with nothing")
                 continue

@@ -8,11 +8,10 @@ from contextlib import aclosing
 
 from adapter.errors import AdapterError, InvalidInputError, OverloadedError, TooLargeError
 from adapter.model.bounds import Bounds, ShardKey
-from adapter.model.codec import decode_key, encode_key, pack_names
-from adapter.model.paging import DEFAULT_PAGE, parse_page, parse_page_token
+from adapter.model.codec import pack_names
+from adapter.model.paging import DEFAULT_PAGE, parse_page
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.statuses import Context
 from adapter.sidecar.api.access import Access, audited
@@ -26,7 +25,6 @@ from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
 
 MAX_DESCRIBED = 20_000  # shards of a group: its answer is one message
 MAX_SNAPSHOTS = 8  # that are read at the same time
-PAGE_SPARE = 2**16  # of the bytes of a page, for a slice without live offsets: a walk over tombstones ends, too
 
 Describe = offsets_pb.DescribeGroupReply
 
@@ -47,29 +45,6 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     @audited
     async def Flush(self, request: offsets_pb.FlushRequest, context: Context) -> offsets_pb.FlushReply:  # noqa: D102
         return offsets_pb.FlushReply(flushed=await self._core().flusher.flush_all())
-
-    @audited
-    async def ListOffsets(self, request: offsets_pb.ListOffsetsRequest, context: Context) -> offsets_pb.ListOffsetsReply:  # noqa: D102
-        core = self._core()
-        prefix = pack_names(*parse_page(request.namespace, request.group, request.page_size))
-        token = parse_page_token(request.page_token, prefix, len(OffsetKey._fields))
-        after = decode_key(token) if token else None
-        size = request.page_size or DEFAULT_PAGE
-        reply = offsets_pb.ListOffsetsReply()
-        room = MAX_BYTES
-        async with core.large.one(context=context):
-            while size > 0 and room > 0:
-                page = core.store.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
-                rows = [shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live]
-                reply.offsets.extend(rows)
-                if len(page) < min(size, SLICE_ROWS):
-                    return reply
-                size -= len(page)
-                room -= sum(map(offsets_pb.ShardOffset.ByteSize, rows)) + PAGE_SPARE * (not rows)
-                after = page[-1].key
-                await others()
-        reply.next_page_token = encode_key(after) if after else b""
-        return reply
 
     @audited
     async def ListGroups(self, request: offsets_pb.ListGroupsRequest, context: Context) -> offsets_pb.ListGroupsReply:  # noqa: D102

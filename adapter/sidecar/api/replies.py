@@ -24,8 +24,17 @@ def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offset
             offset=record.offset,
             deleted=not record.live,
         )
-        for key, record in standing
+        for key, record, _ in standing
         if record is not None and _superseded(offered[key], record)
+    ]
+
+
+def raised_rows(standing: Sequence[Standing]) -> list[offsets_pb.Raised]:
+    """The rows of a reply: entries that were applied in a new epoch."""
+    return [
+        offsets_pb.Raised(namespace=key.namespace, group=key.group, shard=key.shard, epoch=record.epoch)
+        for key, record, raised in standing
+        if raised and record
     ]
 
 
@@ -49,6 +58,7 @@ def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool) -> offset
         topic=record.topic,
         partition=record.partition,
         dirty=dirty,
+        deleted=not record.live,
     )
 
 

@@ -20,6 +20,7 @@ The rest:
   (`reset_plans`), and is written while no flush of this adapter is under way (`resets`): no commit and no flush that began before
   it can pass it.
 - Handed over: `handover` persists and removes the shards that a broker loses.
+- Told: `watching` tells watchers of changes that are no ordinary commits.
 - Read: `reads`, `groups` (lists of groups), `broadcast` (broadcasting groups).
 - Expired: `expiry`.
 - Composed: `core`.

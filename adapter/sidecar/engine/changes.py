@@ -94,7 +94,8 @@ Change = Commit | Reconcile | Load | FirstEpochs | Forget
 
 
 class Standing(NamedTuple):
-    """What stands under a key after a change. For a Forget: what was removed."""
+    """What stands under a key after a change. For a Forget: what was removed. `raised`: by a commit, in a new epoch."""
 
     key: OffsetKey
     record: OffsetRecord | None
+    raised: bool = False

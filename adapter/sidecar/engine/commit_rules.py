@@ -83,6 +83,11 @@ def goes_back(before: OffsetRecord, after: OffsetRecord) -> bool:
     return after.epoch > before.epoch and before.live
 
 
+def is_raised(before: OffsetRecord | None, after: OffsetRecord) -> bool:
+    """True when a commit is stored in a higher epoch than what stood before it."""
+    return before is not None and after.epoch > before.epoch
+
+
 def decide_commit(
     key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
 ) -> OffsetRecord:

@@ -28,8 +28,9 @@ from adapter.model.records import (
 )
 from adapter.runtime.coalescing import Coalescer
 from adapter.sidecar.engine.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing
-from adapter.sidecar.engine.commit_rules import LoadedGroups, check_generation, decide_commit, goes_back
+from adapter.sidecar.engine.commit_rules import LoadedGroups, check_generation, decide_commit, goes_back, is_raised
 from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.storage.store import LocalStore
@@ -48,6 +49,7 @@ class Committer:
         journal: Journal = NO_JOURNAL,
     ) -> None:
         self.loaded = LoadedGroups()
+        self.watches = Watches()
         self._store = store
         self._dirty = dirty
         self._journal = journal
@@ -86,6 +88,8 @@ class Committer:
         deciding.write()
         if deciding.rewinds:
             self._journal.moved("rewind", deciding.rewinds)
+        if self.watches.any:
+            self.watches.note([one.key for one in standing if one.raised] if isinstance(change, Commit) else deciding.staged)
         return standing
 
     def check_members(self, members: Mapping[GroupKey, Member]) -> None:
@@ -144,6 +148,11 @@ class _Deciding:
             return self._take_first_epochs(change)
         return self._load(change) if isinstance(change, Load) else self._forget(change)
 
+    @property
+    def staged(self) -> Collection[OffsetKey]:
+        """The keys that it changes, except by a plain commit or the first epoch."""
+        return self._staged.keys()
+
     def write(self) -> None:
         """Write and mark dirty, with nothing awaited between.
 
@@ -187,7 +196,7 @@ class _Deciding:
         for key, offered in entries:
             before = self._standing(key)
             after = decide_commit(key, offered, before, change.mode, self._loaded)
-            decided.append(Standing(key, after))
+            decided.append(Standing(key, after, raised=is_raised(before, after)))
             if after != before:
                 self._stage(key, after, clean=False)
                 if before and goes_back(before, after):
@@ -295,7 +304,7 @@ class _Deciding:
             raise ContendedError("the group has come back")
         self._loaded.forget({key.group_key for key in change.keys})
         removed = [Standing(key, self._store.get(key)) for key in change.keys]
-        for key, record in removed:
+        for key, record, _ in removed:
             self._dirty.discard(key)
             if record is not None:
                 self._staged[key] = None

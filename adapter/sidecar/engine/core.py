@@ -29,6 +29,7 @@ from adapter.sidecar.engine.policies import Router, WriteThrough
 from adapter.sidecar.engine.reads import OffsetReader
 from adapter.sidecar.engine.recovery import Recovery
 from adapter.sidecar.engine.resets import Resets
+from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
@@ -57,6 +58,7 @@ class Core:
     recovery: Recovery
     meta_watch: MetaWatch
     expiry: Expiry
+    watches: Watches
     large: LargeCalls
     admin_calls: LargeCalls
     clocks: Clocks
@@ -134,6 +136,7 @@ async def running_core(
                 recovery=recovery,
                 meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, meta),
                 expiry=expiry,
+                watches=committer.watches,
                 large=large,
                 admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),
                 clocks=clocks,
@@ -141,5 +144,6 @@ async def running_core(
             )
             tasks.cancel_scope.cancel()
     finally:
+        committer.watches.end()
         with anyio.CancelScope(shield=True):
             await store.apart(store.close)

@@ -25,7 +25,7 @@ from adapter.runtime.large_calls import Room
 from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.changes import Commit, Reconcile, Standing
-from adapter.sidecar.engine.commit_rules import decide_commit, goes_back
+from adapter.sidecar.engine.commit_rules import decide_commit, goes_back, is_raised
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
@@ -97,11 +97,11 @@ class WriteThrough:
         """Decide one caller's commit against the local values and the callers before it; all or nothing."""
         try:
             self._committer.check_members(commit.members)
-            plan = [(key, self._place(key, offered, offers, commit.mode)) for key, offered in commit.offered()]
+            plan = [self._place(key, offered, offers, commit.mode) for key, offered in commit.offered()]
         except AdapterError as error:
             return error
-        offers.update(plan)
-        return [Standing(key, record) for key, record in plan]
+        offers.update((key, record) for key, record, _ in plan if record)
+        return plan
 
     def _rewinds(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> list[Moved]:
         """Those of a save that is not adopted here yet."""
@@ -114,11 +114,10 @@ class WriteThrough:
             and goes_back(before, record)
         ]
 
-    def _place(
-        self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], mode: CommitMode
-    ) -> OffsetRecord:
+    def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], mode: CommitMode) -> Standing:
         standing = offers[key] if key in offers else self._store.get(key)
-        return decide_commit(key, offered, standing, mode, self._committer.loaded)
+        after = decide_commit(key, offered, standing, mode, self._committer.loaded)
+        return Standing(key, after, raised=is_raised(standing, after))
 
 
 class Router:
@@ -170,13 +169,13 @@ def _size(commit: Commit) -> int:
 
 def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) -> list[Standing] | AdapterError:
     answer = []
-    for key, record in plan:
+    for key, record, raised in plan:
         outcome = outcomes[key]
         if not outcome.status.acknowledged:
             return failure_of(key, outcome)
         if outcome.status is Status.APPLIED and record is not None:
             # A later caller of the same save may have committed more: this one was applied as well.
-            answer.append(Standing(key, resolve(record, outcome.standing)))
+            answer.append(Standing(key, resolve(record, outcome.standing), raised))
         else:
             answer.append(Standing(key, outcome.standing))
     return answer

@@ -210,7 +210,7 @@ class Resets:
             # Most of what is imported once more stands already.
             raising = [entry for entry in commit.entries if not _stood(after[entry[0]], before[entry[0]])]
             written = await self._write_through.commit(commit._replace(entries=raising)) if raising else []
-            stands_now = {key: record for key, record in written if record}
+            stands_now = {key: record for key, record, _ in written if record}
             await self._writer.read_back(stands_now, at_least=True)
             after |= stands_now
         changes = []

@@ -10,6 +10,7 @@ from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import GroupKey, SaveEntry, SaveOutcome, Status
 from adapter.runtime.clocks import Clocks
+from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Change, Reset, To
@@ -178,7 +179,7 @@ async def test_a_written_through_commit_without_an_answer_is_unavailable_and_not
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta, mode="write_through") as core:
         answers = await asyncio.gather(*(send(core, commit_of({found: 5})) for found in BOTH), return_exceptions=True)
-        assert answers[0] == [(UP, record(5))]
+        assert answers[0] == [Standing(UP, record(5))]
         assert type(answers[1]) is MetaUnavailableError
         assert str(answers[1]) == f"default/gone/s: the Meta Service did not answer for it: {WHY}"
         assert (core.store.get(UP), core.store.get(GONE), len(core.dirty)) == (record(5), None, 0)
