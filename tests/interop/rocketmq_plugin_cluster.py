@@ -3,20 +3,26 @@
 `install-rocketmq-plugin.sh` fetches and builds what is used here.
 """
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+import grpc
+
+from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.testing.processes import ServiceProcess, adapter_process, free_port, meta_process
 from adapter.testing.waiting import PATIENCE_S
 
@@ -35,7 +41,7 @@ def jars(version: str = VERSION) -> Path:
     return CACHE / f"rocketmq-cluster-{version}"
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 3 * PATIENCE_S) -> Any:  # noqa: ANN401 - whatever it returns
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 3 * PATIENCE_S) -> Any:
     """What `condition` returns once it is true. Raises TimeoutError that says what did not come."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -110,8 +116,12 @@ class Broker:
     plugin: bool = True
     name: str = "broker"
     broker_id: int = 0
-    port: int = field(default_factory=lambda: _broker_port())
+    port: int = 0
     java: Java | None = None
+
+    def __post_init__(self) -> None:
+        """Choose a port."""
+        self.port = self.port or _broker_port()
 
     @property
     def address(self) -> str:
@@ -178,7 +188,9 @@ class Clients:
     """RocketMQ's own clients, see Clients.java. A method is a command; a failed one raises RuntimeError."""
 
     def __init__(self, root: Path, namesrv: str, broker: str) -> None:
-        self._java = Java("clients", root, f"{_classes()}:{jars()}/*", ["-Drocketmq.client.logUseSlf4j=true", "Clients", namesrv, broker])
+        self._java = Java(
+            "clients", root, f"{_classes()}:{jars()}/*", ["-Drocketmq.client.logUseSlf4j=true", "Clients", namesrv, broker]
+        )
         self._java.launch(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def do(self, *fields: str | int) -> str:
@@ -190,7 +202,7 @@ class Clients:
         assert stdout is not None
         stdin.write("\t".join(map(str, fields)) + "\n")
         stdin.flush()
-        answer = _read_line(stdout)
+        answer = stdout.readline()
         text = answer.rstrip("\n").replace("\\n", "\n").replace("\\\\", "\\")
         if not answer or text.startswith("error "):
             raise RuntimeError(f"{fields}: {text or self._java.log[-2000:]}")
@@ -208,6 +220,12 @@ class Clients:
     def close(self) -> None:
         """End it."""
         self._java.kill()
+        process = self._java.process
+        assert process is not None
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
 
 @dataclass
@@ -225,46 +243,21 @@ class Cluster:
     def cli(self, *arguments: str | int, adapter: ServiceProcess | None = None) -> str:
         """What `offset-adapter` prints. Raises CalledProcessError."""
         address = (adapter or self.adapter).address
-        command = [sys_executable(), "-m", "adapter", *map(str, arguments)]
+        command = [sys.executable, "-m", "adapter", *map(str, arguments)]
         env = {**os.environ, "OFFSET_ADAPTER_ADDRESS": address, "COLUMNS": "250"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=2 * PATIENCE_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def positions(self, group: str) -> dict[str, tuple[int, int]]:
-        """What the adapter has of a group: shard -> (epoch, offset)."""
-        return {shard["shard"]: (shard["epoch"], shard["offset"]) for shard in self._described(group) if not shard["deleted"]}
-
     def offsets(self, group: str) -> dict[str, int]:
-        """The same without epochs."""
-        return {shard: offset for shard, (_, offset) in self.positions(group).items()}
-
-    def _described(self, group: str) -> list[dict[str, Any]]:
-        from adapter.rpc import offsets_grpc, offsets_pb  # noqa: PLC0415 - only here
-
-        import grpc  # noqa: PLC0415 - only here
-
-        with grpc.insecure_channel(self.adapter.address) as channel:
-            stub = offsets_grpc.OffsetAdminStub(channel)
-            reply = stub.DescribeGroup(offsets_pb.DescribeGroupRequest(namespace="default", group=group), timeout=PATIENCE_S)
-        return [
-            {"shard": row.shard, "epoch": row.local.epoch, "offset": row.local.offset, "deleted": row.local.deleted}
-            for row in reply.shards
-            if row.HasField("local")
-        ]
+        """What the adapter has of a group: shard -> offset."""
+        return {shard: offset for shard, (_, offset) in positions(self.adapter, group).items()}
 
     def status(self) -> dict[str, str]:
         """The plugin's lines of `mqadmin brokerStatus`."""
         lines = self.clients.mqadmin("brokerStatus", "-b", self.broker.address).splitlines()
         pairs = (line.split(":", 1) for line in lines if line.startswith("offsetAdapter"))
         return {name.strip(): value.strip() for name, value in pairs}
-
-
-def sys_executable() -> str:
-    """The Python of this test."""
-    import sys  # noqa: PLC0415 - only here
-
-    return sys.executable
 
 
 @contextmanager
@@ -304,6 +297,15 @@ def cluster(
         meta.kill()
 
 
+def positions(adapter: ServiceProcess, group: str) -> dict[str, tuple[int, int]]:
+    """What an adapter has of a group: shard -> (epoch, offset)."""
+    with grpc.insecure_channel(adapter.address) as channel:
+        stub = offsets_grpc.OffsetAdminStub(channel)
+        reply = stub.DescribeGroup(offsets_pb.DescribeGroupRequest(namespace="default", group=group), timeout=PATIENCE_S)
+    live = (row for row in reply.shards if row.HasField("local") and not row.local.deleted)
+    return {row.shard: (row.local.epoch, row.local.offset) for row in live}
+
+
 def acknowledged(file: Path) -> dict[int, int]:
     """The highest acknowledged offset of each queue, from whole lines of QUEUE OFFSET."""
     highest: dict[int, int] = {}
@@ -319,13 +321,17 @@ def lines_of(file: Path) -> list[tuple[int, int]]:
     return [(int(queue), int(offset)) for queue, offset in rows]
 
 
-def _read_line(stdout: IO[str]) -> str:
-    return stdout.readline()
-
-
 def _broker_port() -> int:
-    """A port whose next ones are free as well: brokers also listen at port - 2 and port + 2."""
-    return free_port()
+    """A free port whose neighbours are free as well: brokers also listen two below it, and here two above it."""
+    while True:
+        port = free_port()
+        with socket.socket() as below, socket.socket() as above:
+            try:
+                below.bind(("127.0.0.1", port - 2))
+                above.bind(("127.0.0.1", port + 2))
+            except OSError:
+                continue
+        return port
 
 
 @cache
@@ -333,6 +339,8 @@ def _classes() -> Path:
     classes = CACHE / "rocketmq-plugin-classes"
     shutil.rmtree(classes, ignore_errors=True)
     subprocess.run(
-        ["javac", "-nowarn", "-cp", f"{jars()}/*", "-d", str(classes), *map(str, SOURCES.glob("*.java"))], check=True, timeout=PATIENCE_S * 4
+        ["javac", "-nowarn", "-cp", f"{jars()}/*", "-d", str(classes), *map(str, SOURCES.glob("*.java"))],
+        check=True,
+        timeout=PATIENCE_S * 4,
     )
     return classes
