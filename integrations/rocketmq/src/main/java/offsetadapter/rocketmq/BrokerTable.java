@@ -117,7 +117,6 @@ final class BrokerTable implements Broker {
         inner.assignResetOffset(key.topic, key.group, key.queue, offset);
         // The managers of LMQ groups and V2 keep such a reset in memory only.
         inner.commitOffset(HOST, key.group, key.topic, key.queue, offset);
-        inner.clearPullOffset(key.group, key.topic);
         if (!controller.getBrokerConfig().isUseServerSideResetOffset()) {
             tellConsumers(key, offset); // else each consumer learns of it with its next pull
         }

@@ -53,7 +53,7 @@ final class GrpcSidecar implements Sidecar {
     private static final int PAGE = 10_000;
     /** The adapter sends at most 4 MiB, and a row more. */
     private static final int MAX_REPLY_BYTES = 16 << 20;
-    private static final long RECONNECT_MS = 1_000;
+    private static final long CLOSE_MS = 1_000;
 
     private final String broker;
     private final ManagedChannel channel;
@@ -72,7 +72,7 @@ final class GrpcSidecar implements Sidecar {
             threads = null;
             builder = NettyChannelBuilder.forAddress(new InetSocketAddress(Settings.host(address), Settings.port(address)));
         }
-        channel = builder.usePlaintext().maxInboundMessageSize(MAX_REPLY_BYTES).keepAliveTime(30, TimeUnit.SECONDS).build();
+        channel = builder.usePlaintext().maxInboundMessageSize(MAX_REPLY_BYTES).build();
         final Metadata headers = new Metadata();
         if (!token.isEmpty()) {
             headers.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + token);
@@ -227,7 +227,7 @@ final class GrpcSidecar implements Sidecar {
     public void close() {
         channel.shutdownNow();
         if (threads != null) {
-            threads.shutdownGracefully(0, RECONNECT_MS, TimeUnit.MILLISECONDS);
+            threads.shutdownGracefully(0, CLOSE_MS, TimeUnit.MILLISECONDS);
         }
     }
 }

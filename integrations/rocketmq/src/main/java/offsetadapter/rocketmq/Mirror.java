@@ -354,7 +354,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             while (awaitWork()) {
                 try {
                     step();
-                } catch (RuntimeException e) {
+                } catch (RuntimeException | LinkageError e) {
                     LOG.error("offset-adapter: a bug in the plugin; the broker continues, and the mirror too", e);
                     failed("internal error", e.toString());
                     pauseMs = PAUSE_MAX_MS;

@@ -21,6 +21,8 @@ final class FakeSidecar implements Sidecar {
     boolean deniesAdmin;
     Watcher watcher;
     int commits;
+    /** Runs when a commit has been carried out, before its answer. */
+    Runnable meanwhile = () -> { };
 
     @Override
     public Committed commit(final List<Offset> offsets, final boolean overwrite) throws SidecarException {
@@ -49,6 +51,7 @@ final class FakeSidecar implements Sidecar {
                 superseded.put(row.key, before);
             }
         }
+        meanwhile.run();
         answer();
         return new Committed(superseded, raised);
     }

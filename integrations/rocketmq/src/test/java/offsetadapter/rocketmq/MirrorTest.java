@@ -162,6 +162,22 @@ public class MirrorTest {
         assertEquals(0, mirror.dirtyCount());
     }
 
+    /** An offset that goes back, during a request, to what the adapter had before that request is sent again. */
+    @Test
+    public void anOffsetThatReturnsDuringARequestIsSent() throws Exception {
+        start();
+        commit(Q, 10);
+        mirror.step();
+        commit(Q, 11);
+        sidecar.meanwhile = () -> {
+            sidecar.meanwhile = () -> { };
+            commit(Q, 10);
+        };
+        mirror.step();
+        mirror.step();
+        assertStands(Q, 2, 10);
+    }
+
     /** Offsets of the broker's own services, and names that the adapter does not take, stay with the broker. */
     @Test
     public void whatTheAdapterCannotNameStaysHere() throws Exception {
