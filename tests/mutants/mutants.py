@@ -5,6 +5,7 @@
 
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
+from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
@@ -31,7 +32,7 @@ MUTANTS = (
     Mutant(
         "time-rule-dropped",
         "model/records.py",
-        "epoch > FIRST_EPOCH and 0 < offered.committed_at_ms <= standing.committed_at_ms:",
+        "epoch > FIRST_EPOCH and 0 < offered.committed_at_ms <= until_ms:",
         "epoch > FIRST_EPOCH and offered.committed_at_ms < 0:",
         "a commit that was made before a reset, by an adapter without the epoch, undoes it",
         ("unit/model/test_epochs.py::test_a_record_of_unknown_epoch_becomes_what_the_table_says",),
@@ -39,7 +40,7 @@ MUTANTS = (
     Mutant(
         "commit-of-an-older-epoch-counts",
         "model/records.py",
-        "    if offered.epoch and offered.epoch < standing.epoch:\n        return standing\n",
+        "    if offered.epoch and taken_up(offered.epoch) < epoch:\n        return standing\n",
         "",
         "a commit in flight undoes a reset (apache/rocketmq #4206)",
         ("unit/sidecar/engine/test_read_epochs.py::test_a_commit_of_the_epoch_before_a_reset_is_superseded",),
@@ -47,23 +48,23 @@ MUTANTS = (
     Mutant(
         "no-commit-below-a-tombstone",
         "model/records.py",
-        "    return standing.epoch + (not standing.live and offset < standing.offset)\n",
-        "    return standing.epoch\n",
+        "        return standing.epoch + (not standing.live)\n",
+        "        return standing.epoch\n",
         "a group that comes back after an expiry, with a lower offset, is acknowledged and not stored",
         ("unit/model/test_epochs.py::test_a_commit_ends_as_the_table_says",),
     ),
     Mutant(
         "expiry-raises-the-epoch",
         "model/records.py",
-        "    return standing._replace(live=False, committed_at_ms=now_ms",
-        "    return standing._replace(epoch=standing.epoch + 1, live=False, committed_at_ms=now_ms",
+        "    return standing._replace(epoch=taken_up(standing.epoch), live=False",
+        "    return standing._replace(epoch=standing.epoch + 1, live=False",
         "a commit that was acknowledged before the expiry, and is flushed behind it, is lost",
         ("unit/model/test_epochs.py::test_the_tombstone_of_an_expiry_raises_no_epoch",),
     ),
     Mutant(
         "unknown-epoch-forgotten",
         "sidecar/engine/commit_rules.py",
-        "    if offered.epoch > known:\n",
+        "    if taken_up(offered.epoch) > taken_up(known):\n",
         "    if offered.epoch > known > 0:\n",
         "without the Meta Service the epoch that a consumer read is dropped, and its commit undoes a reset or is lost",
         ("unit/sidecar/engine/test_read_epochs.py::test_without_the_meta_service_an_unknown_epoch_is_unavailable",),
@@ -379,6 +380,7 @@ MUTANTS = (
         ("unit/sidecar/engine/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
     *FAST_PATH_MUTANTS,
+    *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
     *META_MUTANTS,
     *STORE_MUTANTS,

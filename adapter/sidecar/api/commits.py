@@ -188,7 +188,7 @@ class Commits:
     def _acknowledged(self, checked: CheckedCommit, standing: Sequence[Standing]) -> Rows:
         """Note what came with a durable commit, count it, and return the rows of its reply."""
         core, (commit, bounds, _), started = checked
-        rows = Rows(superseded_rows(commit, standing), raised_rows(standing)) if standing else ALL_PLAIN
+        rows = Rows(superseded_rows(commit, standing, core.holds), raised_rows(standing)) if standing else ALL_PLAIN
         if bounds:
             core.bounds.note(bounds)
         self._metrics.committed(commit.size, len(rows.superseded), time.perf_counter() - started)

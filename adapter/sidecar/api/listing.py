@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 from adapter.model.codec import decode_key, encode_key, pack_names
 from adapter.model.paging import DEFAULT_PAGE, parse_listed, parse_page, parse_page_token
-from adapter.model.records import GroupKey, OffsetKey
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
 from adapter.runtime.slices import others
@@ -13,6 +13,11 @@ from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.watching import Watcher
 
 PAGE_SPARE = 2**16  # of the bytes of a page, for a slice without a row: a walk over tombstones ends, too
+
+
+def stored_row(core: Core, key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
+    """A row of a record that is stored here."""
+    return shard_offset(key, record, dirty=key in core.dirty, held=core.holds.stops(record))
 
 
 async def list_page(core: Core, request: offsets_pb.ListOffsetsRequest, context: object = None) -> offsets_pb.ListOffsetsReply:
@@ -26,9 +31,7 @@ async def list_page(core: Core, request: offsets_pb.ListOffsetsRequest, context:
     async with core.large.one(context=context):
         while size > 0 and room > 0:
             page = core.store.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
-            rows = [
-                shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live or request.deleted
-            ]
+            rows = [stored_row(core, key, record) for key, record, _ in page if record.live or request.deleted]
             reply.offsets.extend(rows)
             if len(page) < min(size, SLICE_ROWS):
                 return reply
@@ -57,7 +60,7 @@ async def _next(core: Core, watcher: Watcher) -> offsets_pb.WatchOffsetsReply:
         if record is None:
             removed.setdefault(key.group_key, []).append(key.shard)
         else:
-            reply.changed.append(shard_offset(key, record, dirty=key in core.dirty))
+            reply.changed.append(stored_row(core, key, record))
     for group, shards in removed.items():
         reply.removed.add(namespace=group.namespace, group=group.group, shards=shards)
     return reply

@@ -16,7 +16,8 @@ from adapter.runtime.slices import in_slices, others
 from adapter.runtime.statuses import Context
 from adapter.sidecar.api.access import Access, audited
 from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
-from adapter.sidecar.api.replies import change_reply, describe_row, shard_offset
+from adapter.sidecar.api.listing import stored_row
+from adapter.sidecar.api.replies import change_reply, describe_row
 from adapter.sidecar.api.requests import parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
@@ -93,7 +94,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
             bounds = await self._bounds(core, group, [key.shard for key in keys], reply)
             async for some in in_slices(keys):
                 reply.shards.extend(
-                    describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), dirty=key in core.dirty)
+                    describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), core.holds, dirty=key in core.dirty)
                     for key in some
                 )
         return reply
@@ -142,7 +143,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
                     entries = next(slices, None)
                 if entries is None:
                     break
-                live = [shard_offset(key, record, dirty=key in core.dirty) for key, record in entries if record.live]
+                live = [stored_row(core, key, record) for key, record in entries if record.live]
                 if live:
                     yield offsets_pb.ExportOffsetsReply(offsets=live)
 

@@ -17,8 +17,7 @@ from adapter.runtime.http2.call import Take
 from adapter.runtime.statuses import Context, answering, status_of, trailing_of
 from adapter.sidecar.api.commit_stream import CommitStream
 from adapter.sidecar.api.commits import Commits
-from adapter.sidecar.api.listing import changes, list_page
-from adapter.sidecar.api.replies import shard_offset
+from adapter.sidecar.api.listing import changes, list_page, stored_row
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast, parse_read_mode, parse_wanted
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.fast_path import MAX_REQUEST_BYTES
@@ -77,10 +76,10 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         core = self._core()
         mode = parse_read_mode(request.mode)
         wanted = await parse_wanted(request.groups)
-        await core.reader.ask(wanted, mode)
+        await core.reader.begin(wanted, mode)
 
         def row(key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
-            return shard_offset(key, record, dirty=key in core.dirty)
+            return stored_row(core, key, record)
 
         return offsets_pb.ReadOffsetsReply(
             offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize, context)

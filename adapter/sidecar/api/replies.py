@@ -8,11 +8,12 @@ from adapter.model.records import OffsetKey, OffsetRecord, epoch_warning, meet
 from adapter.rpc import offsets_pb
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Commit, Standing
+from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.reset_plans import Change
 from adapter.sidecar.engine.resets import Outcome
 
 
-def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
+def superseded_rows(commit: Commit, standing: Sequence[Standing], holds: Holds) -> list[offsets_pb.Superseded]:
     """The rows of a reply: entries above which a larger (epoch, offset) stands, be its offset lower or not."""
     offered = dict(commit.offered()) if standing else {}
     return [
@@ -23,6 +24,7 @@ def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offset
             epoch=record.epoch,
             offset=record.offset,
             deleted=not record.live,
+            held=holds.stops(record),
         )
         for key, record, _ in standing
         if record is not None and _superseded(offered[key], record)
@@ -45,7 +47,7 @@ def _superseded(offered: OffsetRecord, stands: OffsetRecord) -> bool:
     return 0 < offered.epoch < stands.epoch and stands.committed_at_ms != offered.committed_at_ms
 
 
-def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool) -> offsets_pb.ShardOffset:
+def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool, held: bool = False) -> offsets_pb.ShardOffset:
     """A row of a read or list reply."""
     return offsets_pb.ShardOffset(
         namespace=key.namespace,
@@ -59,11 +61,18 @@ def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool) -> offset
         partition=record.partition,
         dirty=dirty,
         deleted=not record.live,
+        held=held,
     )
 
 
 def describe_row(
-    key: OffsetKey, local: OffsetRecord | None, remote: OffsetRecord | None, bounds: Bounds | None, *, dirty: bool
+    key: OffsetKey,
+    local: OffsetRecord | None,
+    remote: OffsetRecord | None,
+    bounds: Bounds | None,
+    holds: Holds,
+    *,
+    dirty: bool,
 ) -> offsets_pb.DescribeGroupReply.Shard:
     """A shard of a described group; labels and lag are of the larger of both values."""
     newest = reduce(meet, [record for record in (local, remote) if record])
@@ -77,6 +86,7 @@ def describe_row(
         topic=newest.topic,
         partition=newest.partition,
         warning=epoch_warning(newest.epoch),
+        held_until_ms=holds.until_ms(newest) or None,
     )
     if bounds:
         row.low_watermark, row.high_watermark = bounds.low, bounds.high

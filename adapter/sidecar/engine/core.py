@@ -16,6 +16,7 @@ from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.large_calls import LargeCalls
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.broadcast import Broadcasts
+from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.expiry import Expiry
@@ -59,6 +60,7 @@ class Core:
     meta_watch: MetaWatch
     expiry: Expiry
     watches: Watches
+    holds: Holds
     large: LargeCalls
     admin_calls: LargeCalls
     clocks: Clocks
@@ -94,7 +96,8 @@ async def running_core(
     dirty = DirtyKeys()
     bounds = ReportedBounds()
     journal.sees(bounds)
-    committer = Committer(store, dirty, clocks.monotonic, journal)
+    holds = Holds(config.reset.hold_seconds * 1000, clocks.now_ms)
+    committer = Committer(store, dirty, clocks.monotonic, journal, holds)
     loader = GroupLoader(store, committer, meta)
     write_through = WriteThrough(committer, store, meta, metrics, journal)
     flusher = Flusher(config.flush, store, dirty, committer, meta, metrics, clocks, journal)
@@ -102,7 +105,7 @@ async def running_core(
     large = LargeCalls()
     groups = Groups(store, dirty, large)
     router = Router(config, loader, committer, write_through)
-    reader = OffsetReader(store, loader, large)
+    reader = OffsetReader(store, committer, loader, large)
     broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, router, clocks.now_ms)
     expiry = Expiry(
         config.expiry, store, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
@@ -137,6 +140,7 @@ async def running_core(
                 meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, meta),
                 expiry=expiry,
                 watches=committer.watches,
+                holds=holds,
                 large=large,
                 admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),
                 clocks=clocks,

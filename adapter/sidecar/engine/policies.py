@@ -11,7 +11,6 @@ from adapter.meta import epochless
 from adapter.meta.client import MetaClient, failure_of
 from adapter.model.records import (
     FIRST_EPOCH,
-    CommitMode,
     GroupKey,
     OffsetKey,
     OffsetRecord,
@@ -97,7 +96,7 @@ class WriteThrough:
         """Decide one caller's commit against the local values and the callers before it; all or nothing."""
         try:
             self._committer.check_members(commit.members)
-            plan = [self._place(key, offered, offers, commit.mode) for key, offered in commit.offered()]
+            plan = [self._place(key, offered, offers, commit) for key, offered in commit.offered()]
         except AdapterError as error:
             return error
         offers.update((key, record) for key, record, _ in plan if record)
@@ -114,9 +113,10 @@ class WriteThrough:
             and goes_back(before, record)
         ]
 
-    def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], mode: CommitMode) -> Standing:
+    def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], commit: Commit) -> Standing:
         standing = offers[key] if key in offers else self._store.get(key)
-        after = decide_commit(key, offered, standing, mode, self._committer.loaded)
+        holds = None if commit.by_operator else self._committer.holds
+        after = decide_commit(key, offered, standing, commit.mode, self._committer.loaded, holds)
         return Standing(key, after, raised=is_raised(standing, after))
 
 

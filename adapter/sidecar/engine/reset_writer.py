@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from adapter.errors import AdapterError, ContendedError, TransientError
 from adapter.meta.client import MetaClient, failure_of
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, taken_up
 from adapter.runtime.wording import counted
 from adapter.sidecar.engine.changes import Forget, Reconcile
 from adapter.sidecar.engine.committer import Committer
@@ -97,4 +97,7 @@ def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool)
     if found is None:
         return not written.live
     seen = as_seen(found, written)
-    return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
+    if at_least:
+        return seen >= written
+    # A reader may have taken it up already.
+    return seen.live == written.live and seen.offset == written.offset and taken_up(seen.epoch) == taken_up(written.epoch)

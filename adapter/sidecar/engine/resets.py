@@ -101,6 +101,7 @@ class Resets:
         self._broker_log = broker_log
         self._now_ms = now_ms
         self._journal = journal
+        self._holds = committer.holds.on
         self._writer = ResetWriter(committer, meta, metrics, journal)
         self._own: deque[OwnTime] = deque()
 
@@ -124,7 +125,7 @@ class Resets:
             by_time = await self._broker_log.offsets_for_time(group.namespace, shards, reset.value)
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
+            return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms, self._holds))
 
         return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute, standing=standing)
 
@@ -136,7 +137,7 @@ class Resets:
             wanted = _with_topics(wanted, standing)
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_delete(keys, Known(standing, now_ms=now_ms))
+            return plan_delete(keys, Known(standing, now_ms=now_ms, holds=self._holds))
 
         outcome = await self._change("delete", wanted, plan, [], execute=execute, standing=standing)
         if execute and not wanted.shards:
@@ -189,13 +190,13 @@ class Resets:
         source_of = {OffsetKey(*target, source.shard): source for source in chosen}
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_clone(sources, {source_of[key]: key for key in keys}, Known(standing, now_ms=now_ms))
+            return plan_clone(sources, {source_of[key]: key for key in keys}, Known(standing, now_ms=now_ms, holds=self._holds))
 
         return await self._change("clone", Wanted(target, [key.shard for key in chosen]), plan, [], execute=execute)
 
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
         """Merge offsets, written through. What stands and is larger stays: such a change has `after` equal to `before`."""
-        commit = commit._replace(entries=commit.offered(), columns=())
+        commit = commit._replace(entries=commit.offered(), columns=(), by_operator=True)
         await self._loader.load_patiently(
             *(
                 Wanted(group, [key.shard for key, _ in named])

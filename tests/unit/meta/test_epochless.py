@@ -22,7 +22,7 @@ DEAD = OffsetRecord(2**32, 0, live=False, committed_at_ms=9)
         (record(5, 0), record(6, 0), record(6, 1)),
         (record(5, 0), record(4, 0), record(4, 1)),
         (record(5, 2, committed_at_ms=9), record(6, 0), record(6, 2)),
-        (DEAD, record(0, 0), record(0, 2**32)),
+        (DEAD, record(0, 0), record(0, 2**32 + 1)),
         (DEAD._replace(offset=50), record(7, 0), record(7, 2**32 + 1)),
     ],
     ids=["equal", "larger", "smaller", "rewound here", "deleted here", "expired here, smaller there"],
