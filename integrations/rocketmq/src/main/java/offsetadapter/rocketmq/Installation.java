@@ -28,7 +28,8 @@ final class Installation {
         final Sidecar sidecar = new GrpcSidecar(table.name(), settings.address, token);
         final Marker marker = new Marker(controller.getMessageStoreConfig().getStorePathRootDir());
         final Mirror mirror = new Mirror(table, sidecar, marker, settings, System::currentTimeMillis);
-        final MirroredOffsetManager manager = new MirroredOffsetManager(controller, inner, mirror, settings.ack == Settings.Ack.SYNC);
+        final CommitRequests commits = new CommitRequests();
+        final MirroredOffsetManager manager = new MirroredOffsetManager(controller, inner, mirror, settings.ack == Settings.Ack.SYNC, commits);
         try {
             controller.setConsumerOffsetManager(manager);
         } catch (NoSuchMethodError before532) {
@@ -38,6 +39,7 @@ final class Installation {
             }
             mirror.scanEvery(SCAN_OLD_MS);
         }
+        controller.registerServerRPCHook(commits);
         final LogServer logServer = new LogServer(controller, table, settings.logAddress);
         logServer.start();
         controller.getBrokerAttachedPlugins().add(new Attached(mirror, settings, logServer));

@@ -3,6 +3,7 @@ package offsetadapter.rocketmq;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -91,6 +92,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
     private volatile boolean stopping;
     private volatile boolean active;
     private volatile Rule rule;
+    private int comparisons;
     private volatile boolean reconciled;
     private volatile boolean started;
     private volatile boolean answering;
@@ -236,6 +238,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
                 if (started) {
                     rule = Rule.ADAPTER;
                     reconciled = false;
+                    comparisons++;
                 }
                 active = true;
                 demoted = false;
@@ -253,6 +256,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             if (active) {
                 rule = Rule.LARGER;
                 reconciled = false;
+                comparisons++;
                 lock.notifyAll();
             }
         }
@@ -402,7 +406,11 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             }
             pauseMs = 0;
         } catch (SidecarException e) {
-            absent("not sent, tried again", e);
+            if (e.absent) {
+                absent("not sent, tried again", e);
+            } else {
+                failed("not sent, tried again", e.getMessage());
+            }
             pauseMs = Math.min(PAUSE_MAX_MS, Math.max(PAUSE_MIN_MS, pauseMs * 2));
         }
     }
@@ -480,7 +488,8 @@ final class Mirror implements Runnable, Sidecar.Watcher {
         } catch (SidecarException e) {
             if (e.absent) {
                 relearn(rows, e);
-                throw e;
+                // A rewind needs the Meta Service where its epoch is unknown: then it is only this that has to wait.
+                throw overwrite && present(rows) ? new SidecarException(e.getMessage(), false) : e;
             }
             final Map<String, List<Sidecar.Offset>> groups = new LinkedHashMap<>();
             rows.forEach(row -> groups.computeIfAbsent(row.key.group, g -> new ArrayList<>()).add(row));
@@ -576,6 +585,15 @@ final class Mirror implements Runnable, Sidecar.Watcher {
         }
     }
 
+    private boolean present(final List<Sidecar.Offset> rows) {
+        try {
+            sidecar.read(Collections.singleton(rows.get(0).key.group), false);
+            return true;
+        } catch (SidecarException e) {
+            return false;
+        }
+    }
+
     private void reset(
         final Map<Key, Note> left, final String group, final List<Sidecar.Offset> rows, final List<Sidecar.Offset> instead
     ) throws SidecarException {
@@ -614,16 +632,10 @@ final class Mirror implements Runnable, Sidecar.Watcher {
                 finish(left, key, null);
             }
         } catch (SidecarException e) {
-            if (e.absent) {
-                throw e;
-            }
-            failed("group " + group + " is not deleted in the adapter; delete it there: offset-adapter offsets delete", e.getMessage());
-            refused.addAndGet(keys.size());
+            failed("group " + group + " is not deleted in the adapter" + (e.absent ? " yet" : "; delete it there: offset-adapter offsets delete"), e.getMessage());
+            refused.addAndGet(e.absent ? 0 : keys.size());
             for (final Key key : keys) {
-                final Known of = known.get(key);
-                if (of != null) {
-                    of.here = false;
-                }
+                known.get(key).here = e.absent; // the next scan tries again
                 finish(left, key, null);
             }
         }
@@ -802,7 +814,12 @@ final class Mirror implements Runnable, Sidecar.Watcher {
 
     private void reconcile() throws SidecarException {
         final long began = System.nanoTime();
-        final Rule by = rule;
+        final Rule by;
+        final int comparison;
+        synchronized (lock) {
+            by = rule;
+            comparison = comparisons;
+        }
         final Map<Key, Standing> there = new HashMap<>(sidecar.list());
         answered(0);
         askStore(there);
@@ -832,9 +849,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             }
         }
         synchronized (lock) {
-            if (rule == by) {
-                reconciled = true;
-            }
+            reconciled = comparison == comparisons;
         }
         mark();
         nextScanMs = clockMs.getAsLong() + scanEveryMs;
@@ -851,7 +866,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             if (here < 0) {
                 return;
             }
-            if (epoch > 0 && there.epoch > epoch && !changedHere) {
+            if (by != Rule.BROKER && epoch > 0 && there.epoch > epoch && !changedHere) {
                 LOG.warn("offset-adapter: {}: was deleted in the adapter, and so here", key);
                 broker.remove(key);
                 know(key, there, false);
@@ -862,7 +877,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             counts[2]++;
             return;
         }
-        final boolean raised = here >= 0 && epoch > 0 && there.epoch > epoch;
+        final boolean raised = by != Rule.BROKER && here >= 0 && epoch > 0 && there.epoch > epoch;
         final boolean adapterStands = here < 0 || raised || !changedHere && (by == Rule.ADAPTER || by == Rule.LARGER && there.offset > here);
         if (raised && here != there.offset) {
             resetHere(key, there);
@@ -901,7 +916,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
                 }
                 for (final String group : some) {
                     try {
-                        addStored(there, java.util.Collections.singletonList(group));
+                        addStored(there, Collections.singletonList(group));
                     } catch (SidecarException of) {
                         failed("group " + group + " could not be read from the Meta Service", of.getMessage());
                     }
@@ -1029,7 +1044,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
 
     private boolean unchanged(final Key key) {
         final Known of = known.get(key);
-        return of != null && !of.standing.deleted && of.standing.offset == broker.offset(key) && clockMs.getAsLong() - of.sentMs < TOUCH_MS;
+        return of != null && !of.standing.deleted && of.standing.offset == broker.offset(key);
     }
 
     private void know(final Key key, final Standing standing, final boolean here) {

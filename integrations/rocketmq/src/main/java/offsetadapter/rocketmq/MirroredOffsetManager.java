@@ -3,7 +3,6 @@ package offsetadapter.rocketmq;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentMap;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.broker.offset.ConsumerOffsetManager;
@@ -14,12 +13,16 @@ final class MirroredOffsetManager extends ConsumerOffsetManager {
     private final ConsumerOffsetManager inner;
     private final Mirror mirror;
     private final boolean sync;
+    private final CommitRequests commits;
 
-    MirroredOffsetManager(final BrokerController controller, final ConsumerOffsetManager inner, final Mirror mirror, final boolean sync) {
+    MirroredOffsetManager(
+        final BrokerController controller, final ConsumerOffsetManager inner, final Mirror mirror, final boolean sync, final CommitRequests commits
+    ) {
         super(controller);
         this.inner = inner;
         this.mirror = mirror;
         this.sync = sync;
+        this.commits = commits;
         super.setOffsetTable(inner.getOffsetTable());
     }
 
@@ -28,18 +31,12 @@ final class MirroredOffsetManager extends ConsumerOffsetManager {
     @Override
     public void commitOffset(final String clientHost, final String group, final String topic, final int queueId, final long offset) {
         final Key key = new Key(group, topic, queueId);
-        final boolean consumers = ofConsumer(clientHost) && mirror.mirrors(key);
-        if (consumers) {
+        final boolean answered = commits.handled() && mirror.mirrors(key);
+        if (answered) {
             mirror.check();
         }
         inner.commitOffset(clientHost, group, topic, queueId, offset);
-        final CompletableFuture<Void> done = mirror.note(key, false, sync && consumers);
-        mirror.await(done);
-    }
-
-    /** The broker's own services commit as well, under names without a port; none of them has an answer that could wait. */
-    private static boolean ofConsumer(final String clientHost) {
-        return clientHost != null && clientHost.indexOf(':') >= 0;
+        mirror.await(mirror.note(key, false, sync && answered));
     }
 
     @Override

@@ -19,6 +19,8 @@ final class FakeSidecar implements Sidecar {
     /** Calls are carried out, and their answers are lost. */
     boolean losesAnswers;
     boolean deniesAdmin;
+    /** Rewinds, resets and deletes need the Meta Service. */
+    boolean metaAbsent;
     Watcher watcher;
     int commits;
     /** Runs when a commit has been carried out, before its answer. */
@@ -27,6 +29,7 @@ final class FakeSidecar implements Sidecar {
     @Override
     public Committed commit(final List<Offset> offsets, final boolean overwrite) throws SidecarException {
         arrive();
+        needMeta(overwrite);
         for (final Offset row : offsets) {
             if (refusedGroups.contains(row.key.group)) {
                 throw new SidecarException("INVALID_ARGUMENT: group", false);
@@ -59,6 +62,7 @@ final class FakeSidecar implements Sidecar {
     @Override
     public Map<Key, Standing> reset(final String group, final List<Offset> offsets) throws SidecarException {
         arrive();
+        needMeta(true);
         if (deniesAdmin) {
             throw new SidecarException("PERMISSION_DENIED: OffsetAdmin is off on TCP", false);
         }
@@ -72,6 +76,7 @@ final class FakeSidecar implements Sidecar {
     @Override
     public Map<Key, Standing> delete(final String group, final List<Key> keys) throws SidecarException {
         arrive();
+        needMeta(true);
         if (deniesAdmin) {
             throw new SidecarException("PERMISSION_DENIED: OffsetAdmin is off on TCP", false);
         }
@@ -136,6 +141,12 @@ final class FakeSidecar implements Sidecar {
     private void arrive() throws SidecarException {
         if (absent) {
             throw new SidecarException("UNAVAILABLE: io exception", true);
+        }
+    }
+
+    private void needMeta(final boolean needed) throws SidecarException {
+        if (needed && metaAbsent) {
+            throw new SidecarException("UNAVAILABLE: the Meta Service is out of reach", true);
         }
     }
 

@@ -382,6 +382,25 @@ public class MirrorTest {
         assertStands(Q, 2, 40);
     }
 
+    /** Nor does a reset or delete in the adapter reach a broker that ran without the plugin: it has gone on since. */
+    @Test
+    public void afterATimeWithoutThePluginNoResetIsTaken() throws Exception {
+        startedAfterThePlugin();
+        commit(Q, 100);
+        commit(OTHER, 100);
+        mirror.step();
+        mirror.persisting(() -> { });
+        abort();
+        sidecar.resetByOther(Q, 40);
+        sidecar.deleteByOther(OTHER);
+        broker.table.put(Q, 120L);
+        start();
+        mirror.step();
+        assertStands(Q, ERA, 120);
+        assertEquals(100, broker.offset(OTHER));
+        assertFalse(sidecar.rows.get(OTHER).deleted);
+    }
+
     /** The first time with the plugin is such a time: an old import does not move the broker forward. */
     @Test
     public void theFirstTimeTheFileStands() throws Exception {
@@ -644,6 +663,26 @@ public class MirrorTest {
         mirror.step();
         assertEquals(1, mirror.refused.get());
         assertEquals(0, mirror.dirtyCount());
+    }
+
+    /** A delete or rewind that has to wait for the Meta Service does not make the sidecar count as absent. */
+    @Test
+    public void theMetaServiceMayBeAbsent() throws Exception {
+        start();
+        commit(Q, 100);
+        commit(OTHER, 100);
+        mirror.step();
+        sidecar.metaAbsent = true;
+        commit(Q, 40);
+        broker.table.remove(OTHER);
+        mirror.scanSoon();
+        mirror.step();
+        assertEquals("serving", mirror.state());
+        sidecar.metaAbsent = false;
+        mirror.scanSoon();
+        mirror.step();
+        assertStands(Q, 2, 40);
+        assertTrue(sidecar.rows.get(OTHER).deleted);
     }
 
     /** A sidecar that has lost its store is given what this broker has. */
