@@ -192,6 +192,10 @@ def test_refuse_holds_the_start_and_refuses_commits(root: Path) -> None:
         running.adapter.kill()
         with pytest.raises(RuntimeError, match="offset adapter"):
             _commit(running, 11)
+        handled = root / "handled"
+        running.clients.do("consume", "others", TOPIC, str(handled))
+        wait_for(lambda: len(lines_of(handled)) >= MESSAGES, "consumers go on consuming")
+        running.clients.do("consumed", "others")
         running.adapter.start()
         wait_for(lambda: running.status()["offsetAdapterState"] == "serving", "the plugin reaches the sidecar")
         _commit(running, 12)
@@ -199,7 +203,7 @@ def test_refuse_holds_the_start_and_refuses_commits(root: Path) -> None:
 
 
 def test_resets_of_mqadmin_are_resets_in_the_adapter(root: Path) -> None:
-    """A reset by time, a clone and deletes by mqadmin are the same in the adapter, and survive kill -9."""
+    """A reset by time and deletes by mqadmin are the same in the adapter, a clone is commits; all survive kill -9."""
     with cluster(root, SYNC) as running:
         _prepare(running)
         _commit(running, 100)
@@ -212,6 +216,7 @@ def test_resets_of_mqadmin_are_resets_in_the_adapter(root: Path) -> None:
 
         _commit(running, 30)
         running.clients.do("group", "copy")
+        running.clients.do("topic", f"%RETRY%{GROUP}", 1)  # where mqadmin looks for the group's brokers
         running.clients.mqadmin("cloneGroupOffset", "-s", GROUP, "-d", "copy", "-t", TOPIC, "-o", "true")
         _wait_adapter(running, _all(30), "copy")
 
@@ -245,7 +250,7 @@ def test_a_reset_in_the_adapter_while_the_broker_is_down_stands(root: Path) -> N
         _prepare(running)
         _commit(running, 100)
         _wait_adapter(running, _all(100))
-        assert running.broker.stop() == 0
+        running.broker.stop()
         running.cli("offsets", "reset", GROUP, "--to-offset", 40, "--execute")
         running.broker.start()
         assert _at_broker(running) == dict.fromkeys(range(QUEUES), 40)
@@ -258,7 +263,7 @@ def test_a_time_without_the_plugin_is_noticed(root: Path) -> None:
         _commit(running, 100)
         _wait_adapter(running, _all(100))
         for kill, offset in ((False, 60), (True, 50)):
-            assert running.broker.stop() == 0
+            running.broker.stop()
             running.broker.plugin = False
             running.broker.lines, settings = "flushConsumerOffsetInterval=100\n", running.broker.lines
             running.broker.start()
@@ -270,7 +275,7 @@ def test_a_time_without_the_plugin_is_noticed(root: Path) -> None:
                 )
                 running.broker.kill()
             else:
-                assert running.broker.stop() == 0
+                running.broker.stop()
             running.broker.plugin, running.broker.lines = True, settings
             running.broker.start()
             assert _at_broker(running) == dict.fromkeys(range(QUEUES), offset)
@@ -281,7 +286,7 @@ def test_a_log_that_lost_its_end_is_not_skipped(root: Path) -> None:
     """After a power cut the log ends below the offset: the group begins at the end, and every new message is delivered."""
     with cluster(root, "flushConsumerOffsetInterval=100\n") as running:
         _prepare(running, 100)
-        assert running.broker.stop() == 0
+        running.broker.stop()
         _copy_log(running.broker.store, root / "saved")
         running.broker.start()
         for queue in range(QUEUES):
@@ -338,7 +343,7 @@ def test_every_kind_of_offset_manager_stays_behind_the_plugin(root: Path, kind: 
         assert _at_broker(running) == dict.fromkeys(range(QUEUES), 100)
         running.cli("offsets", "reset", GROUP, "--to-offset", 40, "--execute")
         wait_for(lambda: _at_broker(running) == dict.fromkeys(range(QUEUES), 40), "the reset reaches the broker")
-        assert running.broker.stop() == 0
+        running.broker.stop()
         running.broker.start()
         assert _at_broker(running) == dict.fromkeys(range(QUEUES), 40)
         if kind == "lmq":
@@ -430,7 +435,7 @@ def test_a_stopped_sidecar_does_not_hold_up_the_end_of_a_broker(root: Path) -> N
         running.adapter.signal(signal.SIGSTOP)
         try:
             _commit(running, 20)
-            assert running.broker.stop() == 0
+            running.broker.stop()
         finally:
             running.adapter.signal(signal.SIGCONT)
         running.broker.start()

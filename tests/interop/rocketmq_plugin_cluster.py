@@ -34,6 +34,7 @@ OTHERS = ("5.2.0", "5.4.0")
 SMALL = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx256m", "-XX:MaxDirectMemorySize=256m")
 POLL_S = 0.05
 TERM_S = 120.0
+TERM_CODE = 128 + signal.SIGTERM  # of a JVM whose shutdown hooks have run
 
 
 def jars(version: str = VERSION) -> Path:
@@ -98,11 +99,12 @@ class Java:
             self.process.kill()
             self.process.wait()
 
-    def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
+    def stop(self) -> None:
+        """SIGTERM, and wait until it has ended by that."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(TERM_S)
+        code = self.process.wait(TERM_S)
+        assert code == TERM_CODE, f"{self.name} ended with {code}:\n{self.log[-2000:]}"
 
 
 @dataclass
@@ -172,10 +174,10 @@ class Broker:
         if self.java:
             self.java.kill()
 
-    def stop(self) -> int:
-        """SIGTERM; returns the exit code."""
+    def stop(self) -> None:
+        """SIGTERM, and wait until it has ended by that."""
         assert self.java is not None
-        return self.java.stop()
+        self.java.stop()
 
     def own_offsets(self) -> dict[str, dict[str, int]]:
         """What its own file has: topic@group -> queue -> offset."""

@@ -7,9 +7,11 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 
 /**
  * What the plugin has to remember between two runs, in store/config/offsetAdapter: the epochs of the offsets that the broker's own
@@ -39,15 +41,23 @@ final class Marker {
         file = new File(root, "config/offsetAdapter").toPath();
         abort = new File(root, "abort").toPath();
         atEnd = new File(root, "config/consumerOrderInfo.json").toPath();
-        final List<String> lines = Files.exists(file) ? Files.readAllLines(file, StandardCharsets.UTF_8) : java.util.Collections.<String>emptyList();
-        found = !lines.isEmpty();
+        final List<String> lines = Files.exists(file) ? Files.readAllLines(file, StandardCharsets.UTF_8) : Collections.<String>emptyList();
+        found = !lines.isEmpty() && read(lines.subList(1, lines.size()));
         head = found ? lines.get(0) : "";
         foreign = !head.equals(evidence(head.startsWith(STOPPED)));
-        for (final String line : found ? lines.subList(1, lines.size()) : lines) {
-            final String[] fields = line.split("\t");
-            if (fields.length == 4) {
+    }
+
+    /** False if this is not what a plugin wrote: then nothing is known. */
+    private boolean read(final List<String> lines) {
+        try {
+            for (final String line : lines) {
+                final String[] fields = line.split("\t");
                 before.put(new Key(fields[1], fields[2], Integer.parseInt(fields[3])), Long.parseLong(fields[0]));
             }
+            return true;
+        } catch (NumberFormatException | ArrayIndexOutOfBoundsException e) {
+            before.clear();
+            return false;
         }
     }
 
@@ -97,7 +107,7 @@ final class Marker {
 
     private static String look(final Path path) {
         try {
-            return Files.getLastModifiedTime(path).to(java.util.concurrent.TimeUnit.NANOSECONDS) + "/" + Files.size(path);
+            return Files.getLastModifiedTime(path).to(TimeUnit.NANOSECONDS) + "/" + Files.size(path);
         } catch (IOException absent) {
             return "none";
         }
