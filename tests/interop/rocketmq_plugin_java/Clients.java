@@ -94,7 +94,7 @@ public final class Clients {
                 committer.join();
                 return "ok";
             case "consume":
-                consume(a[1], a[2], a[3]);
+                consume(a[1], a[2], a[3], a.length > 4);
                 return "ok";
             case "consumed":
                 CONSUMERS.remove(a[1]).shutdown();
@@ -130,8 +130,23 @@ public final class Clients {
         for (int at = 0; at < count; at++) {
             messages.add(new Message(topic, ("m" + at).getBytes(StandardCharsets.UTF_8)));
             if (messages.size() == 500 || at == count - 1) {
-                producer.send(messages, new MessageQueue(topic, "broker-a", queue));
+                send(messages, new MessageQueue(topic, "broker-a", queue));
                 messages.clear();
+            }
+        }
+    }
+
+    /** Again while the route of a new topic is not known yet, which is found out before anything is sent. */
+    private static void send(final List<Message> messages, final MessageQueue queue) throws Exception {
+        for (int tries = 0; ; tries++) {
+            try {
+                producer.send(messages, queue);
+                return;
+            } catch (org.apache.rocketmq.client.exception.MQClientException e) {
+                if (tries == 60 || !String.valueOf(e.getMessage()).contains("not exist")) {
+                    throw e;
+                }
+                Thread.sleep(500);
             }
         }
     }
@@ -187,14 +202,15 @@ public final class Clients {
         committer.start();
     }
 
-    /** Writes QUEUE OFFSET for each message that is handled. */
-    private static void consume(final String group, final String topic, final String file) throws Exception {
+    /** Writes QUEUE OFFSET for each message that is handled. With `pop` the broker gives messages out, and knows what was acknowledged. */
+    private static void consume(final String group, final String topic, final String file, final boolean pop) throws Exception {
         final FileOutputStream out = new FileOutputStream(file, true);
         final DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("consumer-" + group);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPersistConsumerOffsetInterval(500);
+        consumer.setClientRebalance(!pop);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             try {

@@ -168,7 +168,7 @@ final class GrpcSidecar implements Sidecar {
     @Override
     public void watch(final Watcher watcher) {
         final WatchOffsetsRequest request = WatchOffsetsRequest.newBuilder().setNamespace(NAMESPACE).build();
-        ClientCalls.asyncServerStreamingCall(channel.newCall(Calls.WATCH, CallOptions.DEFAULT.withWaitForReady()), request, new StreamObserver<WatchOffsetsReply>() {
+        ClientCalls.asyncServerStreamingCall(channel.newCall(Calls.WATCH, CallOptions.DEFAULT), request, new StreamObserver<WatchOffsetsReply>() {
             @Override
             public void onNext(final WatchOffsetsReply reply) {
                 if (reply.getResync()) {
@@ -183,6 +183,7 @@ final class GrpcSidecar implements Sidecar {
 
             @Override
             public void onError(final Throwable error) {
+                tryAgain(Status.fromThrowable(error));
                 watcher.ended(Status.fromThrowable(error).toString());
             }
 
@@ -211,10 +212,15 @@ final class GrpcSidecar implements Sidecar {
             final Status.Code code = e.getStatus().getCode();
             final boolean again = code == Status.Code.UNAVAILABLE || code == Status.Code.DEADLINE_EXCEEDED || code == Status.Code.CANCELLED
                 || code == Status.Code.RESOURCE_EXHAUSTED || code == Status.Code.ABORTED || code == Status.Code.UNKNOWN || code == Status.Code.INTERNAL;
-            if (code == Status.Code.UNAVAILABLE) {
-                channel.resetConnectBackoff(); // the sidecar is on this machine, and may be back at any moment
-            }
+            tryAgain(e.getStatus());
             throw new SidecarException(message(e.getStatus()), again);
+        }
+    }
+
+    /** The sidecar is on this machine, and may be back at any moment: gRPC would wait for up to two minutes. */
+    private void tryAgain(final Status status) {
+        if (status.getCode() == Status.Code.UNAVAILABLE) {
+            channel.resetConnectBackoff();
         }
     }
 

@@ -88,6 +88,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
     private Map<Key, Standing> changes = new HashMap<>();
     private boolean watching;
     private long nextWatchMs;
+    private volatile String watchEnded = "";
     private boolean demoted;
     private volatile boolean stopping;
     private volatile boolean active;
@@ -747,6 +748,7 @@ final class Mirror implements Runnable, Sidecar.Watcher {
 
     @Override
     public void resync() {
+        watchEnded = "";
         synchronized (lock) {
             resync = true;
             changes.clear();
@@ -769,7 +771,10 @@ final class Mirror implements Runnable, Sidecar.Watcher {
             nextWatchMs = clockMs.getAsLong() + WATCH_AGAIN_MS;
             lock.notifyAll();
         }
-        LOG.info("offset-adapter: the watch has ended, and begins again: {}", why);
+        if (!why.equals(watchEnded)) {
+            LOG.info("offset-adapter: the watch has ended, and begins again every {} ms: {}", WATCH_AGAIN_MS, why);
+        }
+        watchEnded = why;
     }
 
     /** Takes over what somebody else stored. The table is changed first: an epoch that is remembered has to be in the file. */
