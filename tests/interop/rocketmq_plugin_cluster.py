@@ -29,6 +29,7 @@ from adapter.testing.waiting import PATIENCE_S
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-adapter-interop"
 SOURCES = Path(__file__).parent / "rocketmq_plugin_java"
 PLUGIN = Path(__file__).parents[2] / "integrations/rocketmq/target/offset-adapter-rocketmq.jar"
+SILENT = Path(__file__).parent / "java/silent.xml"
 VERSION = "5.3.3"
 OTHERS = ("5.2.0", "5.4.0")
 SMALL = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx256m", "-XX:MaxDirectMemorySize=256m")
@@ -156,6 +157,9 @@ class Broker:
             "mappedFileSizeConsumeQueue=600000\nmaxTransferBytesOnMessageInMemory=1048576\ndiskMaxUsedSpaceRatio=99\n"
             f"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=true\n{self.lines}\n"
         )
+        logback = self.root / "conf/logback_broker.xml"  # 4.9 does not start without it
+        logback.parent.mkdir(exist_ok=True)
+        shutil.copyfile(SILENT, logback)
         classpath = f"{jars(self.version)}/*" + (f":{PLUGIN}" if self.plugin else "")
         main = "org.apache.rocketmq.broker.BrokerStartup"
         self.java = Java(self.name, self.root, classpath, [main, "-c", str(conf)])

@@ -82,7 +82,7 @@ final class BrokerTable implements Broker {
     public Set<String> groups() {
         final Set<String> groups = new HashSet<>(controller.getSubscriptionGroupManager().getSubscriptionGroupTable().keySet());
         keys().forEach(key -> groups.add(key.group));
-        groups.removeIf(group -> MixAll.isSysConsumerGroup(group) || MixAll.isPredefinedGroup(group));
+        groups.removeIf(MixAll::isSysConsumerGroup);
         return groups;
     }
 
