@@ -325,6 +325,29 @@ def test_the_broker_answers_for_its_log(root: Path) -> None:
         wait_for(lambda: _at_broker(running) == dict.fromkeys(range(QUEUES), 150), "the broker is at the end")
 
 
+def test_pop_and_retry_topics_are_kept_too(root: Path) -> None:
+    """What a POP group has acknowledged, and offsets of retry topics, are in the adapter and there after kill -9."""
+    with cluster(root) as running:
+        _prepare(running, 50)
+        running.clients.do("group", "popping")
+        running.clients.mqadmin(
+            "setConsumeMode", "-b", running.broker.address, "-t", TOPIC, "-g", "popping", "-m", "POP", "-q", 8
+        )
+        handled = root / "handled"
+        running.clients.do("consume", "popping", TOPIC, str(handled), "pop")
+        wait_for(lambda: len(set(lines_of(handled))) == 50 * QUEUES, "all messages are handled")
+        wait_for(lambda: running.offsets("popping").items() >= _all(50).items(), "the adapter has what was acknowledged")
+        running.clients.do("consumed", "popping")
+        running.clients.do("topic", f"%RETRY%{GROUP}", 1)
+        running.clients.do("produce", f"%RETRY%{GROUP}", 0, 9)
+        running.clients.do("commit", GROUP, f"%RETRY%{GROUP}", 0, 7)
+        _wait_adapter(running, {f"broker-a/%RETRY%{GROUP}/0": 7})
+        running.broker.kill()
+        running.broker.start()
+        assert _at_broker(running, "popping") == dict.fromkeys(range(QUEUES), 50)
+        assert running.clients.query(GROUP, f"%RETRY%{GROUP}", 0) == 7
+
+
 KINDS = {
     "lmq": "enableLmq=true\nenableMultiDispatch=true\n",
     "v1": "storeType=defaultRocksDB\n",
