@@ -6,7 +6,7 @@ Any number of threads may share one client; their concurrent commits share reque
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from functools import partial
@@ -81,9 +81,10 @@ class BlockingOffsetClient:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
+        keep_hold: bool = False,
     ) -> dict[str, offsets_pb.ShardOffset]:
         """The offsets of a group's shards (of all if none is named), as `OffsetClient.read` returns them."""
-        return self._thread.do(lambda: self._client.read(group, shards, namespace=namespace, mode=mode))
+        return self._thread.do(lambda: self._client.read(group, shards, namespace=namespace, mode=mode, keep_hold=keep_hold))
 
     def persist(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Return when the Meta Service has at least the present offsets."""
@@ -121,6 +122,22 @@ class BlockingOffsetClient:
             return [row async for row in self._client.list(namespace, group, deleted=deleted)]
 
         return self._thread.do(collected)
+
+    def watch(self, namespace: str = "", group: str = "") -> "Iterator[offsets_pb.WatchOffsetsReply]":
+        """Yield changes that did not come as ordinary commits, waiting for each. See `OffsetClient.watch`."""
+        replies = self._client.watch(namespace, group)
+
+        async def following() -> offsets_pb.WatchOffsetsReply | None:
+            return await anext(replies, None)
+
+        async def end() -> None:
+            await replies.aclose()
+
+        try:
+            while (reply := self._thread.do(following)) is not None:
+                yield reply
+        finally:
+            self._thread.do(end)
 
     def close(self) -> None:
         """Refuse new calls, wait for pending commits (up to the timeout), and end the thread."""

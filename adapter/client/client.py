@@ -3,7 +3,7 @@
 import asyncio
 import getpass
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
@@ -132,13 +132,17 @@ class OffsetClient:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
+        keep_hold: bool = False,
     ) -> dict[str, offsets_pb.ShardOffset]:
         """The offsets of a group's shards (of all if none is named). Shards without an offset are left out.
 
-        A consumer reads where to begin with STORE, which also ends the hold that a reset, delete or clone puts on a shard.
+        A consumer reads where to begin with STORE, which also ends the hold that a reset, delete or clone puts on a shard; with
+        `keep_hold`, for who only looks, it does not.
         """
         request = offsets_pb.ReadOffsetsRequest(
-            groups=[_shards(namespace, group, shards)], mode=offsets_pb.ReadMode.ValueType(mode.value)
+            groups=[_shards(namespace, group, shards)],
+            mode=offsets_pb.ReadMode.ValueType(mode.value),
+            keep_hold=keep_hold,
         )
         reply = await self.store.ReadOffsets(request, timeout=self._timeout_s)
         return {offset.shard: offset for offset in reply.offsets}
@@ -200,7 +204,7 @@ class OffsetClient:
                 return
             request.page_token = reply.next_page_token
 
-    async def watch(self, namespace: str = "", group: str = "") -> AsyncIterator[offsets_pb.WatchOffsetsReply]:
+    async def watch(self, namespace: str = "", group: str = "") -> AsyncGenerator[offsets_pb.WatchOffsetsReply, None]:
         """Yield changes that did not come as ordinary commits (resets, deletes, adopted values), as soon as they are stored.
 
         After a reply with `resync`, as the first one is, call `list` with `deleted`: what the adapter stores then and all replies

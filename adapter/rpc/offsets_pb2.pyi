@@ -441,7 +441,10 @@ class ReadOffsetsRequest(_message.Message):
 
     GROUPS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    KEEP_HOLD_FIELD_NUMBER: _builtins.int
     mode: Global___ReadMode.ValueType
+    keep_hold: _builtins.bool
+    """For monitors and people: STORE does not end the hold of what it reads."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShards]: ...
     def __init__(
@@ -449,10 +452,11 @@ class ReadOffsetsRequest(_message.Message):
         *,
         groups: _abc.Iterable[Global___GroupShards] | None = ...,
         mode: Global___ReadMode.ValueType = ...,
+        keep_hold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "keep_hold", b"keep_hold", "mode", b"mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

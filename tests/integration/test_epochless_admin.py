@@ -72,6 +72,8 @@ async def test_a_reset_is_a_plain_save_of_the_target(tmp_path: Path, robust: Rob
     async with adapter(tmp_path, robust) as (sidecar, client):
         assert (await client.status()).recovery.equal == 2
         assert _stands(sidecar) == (ERA, 10)
+        assert [row.held for row in await client.commit("g", {"a": 200})] == [True]
+        await client.read("g", mode=ReadMode.STORE)
         await client.commit("g", {"a": 11})
         await client.flush()
     assert robust.offsets == {A: 11, B: 5}

@@ -1,5 +1,7 @@
 """ListOffsets and WatchOffsets of OffsetStore, and the new epoch in replies, over real gRPC with each server."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
 from adapter.model.records import CommitMode, ReadMode
 from adapter.rpc import offsets_pb
@@ -199,9 +202,10 @@ async def test_a_watcher_that_falls_behind_has_to_list_again(directory: Path, mo
             shards = {f"s{number}": 9 for number in range(11)}
             await client.commit("g", shards)
             await reset(client, 3)
-            assert await watcher.next() == (True, [])
-            await reset(client, 2, "s0")
-            assert await watcher.next() == (False, [key("s0")])
+            with anyio.fail_after(PATIENCE_S):
+                assert await watcher.next() == (True, [])
+                await reset(client, 2, "s0")
+                assert await watcher.next() == (False, [key("s0")])
 
 
 async def test_too_many_watchers_are_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +234,30 @@ async def test_a_watcher_that_goes_leaves_nothing_behind(directory: Path) -> Non
                 await anyio.sleep(0.01)
 
 
+async def test_a_thread_watches_and_lists(directory: Path) -> None:
+    """With the blocking client: it lists behind the first reply, and is told what comes then."""
+    async with serving(directory) as (sidecar, client):
+        await client.commit("g", {"a": 200})
+
+        def watch() -> list[tuple[int, int]]:
+            with BlockingOffsetClient(sidecar.addresses[-1]) as blocking:
+                seen = []
+                for reply in blocking.watch("default", "g"):
+                    if reply.resync:
+                        seen += [(row.epoch, row.offset) for row in blocking.list("default", "g", deleted=True)]
+                        began.set()
+                    elif reply.changed:
+                        return [*seen, *((row.epoch, row.offset) for row in reply.changed)]
+                return seen
+
+        began = threading.Event()
+        watching = asyncio.create_task(asyncio.to_thread(watch))
+        assert await asyncio.to_thread(began.wait, PATIENCE_S)
+        await reset(client, 100, "a")
+        with anyio.fail_after(PATIENCE_S):
+            assert await watching == [(1, 200), (ERA, 100)]
+
+
 async def test_a_stop_ends_a_watch(directory: Path) -> None:
     """It does not hold up the stop, and its caller learns that there will be no more."""
     async with serving(directory) as (sidecar, client), watched(client) as watch:
@@ -237,6 +265,7 @@ async def test_a_stop_ends_a_watch(directory: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await watch.next()
         assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert "the watch has ended" in str(ended.value.details())  # by itself, not by the end of the grace time
 
 
 async def test_a_watch_of_a_group_needs_its_namespace(directory: Path) -> None:

@@ -78,6 +78,7 @@ class FakeAdapter(OffsetClient):
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
+        keep_hold: bool = False,
     ) -> dict[str, offsets_pb.ShardOffset]:
         """What stands."""
         self.reads += 1

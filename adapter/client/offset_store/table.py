@@ -11,6 +11,7 @@ from typing import NamedTuple
 from adapter.errors import InvalidInputError
 from adapter.model.names import check_name
 from adapter.model.queues import MessageQueue, shard_of
+from adapter.model.records import taken_up
 
 
 class Sent(NamedTuple):
@@ -84,9 +85,9 @@ class Entry:
         self.frozen = True
 
     def refresh(self, offset: int | None, epoch: int) -> None:
-        """Take over the offset and epoch of the store."""
+        """Take over the offset and epoch of the store; of a reset that is held, the epoch in which the next commit stands."""
         self.offset = self.stored = offset
-        self.epoch, self.overwrite, self.rewound = epoch, False, None
+        self.epoch, self.overwrite, self.rewound = taken_up(epoch), False, None
 
 
 class OffsetTable:

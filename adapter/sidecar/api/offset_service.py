@@ -76,7 +76,10 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         core = self._core()
         mode = parse_read_mode(request.mode)
         wanted = await parse_wanted(request.groups)
-        await core.reader.begin(wanted, mode)
+        if request.keep_hold:
+            await core.reader.ask(wanted, mode)
+        else:
+            await core.reader.begin(wanted, mode)
 
         def row(key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
             return stored_row(core, key, record)

@@ -126,10 +126,11 @@ public final class Clients {
             made.start();
             producer = made;
         }
+        final int batch = topic.startsWith("%RETRY%") ? 1 : 500; // clients make no batches for these
         final List<Message> messages = new ArrayList<>();
         for (int at = 0; at < count; at++) {
             messages.add(new Message(topic, ("m" + at).getBytes(StandardCharsets.UTF_8)));
-            if (messages.size() == 500 || at == count - 1) {
+            if (messages.size() == batch || at == count - 1) {
                 send(messages, new MessageQueue(topic, "broker-a", queue));
                 messages.clear();
             }
@@ -140,7 +141,11 @@ public final class Clients {
     private static void send(final List<Message> messages, final MessageQueue queue) throws Exception {
         for (int tries = 0; ; tries++) {
             try {
-                producer.send(messages, queue);
+                if (messages.size() == 1) {
+                    producer.send(messages.get(0), queue);
+                } else {
+                    producer.send(messages, queue);
+                }
                 return;
             } catch (org.apache.rocketmq.client.exception.MQClientException e) {
                 if (tries == 60 || !String.valueOf(e.getMessage()).contains("not exist")) {

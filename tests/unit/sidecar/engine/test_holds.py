@@ -120,6 +120,8 @@ async def test_a_read_of_the_store_ends_the_hold(tmp_path: Path, policy: dict[st
         stands = await change(core, kind)
         await read(core, STORE, ())
         assert core.store.get(A) == stands._replace(epoch=TAKEN)
+        await core.flusher.flush_all()
+        assert meta.records[A] == stands._replace(epoch=TAKEN)
         assert await send(core, commit_of({A: 240})) == [Standing(A, record(240, TAKEN))]
         await core.flusher.flush_all()
         assert meta.records[A] == record(240, TAKEN)
