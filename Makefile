@@ -85,12 +85,14 @@ soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledge
 
 interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge; h2spec and gRPC clients in five languages on both gRPC servers (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh
+	@sh tests/interop/install-rocketmq-plugin.sh
 	@sh tests/interop/install-java-node.sh
 	@sh tests/interop/install-go-rust.sh
 	$(BIN)/python -m pytest tests/interop/exchange.py tests/interop/h2spec.py
 	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_bridge.py
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
 	$(BIN)/python -m pytest -rs tests/interop/robustmq.py
+	$(BIN)/python -m pytest tests/interop/rocketmq_plugin.py
 
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
 	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)

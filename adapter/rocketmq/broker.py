@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from adapter.errors import InvalidInputError
-from adapter.formats.rows import LONG_MAX
 from adapter.model.names import check_name
+from adapter.model.records import LONG_MAX
 from adapter.rocketmq.config import RocketmqSection
 from adapter.rocketmq.connection import Connection, open_connection
 from adapter.rocketmq.errors import BrokerError, BrokerRefusedError

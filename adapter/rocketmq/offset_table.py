@@ -14,7 +14,9 @@ from typing import NamedTuple
 from adapter.errors import InvalidInputError
 from adapter.formats.rocketmq_json import BROADCAST, SEPARATOR, Queues, broker_file
 from adapter.formats.rocketmq_rows import rows_of
-from adapter.formats.rows import LONG_MAX, QUEUE_MAX, Naming, OffsetRow, Reject
+from adapter.formats.rows import Naming, OffsetRow, Reject
+from adapter.model.queues import QUEUE_MAX
+from adapter.model.records import LONG_MAX
 from adapter.rocketmq.errors import BrokerError
 from adapter.runtime.slices import others
 

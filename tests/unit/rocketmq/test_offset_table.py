@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from adapter.formats.rocketmq_json import broker_file
 from adapter.formats.rocketmq_rows import rows_of
-from adapter.formats.rows import LONG_MAX, Naming, OffsetRow
+from adapter.formats.rows import Naming, OffsetRow
+from adapter.model.records import LONG_MAX
 from adapter.rocketmq.errors import BrokerError
 from adapter.rocketmq.offset_table import OffsetTable
 
