@@ -8,6 +8,8 @@ from adapter.meta.config import MetaSection
 from adapter.model.paging import DEFAULT_PAGE
 from adapter.model.records import DEFAULT_NAMESPACE, GroupKey
 from adapter.rpc import offsets_pb
+from adapter.runtime import logs
+from adapter.runtime.config import LogSection
 from adapter.sidecar.api.replies import shard_offset
 
 
@@ -17,6 +19,7 @@ async def list_meta(target: Target, cluster: str, namespace: str, group: str, li
         section = MetaSection(cluster=cluster, endpoints=(target.address,), tls=target.tls)
     except ValueError as error:
         raise InvalidInputError(f"--meta or --cluster: {error}") from error
+    logs.setup(LogSection(level="error"))  # standard output is for the offsets
     async with GrpcMetaClient.open(section) as client:
         with listed as rows:
             token = b""
