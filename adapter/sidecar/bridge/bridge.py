@@ -44,8 +44,9 @@ log = structlog.get_logger(__name__)
 RECONNECT_S, RECONNECT_MAX_S = 0.05, 1.0  # a broker that comes back is met before its consumers have asked for their offsets
 SLAVE_S = 1.0  # between two looks whether a slave became the master
 LOOK_S = 1.0  # between two looks at the store, and at who the broker is
-# Between two polls lies so many times what a poll takes: a large table costs a fifth of a core at most. The same for looks.
-REST = 4
+# The shortest interval of polls is so many times what one takes, in time and in CPU time of this process: the broker's part is
+# larger than ours, so that a large table costs a fifth of a core or less.
+REST, REST_CPU = 2, 20
 POLLS_KEPT = 5  # the shortest of them counts: one that was held up by others says nothing of the table
 GONE_LOOKS = 3  # looks in which an offset has to be missing before it counts as deleted
 COMMIT_AT_ONCE = SMALL // 2  # offsets of a request, each with its group: such a request is checked in one go
@@ -123,7 +124,7 @@ class Following:
         self._changes = StoreChanges(core.store, self._section.namespace)
         self._unlisted = True  # whether the Meta Service is still to be asked for offsets that are not here
         self._failing = False
-        self._durations: deque[float] = deque(maxlen=POLLS_KEPT)
+        self._rests: deque[float] = deque(maxlen=POLLS_KEPT)
         self._refresh_at = 0.0
 
     async def follow(self, broker: Broker) -> None:
@@ -144,10 +145,11 @@ class Following:
     async def _follow(self, broker: Broker, identity: Identity, listing: "asyncio.Task[None]") -> None:
         look_at, complete = 0.0, False
         while True:
-            began = anyio.current_time()
+            began, began_cpu = anyio.current_time(), time.thread_time()
             self._note(await self._poll(broker))
             await self._take_over(broker)
-            self._durations.append(anyio.current_time() - began)
+            took, took_cpu = anyio.current_time() - began, time.thread_time() - began_cpu
+            self._rests.append(max(REST * took, REST_CPU * took_cpu))
             if not complete and listing.done():
                 listing.result()
                 look_at = 0.0
@@ -160,7 +162,7 @@ class Following:
                 look_at = anyio.current_time() + max(LOOK_S, REST * (anyio.current_time() - looked))
             await self._save_marks()
             self._counts.offsets = len(self._agreed)
-            self._counts.poll_interval_s = max(self._section.poll_ms / 1000, REST * min(self._durations))
+            self._counts.poll_interval_s = max(self._section.poll_ms / 1000, min(self._rests))
             await anyio.sleep(max(began + self._counts.poll_interval_s - anyio.current_time(), 0))
 
     # Who the broker is.
