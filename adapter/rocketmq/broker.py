@@ -150,7 +150,7 @@ class Broker:
         low = max(await self._offset(GET_MIN_OFFSET, where), 0)
         high = max(await self._offset(GET_MAX_OFFSET, where), 0)
         if low > high:
-            raise BrokerError(f"queue {topic}/{queue} begins at {low} and ends before, at {high}")
+            raise BrokerError(f"queue {queue} of topic {topic} begins at {low} and ends before, at {high}")
         return LogBounds(low, high)
 
     async def offset_for_time(self, topic: str, queue: int, timestamp_ms: int) -> int:
