@@ -77,7 +77,7 @@ proto-check: $(STAMP) ## Check that the generated code is current
 	@$(MAKE) --no-print-directory --silent proto OUT=$(VENV)/proto
 	@for file in adapter/rpc/*_pb2*; do cmp -s $$file $(VENV)/proto/$$file || { echo "$$file is not current: run make proto"; exit 1; }; done
 
-mutants: $(STAMP) ## Plant bugs in copies of the code; each has to be caught (RUNS=... of the model for each)
+mutants: $(SPARK_STAMP) ## Plant bugs in copies of the code; each has to be caught (RUNS=... of the model for each)
 	$(BIN)/python -m tests.mutants $(if $(RUNS),--runs $(RUNS))
 
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
