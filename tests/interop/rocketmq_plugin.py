@@ -217,7 +217,8 @@ def test_resets_of_mqadmin_are_resets_in_the_adapter(root: Path) -> None:
         _commit(running, 30)
         running.clients.do("group", "copy")
         running.clients.do("topic", f"%RETRY%{GROUP}", 1)  # where mqadmin looks for the group's brokers
-        running.clients.mqadmin("cloneGroupOffset", "-s", GROUP, "-d", "copy", "-t", TOPIC, "-o", "true")
+        clone = ("cloneGroupOffset", "-s", GROUP, "-d", "copy", "-t", TOPIC, "-o", "true")
+        wait_for(lambda: "success" in running.clients.mqadmin(*clone), "mqadmin finds the route of the new topic")
         _wait_adapter(running, _all(30), "copy")
 
         running.clients.mqadmin("deleteSubGroup", "-g", "copy", "-c", "c", "-r", "true")
