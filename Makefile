@@ -83,7 +83,7 @@ mutants: $(SPARK_STAMP) ## Plant bugs in copies of the code; each has to be caug
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
 
-interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge; h2spec and gRPC clients in five languages on both gRPC servers (Java, Node, Go, Cargo)
+interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh
 	@sh tests/interop/install-rocketmq-plugin.sh
 	@sh tests/interop/install-java-node.sh
