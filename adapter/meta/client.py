@@ -51,6 +51,7 @@ LOAD_ROWS = 2_000  # rows of a page that a commit waits for
 MIN_ROWS = 50  # smallest page, for a slow server
 KEYS_AT_ONCE, GROUPS_AT_ONCE = 10_000, 1_000  # named in one request
 
+LEAST_ENTRIES = 100  # of a save after one without an answer: more often the server was away than slow
 FIRST_GROUPS, MAX_GROUPS = 16, 4_000  # groups of the first save, and of any save, to a server that writes one after the other
 
 KIND_CHANGES = 4  # a read fails after the server changed so often between with and without epochs
@@ -155,7 +156,7 @@ class GrpcMetaClient:
         self._load_timeout_s = section.load_timeout_ms / 1000
         self._clock = clock
         self._endpoints = Endpoints(section.endpoints, channels, channel)
-        self._by_offset = SaveWindow(self._timeout_s, first=MAX_ENTRIES, most=MAX_ENTRIES)
+        self._by_offset = SaveWindow(self._timeout_s, first=MAX_ENTRIES, most=MAX_ENTRIES, least=LEAST_ENTRIES)
         self.group_window = SaveWindow(self._timeout_s, first=FIRST_GROUPS, most=MAX_GROUPS)
         self._group_saves = GroupSaves(self._endpoints, section.cluster, self._timeout_s, self.group_window, clock)
         self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)

@@ -11,10 +11,10 @@ WEIGHT = 0.3  # of the newest save in the average time
 class SaveWindow:
     """The number of units of the next save. A unit is what costs the server about the same each time: an offset, or a group."""
 
-    def __init__(self, timeout_s: float, *, first: int, most: int) -> None:
-        """A window for saves with this deadline, in seconds. It starts with `first` units and never passes `most`."""
+    def __init__(self, timeout_s: float, *, first: int, most: int, least: int = 1) -> None:
+        """A window for saves with this deadline, in seconds. It starts with `first` units and stays within `least` and `most`."""
         self._timeout_s = timeout_s
-        self._most = most
+        self._least, self._most = least, most
         self.size = first
         self.seconds_each = 0.0  # that the server needs for a unit, as an average over the last saves; 0 before the first
 
@@ -25,14 +25,14 @@ class SaveWindow:
         self._measured(seconds / carried)
         target_s = self._timeout_s / SHARE
         if seconds > target_s:
-            self.size = max(1, min(self.size, int(carried * target_s / seconds)))
+            self.size = max(self._least, min(self.size, int(carried * target_s / seconds)))
         elif carried >= self.size:
             self.size = min(self._most, 2 * self.size)
 
     def timed_out(self, carried: int, done: int = 0) -> None:
         """A save of `carried` units was not answered in time; `done` of them were found stored afterwards."""
-        self._measured(self._timeout_s / max(done, 1))
-        self.size = max(1, min(self.size, done // SHARE if done >= SHARE else carried // 2))
+        self._measured(self._timeout_s / (done or carried or 1))
+        self.size = max(self._least, min(self.size, done // SHARE if done >= SHARE else carried // 2))
 
     def _measured(self, each_s: float) -> None:
         self.seconds_each = (1 - WEIGHT) * self.seconds_each + WEIGHT * each_s if self.seconds_each else each_s

@@ -170,8 +170,12 @@ class Consumers(Machines):
             self._violation(f"1: {broker.name} acknowledged {one.key} as {owed}; {stands} is stored")
         elif not rows and self._undoes(one, stands):
             self._violation(f"7: {broker.name} took {one.key} without an epoch: {stands} over {one.before}, which is held")
-        elif not rows:
+        elif not rows and not self._repeats(one, stands):
             self.model.committed(broker.name, one.key, owed, self.loop.now, through=broker.writes_through(one.key))
+
+    def _repeats(self, one: Plain, stands: OffsetRecord) -> bool:
+        """True for a commit without an epoch of the offset that is held: it changes nothing, not even the time."""
+        return not one.request.groups[0].shards[0].epoch and is_held(stands.epoch) and one.offset == stands.offset
 
     def _undoes(self, one: Plain, stands: OffsetRecord) -> bool:
         """True for a commit without an epoch that moved what is held."""

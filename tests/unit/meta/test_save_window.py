@@ -45,6 +45,16 @@ def test_a_save_without_an_answer_halves_it_and_what_it_had_stored_says_more() -
     assert found.size == 1
 
 
+def test_it_never_shrinks_below_its_minimum() -> None:
+    """An offset costs so little that smaller saves help nobody; a server without an answer was more often away than slow."""
+    found = SaveWindow(TIMEOUT_S, first=1_000, most=1_000, least=100)
+    for _ in range(9):
+        found.timed_out(min(found.size, 3))
+    assert found.size == 100
+    found.answered(100, 100 * TARGET_S)
+    assert found.size == 100
+
+
 def test_the_time_for_each_is_an_average_in_which_the_newest_counts_most() -> None:
     """It says what is slow."""
     found = window()
