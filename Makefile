@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline example check test tools lint format types proto proto-check mutants soak interop model bench lock clean
+.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq example check test tools lint format types proto proto-check mutants soak interop model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -37,6 +37,10 @@ demo-cluster: $(STAMP) ## Show the Meta Service on etcd: Raft groups, processes 
 
 demo-pipeline: $(SPARK_STAMP) ## Show the Spark pipeline: a fleet under load, lag tables, a crash, reconcile, repair, the report
 	$(BIN)/python -m demo.pipeline
+
+demo-rocketmq: $(STAMP) ## Show a real RocketMQ broker under kill -9: stock, and with the bridge (Java, Maven; KILLS=... DESIGNS="stock bridge")
+	@sh tests/interop/install-rocketmq.sh
+	$(BIN)/python -m demo.rocketmq $(if $(KILLS),--kills $(KILLS)) $(foreach design,$(DESIGNS),--design $(design))
 
 example: $(STAMP) ## Show a real consumer: NATS JetStream, kills, positions in the adapter, beside NATS's own (MESSAGES=... KILLS=... ACK_WAIT=...)
 	@sh demo/unpack.sh nats-server nats-server
@@ -79,12 +83,16 @@ mutants: $(SPARK_STAMP) ## Plant bugs in copies of the code; each has to be caug
 soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledged may be lost (CYCLES=... SEED=...)
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
 
-interop: $(STAMP) ## Others' software: RocketMQ's own classes on offset files; h2spec and gRPC clients in five languages on both gRPC servers (Java, Node, Go, Cargo)
+interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers (Java, Node, Go, Cargo)
 	@sh tests/interop/install-rocketmq.sh
+	@sh tests/interop/install-rocketmq-plugin.sh
 	@sh tests/interop/install-java-node.sh
 	@sh tests/interop/install-go-rust.sh
 	$(BIN)/python -m pytest tests/interop/exchange.py tests/interop/h2spec.py
+	$(BIN)/python -m pytest --timeout=1200 tests/interop/rocketmq_bridge.py
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
+	$(BIN)/python -m pytest -rs tests/interop/robustmq.py
+	$(BIN)/python -m pytest tests/interop/rocketmq_plugin.py
 
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
 	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)

@@ -44,6 +44,7 @@ from benchmarks import (
     rates,
     recovery,
     recovery_loss,
+    robustmq,
     worst_requests,
 )
 from benchmarks.peers import run as peers
@@ -80,10 +81,11 @@ ALL: dict[str, Benchmark] = {
     "etcd_fleet": etcd_fleet.run,
     "etcd_placement": etcd_placement.run,
     "etcd_rebalance": etcd_rebalance.run,
+    "robustmq": robustmq.run,
     "peers": peers.run,
 }
 # These start the servers of other projects, or Spark: a short run leaves them out unless it names them.
-HEAVY = {name for name in ALL if name == "peers" or name.startswith(("pipeline", "etcd"))}
+HEAVY = {name for name in ALL if name in {"peers", "robustmq"} or name.startswith(("pipeline", "etcd"))}
 RESULTS = Path(__file__).parent / "results"
 
 

@@ -36,6 +36,7 @@ class Scale:
     dirty_flushes: int
     drain_keys: int  # keys that become dirty in an outage
     worst_keys: int  # stored keys, most of them in one group
+    robust_groups: int  # dirty groups before RobustMQ's Meta Service
 
 
 DEFAULT = Scale(
@@ -64,6 +65,7 @@ DEFAULT = Scale(
     dirty_flushes=6,
     drain_keys=1_000_000,
     worst_keys=1_000_000,
+    robust_groups=10_000,
 )
 
 FULL = replace(
@@ -102,6 +104,7 @@ SHORT = Scale(
     dirty_flushes=1,
     drain_keys=10_000,
     worst_keys=2_000,
+    robust_groups=200,
 )
 
 

@@ -130,7 +130,7 @@ ADAPTER: dict[str, Worst] = {
     "persist, a group 50,000 times": Worst(STORE, "PersistOffsets", lambda: P.PersistOffsetsRequest(**_big(50_000))),
     "status": Worst(ADMIN, "Status", P.StatusRequest),
     "flush": Worst(ADMIN, "Flush", P.FlushRequest),
-    "list offsets": Worst(ADMIN, "ListOffsets", lambda: P.ListOffsetsRequest(page_size=10_000)),
+    "list offsets": Worst(STORE, "ListOffsets", lambda: P.ListOffsetsRequest(page_size=10_000)),
     "list groups": Worst(ADMIN, "ListGroups", lambda: P.ListGroupsRequest(page_size=10_000)),
     "describe a group": Worst(ADMIN, "DescribeGroup", lambda: P.DescribeGroupRequest(group=BIG)),
     "reset a group": Worst(ADMIN, "ResetOffsets", lambda: P.ResetOffsetsRequest(group=BIG, to_offset=1)),

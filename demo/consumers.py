@@ -15,7 +15,7 @@ import grpc.aio
 
 from adapter.client import OffsetClient
 from adapter.model.bounds import ShardKey
-from adapter.model.records import FIRST_EPOCH
+from adapter.model.records import FIRST_EPOCH, taken_up
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.testing.broker_log import MemoryLog
@@ -62,8 +62,9 @@ class _Queue:
 
     def go_on_from(self, row: offsets_pb.Superseded) -> None:
         """Handle a superseded commit: another consumer's was larger, or a reset moved the queue, which then continues there."""
-        if row.epoch > self.epoch:
-            self.epoch, self.taken = row.epoch, row.offset
+        epoch = taken_up(row.epoch)  # of a reset that is held, the one in which the next commit stands
+        if epoch > self.epoch:
+            self.epoch, self.taken = epoch, row.offset
 
 
 class Consumers:

@@ -9,7 +9,7 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 
-from adapter.model.records import FIRST_EPOCH, OffsetKey, ReadMode
+from adapter.model.records import FIRST_EPOCH, OffsetKey, ReadMode, taken_up
 from adapter.rpc import offsets_pb
 from adapter.runtime.clocks import wall_ms
 from adapter.testing.history import ADAPTER, META, History
@@ -157,7 +157,12 @@ class Scenario:
         request = offsets_pb.ResetOffsetsRequest(group=group, to_timestamp_ms=self._away_at_ms)
         plan = await admin.ResetOffsets(request, timeout=WAIT_S)
         writes = [
-            self._history.begin(OffsetKey(row.namespace, row.group, row.shard), (row.after.epoch, row.after.offset), places=BOTH)
+            self._history.begin(
+                OffsetKey(row.namespace, row.group, row.shard),
+                (row.after.epoch, row.after.offset),
+                (taken_up(row.after.epoch), row.after.offset),
+                places=BOTH,
+            )
             for row in plan.rows
         ]
         request.execute = True

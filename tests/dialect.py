@@ -9,14 +9,20 @@ What it does was read in RobustMQ at 8bd49dc5 (2026-08-21), `src/` left out belo
   by entry, against what was stored before its group of the request: a mismatch is skipped, no error, the others are written. An
   absent key reads as the offset 0. `committed` is False when any entry of the request was skipped, and does not say which.
 - meta-service/src/server/services/common/inner.rs:140-176: a request is applied group by group (tenant/group, sorted), not as a
-  whole: an error in the middle, INTERNAL as all of them, leaves the first ones applied.
+  whole: an error in the middle, INTERNAL as all of them, leaves the first ones applied. So does a deadline (`groups_in_time`).
+- meta-service/src/raft/group.rs:146-220: each group belongs to a Raft group, by a hash. On a node that is not its leader the
+  error names the leader, if there is one: `leader_of`. Seen of the binary built from that commit as well.
 - inner.rs:179-201: a read is of the node that was asked, whatever the leader has by then. An unknown group is empty, no error.
 - common.rs:180-187: a delete removes the rows and leaves nothing behind. Deleting what is absent is no error.
 - meta-service/src/controller/group_gc.rs: the server itself deletes a group without a save for seven days (config/default.rs:85).
 
+`groups_in_time` is how many groups it writes before the caller's deadline passes; `leader_of` gives the address of the leader of
+TENANT/GROUP (None: of an election), by default its own. Nodes of one cluster share `offsets`, `topics` and `groups_in_time`.
+
 `committed=False` makes it a RobustMQ from before `expected_offset`: always a plain overwrite, and an empty reply.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,10 +106,14 @@ class RobustMeta:
     def __init__(self, *, committed: bool = True) -> None:
         self.offsets: dict[OffsetKey, int] = {}
         self.topics: dict[OffsetKey, str] = {}
+        self.partitions: dict[OffsetKey, int] = {}
         self.saves: list[Any] = []
         self.reads: list[tuple[str, str]] = []
         self.deletes: list[Any] = []
         self.before: Before = _nothing
+        self.groups_in_time = sys.maxsize
+        self.written: list[str] = []  # groups, as TENANT/GROUP, each time that one was written
+        self.leader_of: Callable[[str], str | None] = lambda _: self.address
         self._committed = committed
         self._lock = threading.Lock()
         self._server: grpc.Server | None = None
@@ -161,11 +171,26 @@ class RobustMeta:
             _require(group, "group", "offsets", "tenant")
             for row in group.offsets:
                 _require(row, "shard_name", *(["topic"] if self._committed else []))
-        skipped = [self._save_group(group) for group in sorted(request.offsets, key=lambda group: (group.tenant, group.group))]
+        skipped = []
+        for at, group in enumerate(sorted(request.offsets, key=lambda group: f"{group.tenant}/{group.group}")):
+            if at >= self.groups_in_time:
+                raise Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "deadline exceeded")
+            self._lead(f"{group.tenant}/{group.group}")
+            skipped.append(self._save_group(group))
         return ROBUST["SaveOffsetDataReply"](committed=self._committed and not any(skipped))
+
+    def _lead(self, name: str) -> None:
+        """Fail as a node does that is not the leader for a group."""
+        leader = self.leader_of(name)
+        if leader != self.address:
+            number = leader.rpartition(":")[2] if leader else ""
+            who = f'Some({number}), Some(Node {{ node_id: {number}, rpc_addr: "{leader}" }})' if leader else "None, None"
+            text = f"Failed to write offset partition '{name}': has to forward request to: {who}"
+            raise Failure(grpc.StatusCode.INTERNAL, text)
 
     def _save_group(self, group: Any) -> int:
         """Write a group of a save; returns how many entries were not as expected."""
+        self.written.append(f"{group.tenant}/{group.group}")
         rows = {OffsetKey(group.tenant, group.group, row.shard_name): row for row in group.offsets}
         taken = {
             key: row
@@ -174,6 +199,7 @@ class RobustMeta:
         }
         self.offsets.update((key, row.offset) for key, row in taken.items())
         self.topics.update((key, row.topic) for key, row in taken.items())
+        self.partitions.update((key, row.partition) for key, row in taken.items())
         return len(rows) - len(taken)
 
     def _get(self, request: Any) -> Any:
@@ -182,12 +208,14 @@ class RobustMeta:
         reply = ROBUST["GetOffsetDataReply"]()
         for key, offset in self.offsets.items():
             if key[:2] == (request.tenant, request.group):
-                reply.offsets.add(shard_name=key.shard, offset=offset, topic=self.topics.get(key, key.shard))
+                topic = self.topics.get(key, key.shard)
+                reply.offsets.add(shard_name=key.shard, offset=offset, topic=topic, partition=self.partitions.get(key, 0))
         return reply
 
     def _delete(self, request: Any) -> Any:
         self.deletes.append(request)
         _require(request, "tenant", "group", "shard_names")
+        self._lead(f"{request.tenant}/{request.group}")
         for shard in request.shard_names:
             self.offsets.pop(OffsetKey(request.tenant, request.group, shard), None)
         return ROBUST["DeleteOffsetDataReply"]()

@@ -8,8 +8,10 @@ from typing import Any
 import click
 
 from adapter.cli import options
+from adapter.cli.output import warn
 from adapter.cli.table import LEFT, print_json, print_table
 from adapter.metaservice.config import MetaConfig
+from adapter.runtime.addresses import is_loopback
 from adapter.runtime.config import load
 from adapter.sidecar.config import AdapterConfig
 
@@ -20,11 +22,23 @@ from adapter.sidecar.config import AdapterConfig
 @options.as_json
 def check_config(path: Path, kind: str, *, as_json: bool) -> None:
     """Check a configuration file and show the settings that result. Exit code 2 when a setting is invalid."""
-    values = load(path, AdapterConfig if kind == "adapter" else MetaConfig).model_dump(mode="json")
+    config = load(path, AdapterConfig if kind == "adapter" else MetaConfig)
+    for text in _doubts(config) if isinstance(config, AdapterConfig) else ():
+        warn(text)
+    values = config.model_dump(mode="json")
     if as_json:
         print_json(values)
     else:
         print_table({"setting": LEFT, "value": LEFT}, _flatten(values))
+
+
+def _doubts(config: AdapterConfig) -> Iterator[str]:
+    """What is allowed, and may not be meant."""
+    away = [endpoint for endpoint in config.meta.endpoints if not is_loopback(endpoint)]
+    if away and config.meta.tls is None:
+        yield f"meta.endpoints: {away[0]} is on another machine: without [meta.tls] anybody on the way can change offsets"
+    if config.meta.tls is not None:
+        yield "meta.tls: RobustMQ's Meta Service has no TLS, and cannot be reached with it; a Meta Service of this project has"
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -18,15 +18,30 @@ COMMIT_TIMEOUT_S = 5.0
 @click.argument("shard")
 @click.argument("offset")
 @options.namespace
+@click.option("--epoch", default="0", help="The epoch that was read with the offset: a commit of an older one changes nothing.")
 @click.option("--overwrite", is_flag=True, help="Also accept a lower offset: a rewind, stored under the next epoch.")
 @click.option("--metadata", default="", help="At most 4,096 bytes.")
 @options.target_without_token
 @options.as_json
 def commit(
-    group: str, shard: str, offset: str, namespace: str, metadata: str, target: Target, *, overwrite: bool, as_json: bool
+    group: str,
+    shard: str,
+    offset: str,
+    namespace: str,
+    epoch: str,
+    metadata: str,
+    target: Target,
+    *,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Commit OFFSET, the next offset to read. Exit code 1 when a larger one is stored."""
-    item = offsets_pb.ShardCommit(shard=shard, offset=options.parse_offset(offset, "OFFSET"), metadata=metadata)
+    item = offsets_pb.ShardCommit(
+        shard=shard,
+        offset=options.parse_offset(offset, "OFFSET"),
+        metadata=metadata,
+        epoch=options.parse_offset(epoch, "--epoch"),
+    )
     mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY
     request = offsets_pb.CommitOffsetsRequest(
         groups=[offsets_pb.GroupCommits(namespace=namespace, group=group, shards=[item])],
@@ -51,7 +66,13 @@ async def _commit(target: Target, request: offsets_pb.CommitOffsetsRequest, as_j
         print_json(as_dict(reply))
     elif reply.superseded:
         row = reply.superseded[0]
-        tell(f"not applied: {'a deletion' if row.deleted else row.offset} (epoch {row.epoch}) stands; --overwrite rewinds")
+        what = "a deletion" if row.deleted else row.offset
+        how = (
+            f"it is held until a consumer has read it from the store; --epoch {row.epoch} commits over it"
+            if row.held
+            else "--overwrite rewinds"
+        )
+        tell(f"not applied: {what} (epoch {row.epoch}) stands; {how}")
     else:
         tell("committed")
     return not reply.superseded

@@ -65,5 +65,5 @@ def _hint(error: grpc.aio.AioRpcError) -> str:
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return "; is the adapter running there, and ready? (--address)"
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return "; the adapter did not answer in time"
+        return "; the adapter did not answer in time; `status` says if it waits for the Meta Service"
     return ""

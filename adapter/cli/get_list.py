@@ -67,7 +67,7 @@ def list_command(namespace: str, group: str, meta_address: str, cluster: str, ta
 async def _get(target: Target, namespace: str, group: str, shards: Sequence[str], mode: str, as_json: bool) -> bool:
     """Print the offsets of a group; True if every named shard has one."""
     async with connected(target) as client:
-        found = await client.read(group, shards, namespace=namespace, mode=MODES[mode])
+        found = await client.read(group, shards, namespace=namespace, mode=MODES[mode], keep_hold=True)
     with offsets_listing(as_json=as_json) as rows:
         for row in found.values():
             rows.add(row)
@@ -96,6 +96,6 @@ def _cells(row: offsets_pb.ShardOffset) -> Sequence[str]:
         str(row.offset),
         str(row.epoch),
         when(row.committed_at_ms),
-        "dirty" if row.dirty else "clean",
+        ("dirty" if row.dirty else "clean") + (", held" if row.held else ""),
         row.metadata,
     )

@@ -155,6 +155,12 @@ def _tell_group(namespace: str, group: str, reply: Described) -> None:
     for shard in reply.shards:
         if shard.warning:
             warn(f"{shard.shard}: {shard.warning}")
+    held = [shard.held_until_ms for shard in reply.shards if shard.HasField("held_until_ms")]
+    if held:
+        note(
+            f"{counted(len(held), 'shard')} held after a reset, delete or clone, until {when(max(held))} at the latest: commits "
+            "without an epoch change nothing until a consumer has read the offset from the store"
+        )
     if not reply.shards:
         note(f"group {group} has no offsets; `groups list` shows the groups that have")
 
@@ -175,7 +181,7 @@ def _cells(row: Described.Shard, *, remote_known: bool) -> list[str]:
         str(row.low_watermark) if row.HasField("low_watermark") else "-",
         position_text(remote) if remote_known else "?",
         " / ".join(str(epoch) for epoch in dict.fromkeys(epochs)),
-        state_of(row, remote_known=remote_known),
+        state_of(row, remote_known=remote_known) + (", held" if row.HasField("held_until_ms") else ""),
         when(row.committed_at_ms),
         row.metadata,
     ]

@@ -1,5 +1,6 @@
 """The commands `import` and `export`: their options and checks. `import_run` and `export_run` do the work."""
 
+import shlex
 from pathlib import Path
 from typing import get_args
 
@@ -7,6 +8,7 @@ import click
 
 from adapter.cli import export_run, import_run, options
 from adapter.cli.connection import Target, run_or_exit
+from adapter.cli.output import warn
 from adapter.errors import InvalidInputError
 from adapter.formats.files import Format
 from adapter.formats.rocketmq_rocksdb import Layout
@@ -39,8 +41,13 @@ def import_command(
     An import may be killed and repeated at any time. Exit code 1 when a larger offset is stored, or an entry is unreadable.
     """
     kind = _kind(name, file, "FILE")
-    if kind is Format.ROCKETMQ_CLIENT and file != files.STDIO:
-        group = group or Path(file).resolve().parent.name  # RocketMQ's own path is .../<clientId>/<group>/offsets.json
+    if kind is Format.ROCKETMQ_CLIENT and not group:
+        raise InvalidInputError(f"--group: is missing, and a {kind.value} file names no group{_group_by_path(file)}")
+    if kind in _WITH_BROKER and not broker:
+        warn(
+            "shards are named TOPIC/QUEUE; RocketMQ's consumers, the bridge and the plugin name them BROKER/TOPIC/QUEUE: "
+            "--broker NAME imports them so (brokerName in broker.conf)"
+        )
     source = import_run.Source(file, kind, _naming(kind, namespace, group, broker))
     run_or_exit(import_run.import_file, target, source, execute=execute, as_json=as_json)
 
@@ -73,6 +80,12 @@ def export_command(
     naming = _naming(kind, namespace, groups[0] if len(groups) == 1 else "", broker)
     to = export_run.Destination(output, kind, naming, layout or "v1")
     run_or_exit(export_run.export, target, groups, to)
+
+
+def _group_by_path(file: str) -> str:
+    """A suggestion, by RocketMQ's own path .../<clientId>/<group>/offsets.json."""
+    name = "" if file == files.STDIO else Path(file).resolve().parent.name
+    return f"; its directory is {name}: if that is the group, --group {shlex.quote(name)}" if name else ""
 
 
 def _kind(name: str | None, path: str, argument: str) -> Format:

@@ -6,6 +6,7 @@ group by group. Repeating a merge changes nothing, so an import that was killed 
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import grpc
@@ -99,12 +100,21 @@ def read_into(sorter: OffsetSorter, source: Source) -> int:
                 sorter.add(some)
                 advance(len(some))
     except NotReadableError as error:
-        raise InvalidInputError(f"{source.name}: {error}; nothing was sent") from error
+        raise InvalidInputError(f"{source.name}: {error}; nothing was sent{_other_format(source)}") from error
     if rejects > UNREADABLE_SHOWN:
         warn(f"{source.name}: and {rejects - UNREADABLE_SHOWN:,} more that cannot be read")
     if not sorter.added:
-        raise InvalidInputError(f"{source.name}: holds no offsets" + (" that can be read" if rejects else ""))
+        what = "holds no offsets" + (" that can be read" if rejects else "")
+        raise InvalidInputError(f"{source.name}: {what}{_other_format(source)}")
     return rejects
+
+
+def _other_format(source: Source) -> str:
+    """A suggestion, where the file is of another format than it was read in."""
+    if source.path == files.STDIO:
+        return f"; it was read as {source.kind.value}: --format names another"
+    found = formats.recognised(Path(source.path), source.kind)
+    return f"; it was read as {source.kind.value}, but looks like {found.value}: --format {found.value}" if found else ""
 
 
 def requests(rows: Iterable[OffsetRow]) -> Iterator[Request]:

@@ -13,6 +13,7 @@ from adapter.cli.connection import CallError, Target, run
 from adapter.cli.output import progress, tell
 from adapter.cli.table import print_json
 from adapter.meta.client import CHANNEL_OPTIONS
+from adapter.meta.errors import NOT_THERE
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import open_channel
 from adapter.runtime.wording import counted
@@ -79,6 +80,11 @@ def _naming_address(target: Target) -> Iterator[None]:
     try:
         yield
     except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise CallError(
+                f"{target.address}: cannot be copied from or to: {NOT_THERE}. To move its offsets, `export` the groups at an "
+                "adapter before it, and `import` the file at an adapter before the other Meta Service"
+            ) from error
         raise CallError(
             f"{target.address}: {error.code().name}: {error.details()}; run it again: it starts over, which is safe"
         ) from error

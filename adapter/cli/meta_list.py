@@ -1,12 +1,15 @@
-"""The work of `list --meta`: the offsets that a Meta Service holds, whatever its engine."""
+"""The work of `list --meta`: the offsets that a Meta Service holds, whatever its engine; of RobustMQ's those of one group."""
 
 from adapter.cli.connection import Target
 from adapter.cli.table import Rows
-from adapter.errors import InvalidInputError
-from adapter.meta.client import GrpcMetaClient
+from adapter.errors import InvalidInputError, UnknownCallError
+from adapter.meta.client import Entry, GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.model.paging import DEFAULT_PAGE
+from adapter.model.records import DEFAULT_NAMESPACE, GroupKey
 from adapter.rpc import offsets_pb
+from adapter.runtime import logs
+from adapter.runtime.config import LogSection
 from adapter.sidecar.api.replies import shard_offset
 
 
@@ -16,12 +19,35 @@ async def list_meta(target: Target, cluster: str, namespace: str, group: str, li
         section = MetaSection(cluster=cluster, endpoints=(target.address,), tls=target.tls)
     except ValueError as error:
         raise InvalidInputError(f"--meta or --cluster: {error}") from error
+    logs.setup(LogSection(level="error"))  # standard output is for the offsets
     async with GrpcMetaClient.open(section) as client:
         with listed as rows:
             token = b""
             while True:
-                page, token = await client.list_page(namespace, group, DEFAULT_PAGE, token)
+                try:
+                    page, token = await client.list_page(namespace, group, DEFAULT_PAGE, token)
+                except UnknownCallError as error:
+                    page = await _of_one_group(client, target, namespace, group, error)
                 for key, record in page:
                     rows.add(shard_offset(key, record, dirty=False))
                 if not token:
                     return
+
+
+async def _of_one_group(
+    client: GrpcMetaClient, target: Target, namespace: str, group: str, error: UnknownCallError
+) -> list[Entry]:
+    """The offsets of a group, from a server that has no list. Raises `error` if it is none that answers for a group, either."""
+    await client.get([])
+    if client.knows_epochs:
+        raise error
+    try:
+        page = await client.groups_page([GroupKey(namespace or DEFAULT_NAMESPACE, group or "any")])
+    except UnknownCallError:
+        raise error from None
+    if not group:
+        raise InvalidInputError(
+            f"--group: is needed: {target.address} cannot list its offsets (it is RobustMQ's Meta Service), and answers for one "
+            "group at a time"
+        )
+    return page.entries

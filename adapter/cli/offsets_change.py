@@ -178,19 +178,32 @@ def _show(replies: Sequence[Reply], done: str, change: ChangeOptions, *, whole: 
 
 
 def _print_headline(rows: Sequence[Row], done: str, *, executed: bool, execute: bool) -> None:
-    changed = sum(row.changed for row in rows)
+    changed = sum(row.changed and _moves(row) for row in rows)
+    kept = sum(row.changed for row in rows) - changed  # in a new epoch, at the same offset
     if not rows:
         tell("nothing to do: there is no such offset; `groups list` shows the groups that have offsets")
     elif not execute:
         of = counted(len(rows), "offset")
-        tell(f"dry run: {changed:,} of {of} would be {done}" + ("; --execute does it" if changed else ""))
-    elif executed and not changed:
+        tell(f"dry run: {changed:,} of {of} would be {done}{_kept(kept)}" + ("; --execute does it" if changed or kept else ""))
+    elif executed and not changed and not kept:
         tell(f"done: nothing had to be {done}, {_unchanged(len(rows))}")
     elif executed:
-        rest = f"; {_unchanged(len(rows) - changed)}" if changed < len(rows) else ""
-        tell(f"done: {counted(changed, 'offset')} {done}, read back and equal{rest}")
+        unchanged = len(rows) - changed - kept
+        rest = f"; {_unchanged(unchanged)}" if unchanged else ""
+        tell(f"done: {counted(changed, 'offset')} {done}{_kept(kept)}, read back and equal{rest}")
     else:
         note("not done: the adapter does not confirm it; look with `groups describe`, and try again", style="red")
+
+
+def _moves(row: Row) -> bool:
+    """False where the offset is the same before and after: only earlier commits cannot change it any more."""
+    before, after = row.before, row.after
+    same = row.HasField("before") and row.HasField("after") and (before.offset, before.deleted) == (after.offset, after.deleted)
+    return not same
+
+
+def _kept(count: int) -> str:
+    return f", {count:,} kept where {'it is' if count == 1 else 'they are'}, in a new epoch" if count else ""
 
 
 def _unchanged(count: int) -> str:

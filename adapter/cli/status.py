@@ -44,7 +44,7 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     yield "wal_sync", f"{reply.wal_sync}: {reply.at_risk}; now {counted(reply.unsynced_writes, 'write')}"
     yield "Meta Service", f"{reply.meta_endpoint} ({'answers' if reply.meta_available else 'does not answer'})"
     flush = f"{when(reply.last_flush_at_ms)}, {reply.last_flush_seconds * 1000:.1f} ms" if reply.last_flush_at_ms else "none yet"
-    yield "last flush", f"{flush}; {reply.last_flush_error}" if reply.last_flush_error else flush
+    yield "last flush", "; ".join(filter(None, [flush, reply.last_flush_error, reply.flush_pace]))
     yield "clock", _clock_text(reply)
     recovery = reply.recovery
     counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
@@ -58,6 +58,8 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     if reply.HasField("loss"):
         writes = counted(reply.loss.writes, "acknowledged write")
         yield "LOSS", f"up to {writes} missing, found {when(reply.loss.found_at_ms)}: {reply.loss.why}"
+    for sentence in reply.weaker:
+        yield "weaker here", sentence
     if reply.meta_losses:
         times = f"{counted(reply.meta_losses, 'time')} since the start, last {when(reply.meta_loss_at_ms)}"
         yield "META LOSS", f"the Meta Service held less than it had acknowledged, {times}: {reply.meta_loss}"

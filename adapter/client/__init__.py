@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from adapter.client.ack_window import AckWindow
 from adapter.client.blocking import BlockingOffsetClient
 from adapter.client.client import OffsetClient
+from adapter.client.pending import Committed
 from adapter.model.queues import MessageQueue
 from adapter.model.records import CommitMode, Member, ReadMode
 
@@ -44,6 +45,7 @@ __all__ = [
     "BlockingOffsetClient",
     "ClientTls",
     "CommitMode",
+    "Committed",
     "ConsumeFromWhere",
     "LocalFileOffsetStore",
     "Member",

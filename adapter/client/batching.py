@@ -287,8 +287,11 @@ class Batcher:
         superseded: dict[tuple[str, str], dict[str, offsets_pb.Superseded]] = {}
         for row in reply.superseded:
             superseded.setdefault((row.namespace, row.group), {})[row.shard] = row
+        raised: dict[tuple[str, str], dict[str, int]] = {}
+        for new in reply.raised:
+            raised.setdefault((new.namespace, new.group), {})[new.shard] = new.epoch
         for batch in batches:
-            batch.settle(superseded.get(batch.group.key))
+            batch.settle(superseded.get(batch.group.key), raised.get(batch.group.key))
             self.limit.release(batch.weight)
 
     def _failed(self, batches: list[Batch], error: Exception) -> None:

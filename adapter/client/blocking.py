@@ -6,7 +6,7 @@ Any number of threads may share one client; their concurrent commits share reque
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from functools import partial
@@ -14,6 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from adapter.client.client import DEFAULT_TIMEOUT_S, OffsetClient
+from adapter.client.pending import Committed
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_pb
 
@@ -66,7 +67,7 @@ class BlockingOffsetClient:
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
-    ) -> list[offsets_pb.Superseded]:
+    ) -> Committed:
         """Commit shard -> next offset to read; returns, once it is durable, the superseded rows. See `OffsetClient.commit`."""
         copy, known = dict(offsets), dict(epochs)  # other threads may change the originals meanwhile
         return self._thread.do(
@@ -80,9 +81,10 @@ class BlockingOffsetClient:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
+        keep_hold: bool = False,
     ) -> dict[str, offsets_pb.ShardOffset]:
         """The offsets of a group's shards (of all if none is named), as `OffsetClient.read` returns them."""
-        return self._thread.do(lambda: self._client.read(group, shards, namespace=namespace, mode=mode))
+        return self._thread.do(lambda: self._client.read(group, shards, namespace=namespace, mode=mode, keep_hold=keep_hold))
 
     def persist(self, group: str, shards: Sequence[str] = (), *, namespace: str = DEFAULT_NAMESPACE) -> None:
         """Return when the Meta Service has at least the present offsets."""
@@ -113,13 +115,29 @@ class BlockingOffsetClient:
         """The adapter's status."""
         return self._thread.do(self._client.status)
 
-    def list(self, namespace: str = "", group: str = "") -> "list[offsets_pb.ShardOffset]":
-        """All local offsets, or those of a namespace or group, as one list in key order."""
+    def list(self, namespace: str = "", group: str = "", *, deleted: bool = False) -> "list[offsets_pb.ShardOffset]":
+        """All local offsets, or those of a namespace or group, as one list in key order; with `deleted` also tombstones."""
 
         async def collected() -> "list[offsets_pb.ShardOffset]":
-            return [row async for row in self._client.list(namespace, group)]
+            return [row async for row in self._client.list(namespace, group, deleted=deleted)]
 
         return self._thread.do(collected)
+
+    def watch(self, namespace: str = "", group: str = "") -> "Iterator[offsets_pb.WatchOffsetsReply]":
+        """Yield changes that did not come as ordinary commits, waiting for each. See `OffsetClient.watch`."""
+        replies = self._client.watch(namespace, group)
+
+        async def following() -> offsets_pb.WatchOffsetsReply | None:
+            return await anext(replies, None)
+
+        async def end() -> None:
+            await replies.aclose()
+
+        try:
+            while (reply := self._thread.do(following)) is not None:
+                yield reply
+        finally:
+            self._thread.do(end)
 
     def close(self) -> None:
         """Refuse new calls, wait for pending commits (up to the timeout), and end the thread."""

@@ -3,7 +3,7 @@
 import asyncio
 import getpass
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from adapter.client.batching import Batcher
-from adapter.client.pending import rpc_error
+from adapter.client.pending import Committed, rpc_error
 from adapter.errors import ConfigError, InvalidInputError
 from adapter.model.records import DEFAULT_NAMESPACE, CommitMode, Member, ReadMode
 from adapter.rpc import offsets_grpc, offsets_pb
@@ -87,10 +87,12 @@ class OffsetClient:
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
-    ) -> list[offsets_pb.Superseded]:
+    ) -> Committed:
         """Commit shard -> next offset to read.
 
-        Returns, once the commit is durable, the shards for which a larger offset is stored.
+        Returns, once the commit is durable, the shards for which a larger offset is stored, and in `raised` the epochs of those
+        that were stored in a new one. A superseded row with `held` is of a shard that was reset, deleted or cloned: read it with
+        STORE, or commit with the epoch of the row.
 
         Commits that arrive while requests are in flight share the next request. An offset below that of a concurrent commit is
         returned as superseded, with epoch 0 if `epochs` names none. `epochs` are the epochs that were read with the offsets; with
@@ -102,9 +104,10 @@ class OffsetClient:
         batcher = self._batcher
         try:
             deadline = await batcher.limit.wait(self._timeout_s) if batcher.limit.full else 0.0
-            return await batcher.commit((namespace or DEFAULT_NAMESPACE, group), offsets, mode, epochs, member, deadline) or []
+            answer = await batcher.commit((namespace or DEFAULT_NAMESPACE, group), offsets, mode, epochs, member, deadline)
         except InvalidInputError as error:
             raise rpc_error(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+        return Committed() if answer is None else answer
 
     async def close(self, limit_s: float | None = None) -> None:
         """Refuse new commits, and wait up to `limit_s` seconds (default: the client's timeout) for the pending ones.
@@ -129,10 +132,17 @@ class OffsetClient:
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
+        keep_hold: bool = False,
     ) -> dict[str, offsets_pb.ShardOffset]:
-        """The offsets of a group's shards (of all if none is named). Shards without an offset are left out."""
+        """The offsets of a group's shards (of all if none is named). Shards without an offset are left out.
+
+        A consumer reads where to begin with STORE, which also ends the hold that a reset, delete or clone puts on a shard; with
+        `keep_hold`, for who only looks, it does not.
+        """
         request = offsets_pb.ReadOffsetsRequest(
-            groups=[_shards(namespace, group, shards)], mode=offsets_pb.ReadMode.ValueType(mode.value)
+            groups=[_shards(namespace, group, shards)],
+            mode=offsets_pb.ReadMode.ValueType(mode.value),
+            keep_hold=keep_hold,
         )
         reply = await self.store.ReadOffsets(request, timeout=self._timeout_s)
         return {offset.shard: offset for offset in reply.offsets}
@@ -183,16 +193,26 @@ class OffsetClient:
         """The adapter's status."""
         return await self.admin.Status(offsets_pb.StatusRequest(), timeout=self._timeout_s)
 
-    async def list(self, namespace: str = "", group: str = "") -> AsyncIterator[offsets_pb.ShardOffset]:
-        """Yield all local offsets, or those of a namespace or group, in key order."""
-        request = offsets_pb.ListOffsetsRequest(namespace=namespace, group=group)
+    async def list(self, namespace: str = "", group: str = "", *, deleted: bool = False) -> AsyncIterator[offsets_pb.ShardOffset]:
+        """Yield all local offsets, or those of a namespace or group, in key order; with `deleted` also tombstones."""
+        request = offsets_pb.ListOffsetsRequest(namespace=namespace, group=group, deleted=deleted)
         while True:
-            reply = await self.admin.ListOffsets(request, timeout=self._timeout_s)
+            reply = await self.store.ListOffsets(request, timeout=self._timeout_s)
             for offset in reply.offsets:
                 yield offset
             if not reply.next_page_token:
                 return
             request.page_token = reply.next_page_token
+
+    async def watch(self, namespace: str = "", group: str = "") -> AsyncGenerator[offsets_pb.WatchOffsetsReply, None]:
+        """Yield changes that did not come as ordinary commits (resets, deletes, adopted values), as soon as they are stored.
+
+        After a reply with `resync`, as the first one is, call `list` with `deleted`: what the adapter stores then and all replies
+        from then on have no gap. Of two values of a shard the one with the larger (epoch, offset) counts. Raises AioRpcError with
+        UNAVAILABLE when the adapter stops, is not there, or opens its store again: begin another watch.
+        """
+        async for reply in self.store.WatchOffsets(offsets_pb.WatchOffsetsRequest(namespace=namespace, group=group)):
+            yield reply
 
 
 def _shards(namespace: str, group: str, shards: Sequence[str]) -> offsets_pb.GroupShards:

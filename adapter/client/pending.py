@@ -7,8 +7,9 @@ commits that are merged into one entry. Invalid commits are refused before they 
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import index, itemgetter
+from types import MappingProxyType
 from typing import TypeAlias
 
 import grpc
@@ -19,11 +20,26 @@ from adapter.model.names import check_name, name_problem
 from adapter.model.records import EPOCH_MAX, U64_MAX, GroupKey, Member
 from adapter.rpc import offsets_pb
 
-Rows: TypeAlias = list[offsets_pb.Superseded]
-Answer: TypeAlias = "asyncio.Future[Rows | None]"  # the superseded shards of one commit; None if there are none
+
+class Committed(list[offsets_pb.Superseded]):
+    """The answer to one commit: its superseded shards, as a list; empty if all of it was applied.
+
+    `raised` is shard -> epoch for the shards that were stored in a new epoch: a rewind, or the first commit after a reset, delete
+    or clone. Name it in the next commits.
+    """
+
+    def __init__(
+        self, superseded: Iterable[offsets_pb.Superseded] = (), raised: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        super().__init__(superseded)
+        self.raised = raised
+
+
+Answer: TypeAlias = "asyncio.Future[Committed | None]"  # of one commit; None if all of it was plainly applied
 # One call of `commit`: (answer, shard -> offset, shard -> epoch, deadline in the loop's time). A tuple, because it is cheap.
 Caller: TypeAlias = tuple[Answer, dict[str, int], Mapping[str, int], float]
 SupersededBy: TypeAlias = Mapping[str, offsets_pb.Superseded]  # shard -> the larger offset that the adapter has
+Raised: TypeAlias = Mapping[str, int]  # shard -> the new epoch
 
 
 class Batch:
@@ -103,12 +119,12 @@ class Batch:
         if self.epochs:
             commits.epochs.extend([self.epochs.get(shard, 0) for shard in self.offsets])
 
-    def settle(self, superseded: SupersededBy | None) -> None:
-        """Answer the callers: the batch is durable. Each gets the rows that supersede its own offsets."""
-        if superseded or self._differ:
+    def settle(self, superseded: SupersededBy | None, raised: Raised | None = None) -> None:
+        """Answer the callers: the batch is durable. Each gets the rows of its own shards."""
+        if superseded or raised or self._differ:
             for answer, offsets, *_ in self.callers:
                 if not answer.done():
-                    answer.set_result(self._rows(offsets, superseded or {}))
+                    answer.set_result(self._committed(offsets, superseded or {}, raised or {}))
             return
         for answer, *_ in self.callers:
             if not answer.done():
@@ -123,21 +139,21 @@ class Batch:
     def _agrees(self, offsets: Mapping[str, int], epochs: Mapping[str, int]) -> bool:
         return all(shard not in self.offsets or self.epochs.get(shard) == epochs.get(shard) for shard in offsets)
 
-    def _rows(self, offsets: Mapping[str, int], superseded: SupersededBy) -> Rows:
-        """A caller's superseded shards: those of the adapter's reply, and those for which another caller of the batch had more.
+    def _committed(self, offsets: Mapping[str, int], superseded: SupersededBy, raised: Raised) -> Committed:
+        """A caller's answer. Superseded are those of the adapter's reply, and those of which another caller of it had more.
 
-        The latter have the epoch that a caller named, 0 if none did.
+        The latter have the new epoch, or the one that a caller named, 0 if none did.
         """
         rows = []
         for shard, offset in offsets.items():
             row = superseded.get(shard)
             if row is None and self.offsets[shard] > offset:
                 namespace, group = self.group.key
-                epoch, further = self.epochs.get(shard, 0), self.offsets[shard]
+                epoch, further = raised.get(shard) or self.epochs.get(shard, 0), self.offsets[shard]
                 row = offsets_pb.Superseded(namespace=namespace, group=group, shard=shard, epoch=epoch, offset=further)
             if row is not None:
                 rows.append(row)
-        return rows
+        return Committed(rows, {shard: epoch for shard, epoch in raised.items() if shard in offsets})
 
 
 class Group:

@@ -6,7 +6,7 @@ offset. A file is written completely or not at all.
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +18,7 @@ from adapter.runtime import files
 BACKUP = ".bak"  # RocketMQ's backup of the previous file: ConfigManager.persist, LocalFileOffsetStore.readLocalOffset
 # A broker with enableLmq stores all its offsets in this file: LmqConsumerOffsetManager.configFilePath.
 LMQ_FILE = "lmqConsumerOffset.json"
+LOOKED_AT = 20  # entries of a file, to recognise its format
 
 
 class Format(Enum):
@@ -84,6 +85,12 @@ def read(path: Path, kind: Format, naming: Naming) -> Rows:
         raise NotReadableError(f"{error}; {backup.name} beside it can be read") from error
 
 
+def recognised(path: Path, but: Format) -> Format | None:
+    """The format, other than `but`, in which a file begins with an offset; None if no other does, or if several do."""
+    found = [kind for kind in Format if kind is not but and _begins(path, kind)]
+    return found[0] if len(found) == 1 else None
+
+
 def write(path: Path, kind: Format, rows: Iterable[OffsetRow], naming: Naming, layout: Layout = "v1") -> int:
     """Write a new file next to the old one, sync it, then rename it. Returns the number of offsets; writes nothing for none.
 
@@ -111,6 +118,17 @@ def _read(path: Path, kind: Format, naming: Naming) -> Rows:
         raise NotReadableError(f"cannot be read: {error.strerror}") from error
     with file:
         yield from _READERS[kind](file, naming)
+
+
+def _begins(path: Path, kind: Format) -> bool:
+    if path.is_dir() is not (kind is Format.ROCKETMQ_ROCKSDB):
+        return False
+    try:
+        # A client's file names no group; any name shows whether it has offsets.
+        naming = Naming(group="group") if kind is Format.ROCKETMQ_CLIENT else Naming()
+        return any(isinstance(entry, OffsetRow) for entry in islice(read(path, kind, naming), LOOKED_AT))
+    except NotReadableError:
+        return False
 
 
 def _is_readable(path: Path, kind: Format) -> bool:

@@ -4,7 +4,9 @@
 - `endpoints`: failover between endpoints, and whether a server supports epochs.
 - `errors`: gRPC errors of a Meta Service as errors of ours, by one table.
 - `packed`: a flush of many records without a Python object for each, and the outcomes of one.
-- `epochless`: saves to a server that stores only offsets (RobustMQ), by compare-and-set.
+- `save_window`: how much the next save carries, by what the server needed for the last ones.
+- `epochless`: saves to a server that stores only offsets (RobustMQ), over what was acknowledged last.
+- `group_saves`: the same, on the wire: group by group, at the leader of each. `labels`, `slash_names`: what it requires.
 - `store_marks`: detects from replies that the Meta Service lost data, and how far the clocks differ.
 - `wire`: protobuf messages to and from model values; used by the Meta Service too.
 - `requests`: checks that the sidecar's and the Meta Service's servers share.

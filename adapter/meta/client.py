@@ -4,6 +4,8 @@ It never retries: the flusher and the recovery do, since by then they may have n
 """
 
 import contextlib
+import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import groupby
@@ -16,11 +18,15 @@ import grpc.aio
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TimedOutError
 from adapter.meta.config import MetaSection
-from adapter.meta.endpoints import Endpoints, OtherKindError
-from adapter.meta.packed import Chunk, Outcomes, merge_outcomes, merge_request
+from adapter.meta.endpoints import Endpoints, Opening, OtherKindError
+from adapter.meta.group_saves import READS_AT_ONCE, GroupSaves, all_of
+from adapter.meta.packed import Chunk, Outcomes, SaveLimits, merge_outcomes, merge_request
+from adapter.meta.save_window import SaveWindow
+from adapter.meta.slash_names import name_problem
 from adapter.meta.store_marks import ServerReports
-from adapter.meta.wire import record_of, save_outcome, save_request
+from adapter.meta.wire import outcomes_of, record_of, save_request
 from adapter.model.records import (
+    MAX_ENTRIES,
     GroupKey,
     KnownStore,
     OffsetKey,
@@ -29,7 +35,6 @@ from adapter.model.records import (
     SaveOutcome,
     Status,
     StoreReport,
-    as_seen,
 )
 from adapter.rpc import meta_grpc, meta_pb
 from adapter.runtime.channels import close_channels, open_channel
@@ -45,6 +50,9 @@ PAGE_ROWS = 10_000  # rows of a page that no commit waits for
 LOAD_ROWS = 2_000  # rows of a page that a commit waits for
 MIN_ROWS = 50  # smallest page, for a slow server
 KEYS_AT_ONCE, GROUPS_AT_ONCE = 10_000, 1_000  # named in one request
+
+LEAST_ENTRIES = 100  # of a save after one without an answer: more often the server was away than slow
+FIRST_GROUPS, MAX_GROUPS = 16, 4_000  # groups of the first save, and of any save, to a server that writes one after the other
 
 KIND_CHANGES = 4  # a read fails after the server changed so often between with and without epochs
 
@@ -100,6 +108,10 @@ class MetaClient(Protocol):
     def server_reports(self) -> ServerReports:
         """What client and server report to each other besides offsets: stores, revisions, clocks."""
 
+    @property
+    def limits(self) -> SaveLimits:
+        """What the next save may carry, by what the server needed for the last ones."""
+
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
         """Merge entries; one outcome each, in order. A Chunk may be merged in parts; see docs/discussion.md."""
 
@@ -131,11 +143,22 @@ class MetaClient(Protocol):
 class GrpcMetaClient:
     """The client over gRPC. It calls one endpoint until it fails, then the next one."""
 
-    def __init__(self, section: MetaSection, channels: Mapping[str, grpc.aio.Channel]) -> None:
+    def __init__(
+        self,
+        section: MetaSection,
+        channels: Mapping[str, grpc.aio.Channel],
+        channel: Opening | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`channel` opens a channel to a leader that is none of the endpoints; without it, none is followed."""
         self._cluster = section.cluster
         self._timeout_s = section.timeout_ms / 1000
         self._load_timeout_s = section.load_timeout_ms / 1000
-        self._endpoints = Endpoints(section.endpoints, channels)
+        self._clock = clock
+        self._endpoints = Endpoints(section.endpoints, channels, channel)
+        self._by_offset = SaveWindow(self._timeout_s, first=MAX_ENTRIES, most=MAX_ENTRIES, least=LEAST_ENTRIES)
+        self.group_window = SaveWindow(self._timeout_s, first=FIRST_GROUPS, most=MAX_GROUPS)
+        self._group_saves = GroupSaves(self._endpoints, section.cluster, self._timeout_s, self.group_window, clock)
         self._patient_pages, self._load_pages = _PageSize(PAGE_ROWS), _PageSize(LOAD_ROWS)
         self._reported_unanswered = -1  # `Endpoints.unanswered` at the last report of the local store
 
@@ -148,11 +171,16 @@ class GrpcMetaClient:
         """
         if spread:
             section = section.model_copy(update={"endpoints": tuple(order.sample(section.endpoints, len(section.endpoints)))})
-        channels = {name: open_channel(name, section.tls, CHANNEL_OPTIONS, name="meta.tls") for name in section.endpoints}
+
+        def channel(name: str) -> grpc.aio.Channel:
+            return open_channel(name, section.tls, CHANNEL_OPTIONS, name="meta.tls")
+
+        channels = {name: channel(name) for name in section.endpoints}
+        client = cls(section, channels, channel)
         try:
-            yield cls(section, channels)
+            yield client
         finally:
-            await close_channels(channels.values())
+            await close_channels([*channels.values(), *client.named_leaders.values()])
 
     @property
     def available(self) -> bool:
@@ -174,11 +202,24 @@ class GrpcMetaClient:
         """What client and server report to each other besides offsets."""
         return self._endpoints.server_reports
 
+    @property
+    def named_leaders(self) -> Mapping[str, grpc.aio.Channel]:
+        """The channels to leaders that are none of the endpoints."""
+        return self._endpoints.opened
+
+    @property
+    def limits(self) -> SaveLimits:
+        """What the next save may carry."""
+        if self.knows_epochs:
+            return SaveLimits(offsets=self._by_offset.size, groups=sys.maxsize, seconds_per_offset=self._by_offset.seconds_each)
+        window = self.group_window
+        return SaveLimits(offsets=MAX_ENTRIES, groups=window.size, seconds_per_group=window.seconds_each)
+
     async def save(self, entries: Sequence[SaveEntry]) -> Sequence[SaveOutcome]:
         """Merge entries; one outcome each, in order.
 
         A Chunk goes to a server with epochs in packed form and may be merged in parts; other entries go as one request. A server
-        without epochs overwrites, or compares and sets where an entry has `expected_offset`.
+        without epochs overwrites, or compares and sets where an entry has `expected_offset`; see `group_saves`.
 
         The request carries the report of the local store, except after an unanswered call: the server may have been restarted
         since, and must first say in answer to `report_store` what it still remembers of this store.
@@ -192,30 +233,32 @@ class GrpcMetaClient:
             raise RefusedError(f"{self.endpoint}: stores only offsets and would store a tombstone as offset 0")
         if epochs and isinstance(entries, Chunk):
             return await self._merge(entries)
+        if not epochs:
+            return await self._group_saves.save(entries)
         request = await save_request(self._cluster, entries)
-        if epochs:
-            self._attach_report(request)
+        self._attach_report(request)
         reply = await self._call(
-            lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=epochs
+            lambda stub: stub.SaveOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
         )
         if entries:
             self._endpoints.set_kind(epochs=bool(reply.results))
-        if not reply.results:
-            return [_outcome_without_row(entry, committed=reply.committed) for entry in entries]
-        if len(reply.results) != len(entries):
-            raise MetaUnavailableError(f"{self.endpoint}: answered {len(reply.results)} results to {len(entries)} entries")
-        outcomes: list[SaveOutcome] = []
-        async for entry_slice in in_slices(entries):
-            rows = reply.results[len(outcomes) : len(outcomes) + len(entry_slice)]
-            outcomes += [_outcome(entry, row) for entry, row in zip(entry_slice, rows, strict=True)]
-        return outcomes
+        try:
+            return await outcomes_of(entries, reply)
+        except MetaUnavailableError as error:
+            raise MetaUnavailableError(f"{self.endpoint}: {error}") from error
 
     async def _merge(self, chunk: Chunk) -> Outcomes:
         request = await merge_request(self._cluster, chunk)
         self._attach_report(request)
-        reply = await self._call(
-            lambda stub: stub.MergeOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
-        )
+        started = self._clock()
+        try:
+            reply = await self._call(
+                lambda stub: stub.MergeOffsetData(request, timeout=self._timeout_s), timeout_s=self._timeout_s, epochs=True
+            )
+        except TimedOutError:
+            self._by_offset.timed_out(len(chunk))
+            raise
+        self._by_offset.answered(len(chunk), self._clock() - started)
         try:
             return await merge_outcomes(chunk, reply)
         except MetaUnavailableError as error:
@@ -257,7 +300,10 @@ class GrpcMetaClient:
             wanted, after = set(named), b""
             while left:
                 try:
-                    entries, left, after = await self._page(left, after, patient=patient)
+                    if self.knows_epochs or after:
+                        entries, left, after = await self._page(left, after, patient=patient)
+                    else:
+                        entries, left = await self._some_groups(left, patient=patient)
                 except TimedOutError:
                     if not progress:
                         raise
@@ -321,6 +367,13 @@ class GrpcMetaClient:
                     return found, wanted[1:], b""
         raise MetaUnavailableError(f"{self.endpoint}: its servers change all the time between those with and without epochs")
 
+    async def _some_groups(self, wanted: RequestedGroups, *, patient: bool) -> tuple[list[Entry], RequestedGroups]:
+        """Read some groups of a server that has a call for each; returns what is left to be read."""
+        pages = await all_of(self._page([part], b"", patient=patient) for part in wanted[:READS_AT_ONCE])
+        # One that is not complete, since a server with epochs has come, is read again.
+        again = [part for part, (_, left, _) in zip(wanted, pages, strict=False) if left]
+        return [entry for entries, _, _ in pages for entry in entries], [*again, *wanted[READS_AT_ONCE:]]
+
     async def _batch_page(
         self, wanted: RequestedGroups, after: bytes, size: "_PageSize", timeout_s: float
     ) -> tuple[list[Entry], RequestedGroups, bytes]:
@@ -352,7 +405,14 @@ class GrpcMetaClient:
         request = meta_pb.GetOffsetDataRequest(
             tenant=group.namespace, namespace=group.namespace, group=group.group, cluster_name=self._cluster
         )
-        reply = await self._call(lambda stub: stub.GetOffsetData(request, timeout=timeout_s), timeout_s=timeout_s, epochs=False)
+        if name_problem(group):
+            return []  # it would answer with another group's
+        reply = await self._endpoints.call(
+            lambda stub: stub.GetOffsetData(request, timeout=timeout_s),
+            timeout_s=timeout_s,
+            epochs=False,
+            first=self._group_saves.leader_of(group),
+        )
         if any(item.epoch for item in reply.offsets):
             self._endpoints.set_kind(epochs=True)
         return [(OffsetKey(*group, item.shard_name), record_of(item)) for item in reply.offsets]
@@ -396,17 +456,3 @@ def failure_of(key: OffsetKey, outcome: SaveOutcome) -> AdapterError:
     if outcome.status is Status.UNAVAILABLE:
         return MetaUnavailableError(f"{'/'.join(key)}: the Meta Service did not answer for it: {outcome.message}".rstrip(": "))
     return RefusedError(f"{'/'.join(key)}: the Meta Service refused it: {outcome.status.name} {outcome.message}".rstrip())
-
-
-def _outcome_without_row(entry: SaveEntry, *, committed: bool) -> SaveOutcome:
-    """The outcome from a server that replies with `committed` alone, True if every expected offset was met."""
-    if entry.expected_offset is None or committed:
-        return SaveOutcome(Status.APPLIED, as_seen(entry.record, None))
-    return SaveOutcome(Status.CONFLICT, None, "this one, or another of the same save, was not as expected")
-
-
-def _outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
-    try:
-        return save_outcome(entry, row)
-    except ValueError:
-        return SaveOutcome(Status.INVALID, None, f"the Meta Service answered with the unknown status {row.status}")

@@ -2,10 +2,11 @@
 
 Our servers support epochs; RobustMQ stores only offsets. Each endpoint is asked before the first call that depends on it; later
 its replies show it. A call meant for one kind is never sent to a server known to be of the other kind, not even by failover.
-Never retries.
+A leader that RobustMQ names in an error is called, also where it is none of the configured endpoints. Never retries.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,10 +16,11 @@ import grpc.aio
 import structlog
 
 from adapter.errors import MetaUnavailableError, TimedOutError
-from adapter.meta.errors import translated
+from adapter.meta.errors import NotLeaderError, translated
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import StoreMark, StoreStart
 from adapter.rpc import meta_grpc, meta_pb
+from adapter.runtime.addresses import split_address
 from adapter.runtime.clocks import wall_ms
 
 if TYPE_CHECKING:  # exists only in the stubs
@@ -28,8 +30,13 @@ log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
+MAX_NAMED = 32  # leaders beside the configured endpoints: more than any cluster has, fewer than an attacker would like
+
 # Replies that carry store marks and the server's clock.
 _REPORTING_REPLIES = (meta_pb.SaveOffsetDataReply, meta_pb.MergeOffsetDataReply, meta_pb.ReportStoreReply)
+
+
+Opening = Callable[[str], grpc.aio.Channel]
 
 
 class OtherKindError(MetaUnavailableError):
@@ -40,11 +47,16 @@ class OtherKindError(MetaUnavailableError):
 
 
 class Endpoints:
-    """Calls the current endpoint; if it fails, the next one that answers becomes current."""
+    """Calls the current endpoint; if it fails, the next one that answers becomes current.
 
-    def __init__(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel]) -> None:
+    `channel` opens a channel to a leader that an error names and that is none of the endpoints; `opened` has these channels.
+    """
+
+    def __init__(self, names: Sequence[str], channels: Mapping[str, grpc.aio.Channel], channel: Opening | None = None) -> None:
         self._names = tuple(names)
         self._stubs = {name: meta_grpc.MetaServiceServiceStub(channels[name]) for name in names}
+        self._channel = channel
+        self.opened: dict[str, grpc.aio.Channel] = {}
         self._epochs: dict[str, bool] = {}  # whether an endpoint supports epochs; only of those that have answered
         self.current = names[0]
         self.available = True
@@ -56,63 +68,113 @@ class Endpoints:
         """Whether the current endpoint supports epochs. Until it has answered once, it is assumed to."""
         return self._epochs.get(self.current, True)
 
-    def set_kind(self, *, epochs: bool) -> None:
-        """Record what an answer of the current endpoint showed."""
-        self._set_kind(self.current, epochs=epochs)
+    def set_kind(self, *, epochs: bool, name: str = "") -> None:
+        """Record what an answer of an endpoint, by default the current one, showed."""
+        self._set_kind(name or self.current, epochs=epochs)
+
+    def reaches(self, name: str) -> bool:
+        """True if this address, which a server without epochs names as its leader, can be called; a channel is opened to it."""
+        if name in self._stubs:
+            self._epochs.setdefault(name, False)
+            return True
+        try:
+            split_address(name)
+        except ValueError:
+            return False
+        if self._channel is None or len(self.opened) >= MAX_NAMED:
+            return False
+        self.opened[name] = self._channel(name)
+        self._stubs[name] = meta_grpc.MetaServiceServiceStub(self.opened[name])
+        self._epochs[name] = False
+        log.info("meta.leader", address=name, help="it is none of meta.endpoints, and was named by one of them")
+        return True
+
+    def after_current(self) -> None:
+        """Let the next call begin with the next endpoint: the current one does not answer, though it is there."""
+        order = self._order()
+        self.current = order[1] if len(order) > 1 else order[0]
 
     async def probe(self, timeout_s: float) -> None:
         """Check that a server answers, and whether it supports epochs. Raises MetaUnavailableError."""
         self.set_kind(epochs=bool(await self.call(lambda stub: _knows_epochs(stub, timeout_s), timeout_s=timeout_s)))
 
-    async def call(self, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None) -> R:
-        """Call the current endpoint, then each other one once. The one that answers becomes current.
+    async def call(
+        self, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None, first: str = ""
+    ) -> R:
+        """Call the current endpoint (or `first`), then each other one once. The one that answers becomes current.
 
-        If an endpoint is overloaded, the next one is tried; if all fail, the error carries the shortest time to wait. `epochs`:
-        the kind of server that the call is meant for; None for both. Raises MetaUnavailableError, or its subclasses TimedOutError
-        (one took too long) and OtherKindError (the answering server is of the other kind); RefusedError.
+        If an endpoint is overloaded, the next one is tried; if all fail, the error carries the shortest time to wait. If one
+        names its leader, that is next. `epochs`: the kind of server that the call is meant for; None for both. Raises
+        MetaUnavailableError, or its subclasses TimedOutError (one took too long) and OtherKindError (the answering server is of
+        the other kind); RefusedError.
         """
         problems = []
         timed_out = False
         overloaded: dict[str, float] = {}
-        first = self._names.index(self.current)
-        for name in (*self._names[first:], *self._names[:first]):
+        left = deque(dict.fromkeys([*([first] if first else []), *self._order()]))
+        tried: set[str] = set()
+        while left:
+            name = left.popleft()
+            tried.add(name)
             try:
-                if epochs is not None:
-                    await self._check_kind(name, timeout_s, epochs=epochs)
-                known_before, sent_ms = self.server_reports.marks.snapshot(), wall_ms()
-                answer = await call(self._stubs[name])
-            except grpc.aio.AioRpcError as error:
-                found = translated(name, error, timeout_s)
-                if isinstance(found, MetaUnavailableError):
-                    problems.append(str(found))
-                    timed_out = timed_out or isinstance(found, TimedOutError)
-                    if found.retry_after_s:
-                        overloaded[name] = found.retry_after_s
-                    else:
-                        self.unanswered += 1
-                        self.server_reports.changed.set()
-                    continue
-                self.available = True
-                if epochs and error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    self._set_kind(name, epochs=False)
-                    self._switch_to(name)
-                raise found from error
-            except asyncio.CancelledError:
-                # grpc.aio drops the marker by which a cancel scope recognizes its own cancellation; restore it.
-                await anyio.lowlevel.checkpoint_if_cancelled()
+                answer = await self.call_at(name, call, timeout_s=timeout_s, epochs=epochs)
+            except OtherKindError:
                 raise
-            if answer is None:  # grpc.aio returns None for bytes that are no message
-                problems.append(f"{name}: answered with something that is no message of a Meta Service")
+            except MetaUnavailableError as error:
+                problems.append(str(error))
+                timed_out = timed_out or isinstance(error, TimedOutError)
+                if error.retry_after_s:
+                    overloaded[name] = error.retry_after_s
+                leader = error.leader if isinstance(error, NotLeaderError) else ""
+                if leader and leader not in tried and self.reaches(leader):
+                    left = deque(dict.fromkeys([leader, *left]))
                 continue
-            self.available = True
-            self.current = name
-            if isinstance(answer, _REPORTING_REPLIES):
-                self._take_reports(name, answer, known_before, sent_ms)
+            if not first or first != name:
+                self.current = name
             return answer
         self.available = bool(overloaded)
         self.current = next(iter(overloaded), self.current)
         error_type = TimedOutError if timed_out else MetaUnavailableError
         raise error_type("; ".join(problems), retry_after_s=min(overloaded.values(), default=0.0))
+
+    async def call_at(
+        self, name: str, call: "Callable[[Stub], Awaitable[R]]", *, timeout_s: float, epochs: bool | None = None
+    ) -> R:
+        """Call this endpoint alone. Raises as `call` does, and NotLeaderError."""
+        try:
+            if epochs is not None:
+                await self._check_kind(name, timeout_s, epochs=epochs)
+            known_before, sent_ms = self.server_reports.marks.snapshot(), wall_ms()
+            answer = await call(self._stubs[name])
+        except grpc.aio.AioRpcError as error:
+            found = translated(name, error, timeout_s)
+            if isinstance(found, MetaUnavailableError):
+                if not found.retry_after_s:
+                    self.unanswered += 1
+                    self.server_reports.changed.set()
+                raise found from error
+            self.available = True
+            if epochs and error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self._set_kind(name, epochs=False)
+                self._switch_to(name)
+            raise found from error
+        except asyncio.CancelledError:
+            # grpc.aio drops the marker by which a cancel scope recognizes its own cancellation; restore it.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise
+        if answer is None:  # grpc.aio returns None for bytes that are no message
+            raise MetaUnavailableError(f"{name}: answered with something that is no message of a Meta Service")
+        self.available = True
+        if isinstance(answer, _REPORTING_REPLIES):
+            self._take_reports(name, answer, known_before, sent_ms)
+        return answer
+
+    def _order(self) -> list[str]:
+        """The current endpoint, and the configured ones in their order behind it."""
+        if self.current not in self._names:
+            return [self.current, *self._names]
+        first = self._names.index(self.current)
+        return [*self._names[first:], *self._names[:first]]
 
     def _take_reports(
         self,

@@ -5,11 +5,12 @@ itself, so they are made only where a caller asks for one.
 """
 
 import struct
+import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import overload
+from typing import NamedTuple, overload
 
 from adapter.errors import MetaUnavailableError
 from adapter.model.codec import decode_record, encode_fields, encode_record
@@ -32,6 +33,15 @@ ENTRY_OVERHEAD_BYTES = 96  # numbers, tags and lengths of one entry on the wire,
 PACKED_AT_ONCE = 1_000  # entries packed before the event loop runs other tasks; about 0.5 ms
 
 _STATUSES = {meta_pb.SaveOffsetResult.APPLIED: Status.APPLIED, meta_pb.SaveOffsetResult.SUPERSEDED: Status.SUPERSEDED}
+
+
+class SaveLimits(NamedTuple):
+    """What one save may carry; and the seconds that the server needs for each where it does one after the other (0: unknown)."""
+
+    offsets: int = MAX_ENTRIES
+    groups: int = sys.maxsize
+    seconds_per_offset: float = 0.0
+    seconds_per_group: float = 0.0
 
 
 class Chunk(Sequence[SaveEntry]):
@@ -134,24 +144,32 @@ class Outcomes(Sequence[SaveOutcome]):
         return self.differing.get(place) or _applied(self._entries[place])
 
 
-async def chunks(batch: Mapping[GroupKey, Mapping[str, Held]], max_bytes: int) -> AsyncIterator[Chunk]:
-    """Split a batch into chunks whose requests are smaller than `max_bytes`.
+async def chunks(
+    batch: Mapping[GroupKey, Mapping[str, Held]], max_bytes: int, limits: Callable[[], SaveLimits] = SaveLimits
+) -> AsyncGenerator[Chunk, None]:
+    """Split a batch into chunks whose requests are smaller than `max_bytes` and within the `limits` at that time.
 
     Until a group's last chunk has been yielded, nothing may be removed from that group in `batch`.
     """
     runs: list[Run] = []
     count = size = made = 0
+    limit = limits()
     for group in list(batch):
+        if len(runs) >= limit.groups:
+            yield Chunk(runs)
+            runs, count, size = [], 0, 0
+            limit = limits()
         found = batch[group]
         shards, held = list(found), list(found.values())
         start = 0
         for at, (fields, _, encoded) in enumerate(held):
             cost = entry_bytes(fields, encoded)
-            if count and (size + cost > max_bytes or count == MAX_ENTRIES):
+            if count and (size + cost > max_bytes or count >= limit.offsets):
                 if at > start:
                     runs.append(Run(group, shards[start:at], held[start:at]))
                 yield Chunk(runs)
                 runs, start, count, size = [], at, 0, 0
+                limit = limits()
             count += 1
             size += cost
             made += 1

@@ -5,7 +5,8 @@ Older RobustMQ uses the field `namespace`, newer `tenant`: both are written, eit
 
 from collections.abc import Iterable, Sequence
 
-from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.errors import MetaUnavailableError
+from adapter.model.records import DEFAULT_NAMESPACE, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen
 from adapter.rpc import meta_pb
 from adapter.runtime.slices import in_slices
 
@@ -86,6 +87,35 @@ def save_outcome(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome
     status = Status(row.status)
     standing = OffsetRecord(row.epoch, row.offset, not row.tombstone, row.committed_at_ms, row.metadata, row.topic, row.partition)
     return SaveOutcome(status, standing if row.epoch else None, row.message)
+
+
+async def outcomes_of(entries: Sequence[SaveEntry], reply: meta_pb.SaveOffsetDataReply) -> list[SaveOutcome]:
+    """The outcomes in a reply, one for each entry. Raises MetaUnavailableError for a reply that does not fit the request.
+
+    A server without epochs replies with `committed` alone: True if every expected offset was met.
+    """
+    if not reply.results:
+        return [_outcome_without_row(entry, committed=reply.committed) for entry in entries]
+    if len(reply.results) != len(entries):
+        raise MetaUnavailableError(f"answered {len(reply.results)} results to {len(entries)} entries")
+    outcomes: list[SaveOutcome] = []
+    async for entry_slice in in_slices(entries):
+        rows = reply.results[len(outcomes) : len(outcomes) + len(entry_slice)]
+        outcomes += [_outcome_in_row(entry, row) for entry, row in zip(entry_slice, rows, strict=True)]
+    return outcomes
+
+
+def _outcome_without_row(entry: SaveEntry, *, committed: bool) -> SaveOutcome:
+    if entry.expected_offset is None or committed:
+        return SaveOutcome(Status.APPLIED, as_seen(entry.record, None))
+    return SaveOutcome(Status.CONFLICT, None, "this one, or another of the same save, was not as expected")
+
+
+def _outcome_in_row(entry: SaveEntry, row: meta_pb.SaveOffsetResult) -> SaveOutcome:
+    try:
+        return save_outcome(entry, row)
+    except ValueError:
+        return SaveOutcome(Status.INVALID, None, f"the Meta Service answered with the unknown status {row.status}")
 
 
 def reply_offset(key: OffsetKey, record: OffsetRecord) -> meta_pb.GetOffsetDataReplyOffset:

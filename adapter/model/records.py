@@ -18,6 +18,12 @@ FIRST_EPOCH = 1  # the epoch of a new key; 0 means unknown
 # An epoch has two halves of 32 bits. A reset or delete raises the upper half (the era), a rewind the lower half. So a reset wins
 # over every rewind before it, also over those that an adapter acknowledged while it could not reach the Meta Service.
 ERA_BITS = 32
+# A reset, delete or clone leaves a record in the first epoch of an era: it is held until a reader or a commit has taken it up,
+# which raises the epoch to the second one. No rewind ends in the first epoch.
+LOWER_HALF = (1 << ERA_BITS) - 1
+# How long a commit without an epoch cannot pass a held record: the longest that a Kafka consumer may take between two polls
+# (max.poll.interval.ms) and still commit. Adapters have a setting for commits of keys whose epoch they know.
+HOLD_MS = 300_000
 EPOCH_MAX = 2**63 - 1  # the largest that the Meta Service stores
 # The largest epoch accepted from outside; it leaves room for 2**30 resets. A record stored above it (from before this limit, or
 # by a reset from just below it) can still be raised, one era at a time.
@@ -169,6 +175,19 @@ def next_era(epoch: int) -> int:
     return ((epoch >> ERA_BITS) + 1) << ERA_BITS
 
 
+def is_held(epoch: int) -> bool:
+    """True for the epoch of a reset, delete or clone that nobody has taken up."""
+    return not epoch & LOWER_HALF and epoch > 0
+
+
+def taken_up(epoch: int) -> int:
+    """The epoch of a held record from when it is taken up; any other epoch is unchanged.
+
+    Both epochs of a reset are the same to a consumer that knows one of them.
+    """
+    return epoch + is_held(epoch)
+
+
 def epoch_problem(offered: int, standing: int) -> str:
     """Why a record of epoch `offered` may not be saved over one of epoch `standing` (0: absent key); empty if it may.
 
@@ -208,7 +227,7 @@ def resolve(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecor
 
     If the stored epoch was raised, or would be, only a record committed later than the stored one, or without a commit time, gets
     it. Otherwise an older commit would undo the rewind, reset or delete that raised the epoch (invariant 7); such a record keeps
-    epoch 0 and loses.
+    epoch 0 and loses. A held record is passed only by one that was committed more than HOLD_MS later, or without a commit time.
 
     A known epoch stays, with one exception: a live record committed after an expiry, of a lower offset in the expired epoch, gets
     the next one.
@@ -218,7 +237,8 @@ def resolve(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecor
     if offered.epoch:
         return offered._replace(epoch=standing.epoch + 1) if _begins_anew(offered, standing) else offered
     epoch = _epoch_over(standing, offered.offset)
-    if epoch > FIRST_EPOCH and 0 < offered.committed_at_ms <= standing.committed_at_ms:
+    until_ms = standing.committed_at_ms + HOLD_MS * is_held(standing.epoch)
+    if epoch > FIRST_EPOCH and 0 < offered.committed_at_ms <= until_ms:
         return offered
     return offered._replace(epoch=epoch)
 
@@ -230,8 +250,13 @@ def _begins_anew(offered: OffsetRecord, standing: OffsetRecord) -> bool:
 
 
 def _epoch_over(standing: OffsetRecord, offset: int) -> int:
-    """The epoch for a commit that carries none. A lower offset over a tombstone starts the next epoch."""
-    return standing.epoch + (not standing.live and offset < standing.offset)
+    """The epoch for a commit that carries none. A lower offset over a tombstone starts the next epoch.
+
+    A held record is taken up, except by a lower offset, which is not above it.
+    """
+    if offset < standing.offset:
+        return standing.epoch + (not standing.live)
+    return taken_up(standing.epoch)
 
 
 def meet(offered: OffsetRecord, standing: OffsetRecord | None) -> OffsetRecord:
@@ -255,30 +280,39 @@ def as_seen(remote: OffsetRecord, local: OffsetRecord | None) -> OffsetRecord:
     return known if local.live and local.offset == remote.offset else resolve(remote, known)
 
 
-def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode) -> OffsetRecord:
+def decide(offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, *, holds: bool = False) -> OffsetRecord:
     """Return the record that is stored after a commit: the offered value, or a larger record that was there before.
 
     The offered epoch is the one the consumer knows, 0 if none: a commit of an older epoch changes nothing. A rewind (OVERWRITE of
-    a lower offset) is stored under the next epoch.
+    a lower offset) is stored under the next epoch. A held record is taken up; with `holds` not by a commit without an epoch,
+    which then changes nothing. A commit without labels keeps those that stand.
     """
     if standing is None:
         return offered
-    if offered.epoch and offered.epoch < standing.epoch:
+    epoch = taken_up(standing.epoch)
+    if offered.epoch and taken_up(offered.epoch) < epoch:
         return standing
-    placed = offered._replace(epoch=_epoch_over(standing, offered.offset))
-    if mode is CommitMode.OVERWRITE and placed.offset < standing.offset:
-        return placed._replace(epoch=standing.epoch + 1)
-    return merge(placed, standing)
+    if holds and not offered.epoch and epoch > standing.epoch:
+        return standing
+    stands = standing if epoch == standing.epoch else standing._replace(epoch=epoch)
+    placed = offered._replace(epoch=_epoch_over(stands, offered.offset))
+    if not (offered.topic or offered.partition):
+        placed = placed._replace(topic=standing.topic, partition=standing.partition)
+    if mode is CommitMode.OVERWRITE and placed.offset < stands.offset:
+        return placed._replace(epoch=epoch + 1)
+    # Without an epoch, what changes nothing does not take up either.
+    return standing if placed < stands and not offered.epoch else merge(placed, stands)
 
 
-def deleted(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
-    """The tombstone of a delete. It starts the next era, so that no earlier save can win over it."""
-    return OffsetRecord(next_era(standing.epoch), 0, live=False, committed_at_ms=now_ms)
+def deleted(standing: OffsetRecord, now_ms: int, *, held: bool = False) -> OffsetRecord:
+    """The tombstone of a delete. It starts the next era, so that no earlier save can win over it; `held` see `is_held`."""
+    epoch = next_era(standing.epoch)
+    return OffsetRecord(epoch if held else taken_up(epoch), 0, live=False, committed_at_ms=now_ms)
 
 
 def is_deleted(record: OffsetRecord) -> bool:
     """True for the tombstone of a delete, False for that of an expiry."""
-    return not record.live and record.offset == 0 and record.epoch > 0 and record.epoch % (1 << ERA_BITS) == 0
+    return not record.live and record.offset == 0 and record.epoch > LOWER_HALF and record.epoch & LOWER_HALF <= 1
 
 
 def is_old_tombstone(record: OffsetRecord, before_ms: int) -> bool:
@@ -287,8 +321,11 @@ def is_old_tombstone(record: OffsetRecord, before_ms: int) -> bool:
 
 
 def expired(standing: OffsetRecord, now_ms: int) -> OffsetRecord:
-    """The tombstone of an expiry. It keeps the position, so that a commit acknowledged before the expiry still wins."""
-    return standing._replace(live=False, committed_at_ms=now_ms, metadata="")
+    """The tombstone of an expiry. It keeps the position, so that a commit acknowledged before the expiry still wins.
+
+    Its time is not that of a reset, so it is not held: a reset that nobody took up for so long holds nothing any more.
+    """
+    return standing._replace(epoch=taken_up(standing.epoch), live=False, committed_at_ms=now_ms, metadata="")
 
 
 class ReadMode(Enum):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
 
-from adapter.model.records import FIRST_EPOCH
+from adapter.model.records import FIRST_EPOCH, HOLD_MS, LOWER_HALF
 
 KEY = ["namespace", "group", "shard"]
 KINDS = ("missing", "behind", "epoch_conflict", "ahead", "unreadable")
@@ -28,7 +28,7 @@ def compare(local: DataFrame, remote: DataFrame, brokers: Sequence[str]) -> Data
 
     L is the largest local record that is not equal to R, the Meta Service's. If another local record is equal to R, only a larger
     L is a difference. L is resolved by `model.resolve`: a record of unknown epoch (0) gets the epoch of R, unless that one was
-    raised and the record is not later. The kinds:
+    raised and the record is not later (and of a reset that is held, later by its hold). The kinds:
 
     - missing: no R. A tombstone that the Meta Service has had is no difference, because it deletes tombstones after a while.
     - behind: R < L in (epoch, offset); or R is the tombstone of an expiry at the place of L, and L is dirty or later.
@@ -140,9 +140,12 @@ def _resolved(rows: DataFrame) -> DataFrame:
     """`l`: the largest local record, with the epoch that `model.resolve` gives it."""
     first = F.col("unknown").withField("epoch", F.lit(FIRST_EPOCH).cast("bigint"))
     known_place = F.struct(*(F.col(f"known.{name}").alias(name) for name in ("epoch", "offset", "live", "committed_at")))
-    over = F.col("s.epoch") + F.when(~F.col("s.live") & (F.col("unknown.offset") < F.col("s.offset")), 1).otherwise(0)
+    held = (F.col("s.epoch") > 0) & (F.col("s.epoch") % (LOWER_HALF + 1) == 0)
+    lower = F.col("unknown.offset") < F.col("s.offset")
+    over = F.col("s.epoch") + F.when(lower, F.when(F.col("s.live"), 0).otherwise(1)).otherwise(F.when(held, 1).otherwise(0))
     at = F.col("unknown.committed_at")
-    too_early = (over > FIRST_EPOCH) & at.isNotNull() & (at > _never()) & (at <= _at("s"))
+    until = F.when(held, _at("s") + F.expr(f"INTERVAL '{HOLD_MS // 1000}' SECOND")).otherwise(_at("s"))
+    too_early = (over > FIRST_EPOCH) & at.isNotNull() & (at > _never()) & (at <= until)
     placed = (
         F.when(F.col("s").isNull(), first).when(too_early, F.col("unknown")).otherwise(F.col("unknown").withField("epoch", over))
     )

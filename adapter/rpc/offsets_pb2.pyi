@@ -51,7 +51,10 @@ class _ReadModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReadMode.Val
     MEMORY: _ReadMode.ValueType  # 1
     """Local values only."""
     STORE: _ReadMode.ValueType  # 2
-    """Reads from the Meta Service, and merges the result into the local values."""
+    """Reads from the Meta Service, and merges the result into the local values. Ends
+    the hold of the shards that it reads (Superseded.held): the reader knows now
+    where to begin. Consumers read their start positions so.
+    """
 
 class ReadMode(_ReadMode, metaclass=_ReadModeEnumTypeWrapper): ...
 
@@ -60,7 +63,10 @@ MEMORY_FIRST_THEN_STORE: ReadMode.ValueType  # 0
 MEMORY: ReadMode.ValueType  # 1
 """Local values only."""
 STORE: ReadMode.ValueType  # 2
-"""Reads from the Meta Service, and merges the result into the local values."""
+"""Reads from the Meta Service, and merges the result into the local values. Ends
+the hold of the shards that it reads (Superseded.held): the reader knows now
+where to begin. Consumers read their start positions so.
+"""
 Global___ReadMode: _TypeAlias = ReadMode  # noqa: Y015
 
 @_typing.final
@@ -90,7 +96,8 @@ class ShardCommit(_message.Message):
     epoch: _builtins.int
     """The epoch that came with the offset when the consumer read it; 0: unknown.
     A commit of an older epoch than the stored one is superseded, so a commit in
-    flight cannot undo a reset.
+    flight cannot undo a reset. A commit without an epoch is superseded while the
+    shard is held (Superseded.held).
     """
     low_watermark: _builtins.int
     """The bounds of the shard's log as the broker knows them: the first readable
@@ -230,6 +237,7 @@ class Superseded(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     DELETED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     group: _builtins.str
     shard: _builtins.str
@@ -238,6 +246,11 @@ class Superseded(_message.Message):
     offset: _builtins.int
     deleted: _builtins.bool
     """True if a tombstone is stored; `offset` is then 0."""
+    held: _builtins.bool
+    """True: the shard was reset, deleted or cloned, and nobody has taken that up
+    yet. Read the offset with STORE, or commit with the epoch of this row. After
+    `reset.hold_seconds` commits without an epoch are taken again as well.
+    """
     def __init__(
         self,
         *,
@@ -247,14 +260,48 @@ class Superseded(_message.Message):
         epoch: _builtins.int = ...,
         offset: _builtins.int = ...,
         deleted: _builtins.bool = ...,
+        held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "epoch", b"epoch", "group", b"group", "namespace", b"namespace", "offset", b"offset", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "epoch", b"epoch", "group", b"group", "held", b"held", "namespace", b"namespace", "offset", b"offset", "shard", b"shard"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Superseded: _TypeAlias = Superseded  # noqa: Y015
+
+@_typing.final
+class Raised(_message.Message):
+    """An entry that was stored in a higher epoch than the one that stood before: a
+    rewind (OVERWRITE), or the first commit after a reset, delete or clone. Send
+    this epoch with the next commits of the shard.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    group: _builtins.str
+    shard: _builtins.str
+    epoch: _builtins.int
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+        shard: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "group", b"group", "namespace", b"namespace", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Raised: _TypeAlias = Raised  # noqa: Y015
 
 @_typing.final
 class CommitOffsetsReply(_message.Message):
@@ -262,6 +309,7 @@ class CommitOffsetsReply(_message.Message):
 
     SUPERSEDED_FIELD_NUMBER: _builtins.int
     WRITTEN_THROUGH_FIELD_NUMBER: _builtins.int
+    RAISED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def superseded(self) -> _containers.RepeatedCompositeFieldContainer[Global___Superseded]:
         """The entries that were not applied; empty if all were."""
@@ -272,15 +320,20 @@ class CommitOffsetsReply(_message.Message):
         these in requests of their own, so that other groups do not wait for them.
         """
 
+    @_builtins.property
+    def raised(self) -> _containers.RepeatedCompositeFieldContainer[Global___Raised]:
+        """The entries that were applied in a new epoch."""
+
     def __init__(
         self,
         *,
         superseded: _abc.Iterable[Global___Superseded] | None = ...,
         written_through: _abc.Iterable[_builtins.int] | None = ...,
+        raised: _abc.Iterable[Global___Raised] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["superseded", b"superseded", "written_through", b"written_through"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raised", b"raised", "superseded", b"superseded", "written_through", b"written_through"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -319,6 +372,7 @@ class StreamCommitsReply(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     COVERS_FIELD_NUMBER: _builtins.int
+    RAISED_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The request that is answered, or the last of several; see `covers`."""
     code: _builtins.int
@@ -328,10 +382,12 @@ class StreamCommitsReply(_message.Message):
     message: _builtins.str
     covers: _builtins.int
     """The number of consecutive requests that this answers, `id` being the last.
-    More than 1 only if all of them were applied.
+    More than 1 only if all of them were applied, none in a new epoch.
     """
     @_builtins.property
     def superseded(self) -> _containers.RepeatedCompositeFieldContainer[Global___Superseded]: ...
+    @_builtins.property
+    def raised(self) -> _containers.RepeatedCompositeFieldContainer[Global___Raised]: ...
     def __init__(
         self,
         *,
@@ -340,10 +396,11 @@ class StreamCommitsReply(_message.Message):
         code: _builtins.int = ...,
         message: _builtins.str = ...,
         covers: _builtins.int = ...,
+        raised: _abc.Iterable[Global___Raised] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "covers", b"covers", "id", b"id", "message", b"message", "superseded", b"superseded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "covers", b"covers", "id", b"id", "message", b"message", "raised", b"raised", "superseded", b"superseded"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -384,7 +441,10 @@ class ReadOffsetsRequest(_message.Message):
 
     GROUPS_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    KEEP_HOLD_FIELD_NUMBER: _builtins.int
     mode: Global___ReadMode.ValueType
+    keep_hold: _builtins.bool
+    """For monitors and people: STORE does not end the hold of what it reads."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShards]: ...
     def __init__(
@@ -392,10 +452,11 @@ class ReadOffsetsRequest(_message.Message):
         *,
         groups: _abc.Iterable[Global___GroupShards] | None = ...,
         mode: Global___ReadMode.ValueType = ...,
+        keep_hold: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "mode", b"mode"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "keep_hold", b"keep_hold", "mode", b"mode"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -415,6 +476,8 @@ class ShardOffset(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     DIRTY_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     group: _builtins.str
     shard: _builtins.str
@@ -426,6 +489,12 @@ class ShardOffset(_message.Message):
     partition: _builtins.int
     dirty: _builtins.bool
     """True while the Meta Service has not acknowledged this value."""
+    deleted: _builtins.bool
+    """True for a tombstone: the offset was deleted. Only in ListOffsets with
+    `deleted`, and in WatchOffsets.
+    """
+    held: _builtins.bool
+    """True while the shard is held, see Superseded.held."""
     def __init__(
         self,
         *,
@@ -439,10 +508,12 @@ class ShardOffset(_message.Message):
         topic: _builtins.str = ...,
         partition: _builtins.int = ...,
         dirty: _builtins.bool = ...,
+        deleted: _builtins.bool = ...,
+        held: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_at_ms", b"committed_at_ms", "dirty", b"dirty", "epoch", b"epoch", "group", b"group", "metadata", b"metadata", "namespace", b"namespace", "offset", b"offset", "partition", b"partition", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_at_ms", b"committed_at_ms", "deleted", b"deleted", "dirty", b"dirty", "epoch", b"epoch", "group", b"group", "held", b"held", "metadata", b"metadata", "namespace", b"namespace", "offset", b"offset", "partition", b"partition", "shard", b"shard", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -676,6 +747,67 @@ class ReadBroadcastReply(_message.Message):
 Global___ReadBroadcastReply: _TypeAlias = ReadBroadcastReply  # noqa: Y015
 
 @_typing.final
+class WatchOffsetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    """Empty: every namespace."""
+    group: _builtins.str
+    """Empty: every group. Needs a namespace."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        group: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "namespace", b"namespace"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchOffsetsRequest: _TypeAlias = WatchOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class WatchOffsetsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESYNC_FIELD_NUMBER: _builtins.int
+    CHANGED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    resync: _builtins.bool
+    """True: list the offsets now. In the first reply, and again when this watcher
+    has fallen behind by more than 10,000 shards: changes before this reply may
+    be missing, none after it is.
+    """
+    @_builtins.property
+    def changed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardOffset]:
+        """What is stored now, each shard once; several changes of a shard may be one."""
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupShards]:
+        """Shards that are no longer stored here: handed over to another broker, or
+        expired.
+        """
+
+    def __init__(
+        self,
+        *,
+        resync: _builtins.bool = ...,
+        changed: _abc.Iterable[Global___ShardOffset] | None = ...,
+        removed: _abc.Iterable[Global___GroupShards] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed", b"changed", "removed", b"removed", "resync", b"resync"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchOffsetsReply: _TypeAlias = WatchOffsetsReply  # noqa: Y015
+
+@_typing.final
 class FlushRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -718,6 +850,7 @@ class ListOffsetsRequest(_message.Message):
     GROUP_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
     namespace: _builtins.str
     """Empty: every namespace."""
     group: _builtins.str
@@ -726,6 +859,10 @@ class ListOffsetsRequest(_message.Message):
     """At most 10,000; 0 means 1,000."""
     page_token: _builtins.bytes
     """`next_page_token` of the previous page; empty for the first page."""
+    deleted: _builtins.bool
+    """True: list tombstones as well. Without them a broker that still has an offset
+    cannot tell that it was deleted.
+    """
     def __init__(
         self,
         *,
@@ -733,10 +870,11 @@ class ListOffsetsRequest(_message.Message):
         group: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.bytes = ...,
+        deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "group", b"group", "namespace", b"namespace", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -929,6 +1067,7 @@ class DescribeGroupReply(_message.Message):
         HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
         LAG_FIELD_NUMBER: _builtins.int
         WARNING_FIELD_NUMBER: _builtins.int
+        HELD_UNTIL_MS_FIELD_NUMBER: _builtins.int
         shard: _builtins.str
         dirty: _builtins.bool
         """True while the Meta Service has not acknowledged the local value."""
@@ -943,6 +1082,10 @@ class DescribeGroupReply(_message.Message):
         """high_watermark - offset, at least 0."""
         warning: _builtins.str
         """Not empty: a problem of this shard, and what to do about it."""
+        held_until_ms: _builtins.int
+        """Present while the shard is held (Superseded.held): until when, at the
+        latest. Unix time in milliseconds.
+        """
         @_builtins.property
         def local(self) -> Global___Position: ...
         @_builtins.property
@@ -962,17 +1105,22 @@ class DescribeGroupReply(_message.Message):
             high_watermark: _builtins.int | None = ...,
             lag: _builtins.int | None = ...,
             warning: _builtins.str = ...,
+            held_until_ms: _builtins.int | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "remote", b"remote"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = _typing.Literal["_held_until_ms", b"_held_until_ms", "_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "held_until_ms", b"held_until_ms", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "remote", b"remote"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "committed_at_ms", b"committed_at_ms", "dirty", b"dirty", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "metadata", b"metadata", "partition", b"partition", "remote", b"remote", "shard", b"shard", "topic", b"topic", "warning", b"warning"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["_held_until_ms", b"_held_until_ms", "_high_watermark", b"_high_watermark", "_lag", b"_lag", "_low_watermark", b"_low_watermark", "committed_at_ms", b"committed_at_ms", "dirty", b"dirty", "held_until_ms", b"held_until_ms", "high_watermark", b"high_watermark", "lag", b"lag", "local", b"local", "low_watermark", b"low_watermark", "metadata", b"metadata", "partition", b"partition", "remote", b"remote", "shard", b"shard", "topic", b"topic", "warning", b"warning"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        _WhichOneofReturnType__held_until_ms: _TypeAlias = _typing.Literal["held_until_ms"]  # noqa: Y015
+        _WhichOneofArgType__held_until_ms: _TypeAlias = _typing.Literal["_held_until_ms", b"_held_until_ms"]  # noqa: Y015
         _WhichOneofReturnType__high_watermark: _TypeAlias = _typing.Literal["high_watermark"]  # noqa: Y015
         _WhichOneofArgType__high_watermark: _TypeAlias = _typing.Literal["_high_watermark", b"_high_watermark"]  # noqa: Y015
         _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
         _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
         _WhichOneofReturnType__low_watermark: _TypeAlias = _typing.Literal["low_watermark"]  # noqa: Y015
         _WhichOneofArgType__low_watermark: _TypeAlias = _typing.Literal["_low_watermark", b"_low_watermark"]  # noqa: Y015
+        @_typing.overload
+        def WhichOneof(self, oneof_group: _WhichOneofArgType__held_until_ms) -> _WhichOneofReturnType__held_until_ms | None: ...
         @_typing.overload
         def WhichOneof(self, oneof_group: _WhichOneofArgType__high_watermark) -> _WhichOneofReturnType__high_watermark | None: ...
         @_typing.overload
@@ -1638,6 +1786,8 @@ class StatusReply(_message.Message):
     META_LOSS_AT_MS_FIELD_NUMBER: _builtins.int
     CLOCK_SKEW_SECONDS_FIELD_NUMBER: _builtins.int
     CLOCK_IS_OFF_FIELD_NUMBER: _builtins.int
+    FLUSH_PACE_FIELD_NUMBER: _builtins.int
+    WEAKER_FIELD_NUMBER: _builtins.int
     state: Global___StatusReply.State.ValueType
     version: _builtins.str
     uptime_seconds: _builtins.float
@@ -1675,6 +1825,10 @@ class StatusReply(_message.Message):
     the difference is too large, and this adapter expires nothing.
     """
     clock_is_off: _builtins.bool
+    flush_pace: _builtins.str
+    """How long the Meta Service needs for what is dirty, as text; empty unless that
+    is a second or more.
+    """
     @_builtins.property
     def policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1692,6 +1846,12 @@ class StatusReply(_message.Message):
     @_builtins.property
     def store(self) -> Global___StoreStatus:
         """Absent while the store is not open."""
+
+    @_builtins.property
+    def weaker(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is weaker with this Meta Service, one sentence each; empty for one that
+        knows epochs.
+        """
 
     def __init__(
         self,
@@ -1727,10 +1887,12 @@ class StatusReply(_message.Message):
         meta_loss_at_ms: _builtins.int = ...,
         clock_skew_seconds: _builtins.float = ...,
         clock_is_off: _builtins.bool = ...,
+        flush_pace: _builtins.str = ...,
+        weaker: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "at_risk", b"at_risk", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "dirty_keys", b"dirty_keys", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "at_risk", b"at_risk", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__journal: _TypeAlias = _typing.Literal["journal"]  # noqa: Y015
     _WhichOneofArgType__journal: _TypeAlias = _typing.Literal["_journal", b"_journal"]  # noqa: Y015

@@ -69,6 +69,16 @@ class OffsetStoreStub:
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastReply.FromString,
                 _registered_method=True)
+        self.ListOffsets = channel.unary_unary(
+                '/offsets.v1.OffsetStore/ListOffsets',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.FromString,
+                _registered_method=True)
+        self.WatchOffsets = channel.unary_stream(
+                '/offsets.v1.OffsetStore/WatchOffsets',
+                request_serializer=adapter_dot_rpc_dot_offsets__pb2.WatchOffsetsRequest.SerializeToString,
+                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.WatchOffsetsReply.FromString,
+                _registered_method=True)
 
 
 class OffsetStoreServicer:
@@ -132,6 +142,31 @@ class OffsetStoreServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListOffsets(self, request, context):
+        """Lists the local offsets in key order, a page at a time: all offsets of this
+        broker, for its start.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchOffsets(self, request, context):
+        """Tells of changes that did not come as ordinary commits, as soon as they are
+        stored here: resets, deletes, clones, imports, rewinds, values that were
+        adopted from the Meta Service, and removals. Commits that move an offset
+        forward are not sent.
+
+        The first reply has `resync`: from then on every change is sent. List the
+        offsets after it (ListOffsets with `deleted`); list and changes together have
+        no gap. A change may be older than what the list has: the larger (epoch,
+        offset) counts. A call cannot be resumed: it ends with UNAVAILABLE when the
+        adapter stops or opens its store again, and the next one begins with
+        `resync`. RESOURCE_EXHAUSTED: there are too many watchers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OffsetStoreServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -169,6 +204,16 @@ def add_OffsetStoreServicer_to_server(servicer, server):
                     servicer.ReadBroadcast,
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.ReadBroadcastReply.SerializeToString,
+            ),
+            'ListOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOffsets,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.SerializeToString,
+            ),
+            'WatchOffsets': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchOffsets,
+                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.WatchOffsetsRequest.FromString,
+                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.WatchOffsetsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -370,6 +415,60 @@ class OffsetStore:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ListOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/offsets.v1.OffsetStore/ListOffsets',
+            adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/offsets.v1.OffsetStore/WatchOffsets',
+            adapter_dot_rpc_dot_offsets__pb2.WatchOffsetsRequest.SerializeToString,
+            adapter_dot_rpc_dot_offsets__pb2.WatchOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class OffsetAdminStub:
     """Administration. On the Unix socket its owner may call it; on TCP only a caller
@@ -391,11 +490,6 @@ class OffsetAdminStub:
                 '/offsets.v1.OffsetAdmin/Flush',
                 request_serializer=adapter_dot_rpc_dot_offsets__pb2.FlushRequest.SerializeToString,
                 response_deserializer=adapter_dot_rpc_dot_offsets__pb2.FlushReply.FromString,
-                _registered_method=True)
-        self.ListOffsets = channel.unary_unary(
-                '/offsets.v1.OffsetAdmin/ListOffsets',
-                request_serializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.SerializeToString,
-                response_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.FromString,
                 _registered_method=True)
         self.ListGroups = channel.unary_unary(
                 '/offsets.v1.OffsetAdmin/ListGroups',
@@ -458,13 +552,6 @@ class OffsetAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListOffsets(self, request, context):
-        """Lists the local offsets in key order, a page at a time.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ListGroups(self, request, context):
         """Lists the groups that have local offsets, in key order, a page at a time.
         """
@@ -482,14 +569,17 @@ class OffsetAdminServicer:
 
     def ResetOffsets(self, request, context):
         """Sets a group's offsets, under a new epoch, so that no earlier commit or flush
-        can undo it. Without `execute` it is a dry run.
+        can undo it, and holds them: no commit without an epoch can undo it either,
+        until a consumer has read the offset with STORE. Without `execute` it is a dry
+        run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteOffsets(self, request, context):
-        """Deletes offsets; tombstones keep late flushes from restoring them.
+        """Deletes offsets; tombstones keep late flushes from restoring them. Holds the
+        shards, as a reset does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -536,11 +626,6 @@ def add_OffsetAdminServicer_to_server(servicer, server):
                     servicer.Flush,
                     request_deserializer=adapter_dot_rpc_dot_offsets__pb2.FlushRequest.FromString,
                     response_serializer=adapter_dot_rpc_dot_offsets__pb2.FlushReply.SerializeToString,
-            ),
-            'ListOffsets': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListOffsets,
-                    request_deserializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.FromString,
-                    response_serializer=adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.SerializeToString,
             ),
             'ListGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.ListGroups,
@@ -639,33 +724,6 @@ class OffsetAdmin:
             '/offsets.v1.OffsetAdmin/Flush',
             adapter_dot_rpc_dot_offsets__pb2.FlushRequest.SerializeToString,
             adapter_dot_rpc_dot_offsets__pb2.FlushReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListOffsets(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/offsets.v1.OffsetAdmin/ListOffsets',
-            adapter_dot_rpc_dot_offsets__pb2.ListOffsetsRequest.SerializeToString,
-            adapter_dot_rpc_dot_offsets__pb2.ListOffsetsReply.FromString,
             options,
             channel_credentials,
             insecure,

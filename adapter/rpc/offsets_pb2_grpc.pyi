@@ -62,6 +62,23 @@ class OffsetStoreStub:
     """Reads the positions in a broadcasting group: a client's own offsets, and the
     lowest offsets of all live clients.
     """
+    ListOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsReply]
+    """Lists the local offsets in key order, a page at a time: all offsets of this
+    broker, for its start.
+    """
+    WatchOffsets: _grpc.UnaryStreamMultiCallable[_offsets_pb2.WatchOffsetsRequest, _offsets_pb2.WatchOffsetsReply]
+    """Tells of changes that did not come as ordinary commits, as soon as they are
+    stored here: resets, deletes, clones, imports, rewinds, values that were
+    adopted from the Meta Service, and removals. Commits that move an offset
+    forward are not sent.
+
+    The first reply has `resync`: from then on every change is sent. List the
+    offsets after it (ListOffsets with `deleted`); list and changes together have
+    no gap. A change may be older than what the list has: the larger (epoch,
+    offset) counts. A call cannot be resumed: it ends with UNAVAILABLE when the
+    adapter stops or opens its store again, and the next one begins with
+    `resync`. RESOURCE_EXHAUSTED: there are too many watchers.
+    """
 
 @_typing.type_check_only
 class OffsetStoreAsyncStub(OffsetStoreStub):
@@ -94,6 +111,23 @@ class OffsetStoreAsyncStub(OffsetStoreStub):
     ReadBroadcast: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ReadBroadcastRequest, _offsets_pb2.ReadBroadcastReply]  # type: ignore[assignment]
     """Reads the positions in a broadcasting group: a client's own offsets, and the
     lowest offsets of all live clients.
+    """
+    ListOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsReply]  # type: ignore[assignment]
+    """Lists the local offsets in key order, a page at a time: all offsets of this
+    broker, for its start.
+    """
+    WatchOffsets: _aio.UnaryStreamMultiCallable[_offsets_pb2.WatchOffsetsRequest, _offsets_pb2.WatchOffsetsReply]  # type: ignore[assignment]
+    """Tells of changes that did not come as ordinary commits, as soon as they are
+    stored here: resets, deletes, clones, imports, rewinds, values that were
+    adopted from the Meta Service, and removals. Commits that move an offset
+    forward are not sent.
+
+    The first reply has `resync`: from then on every change is sent. List the
+    offsets after it (ListOffsets with `deleted`); list and changes together have
+    no gap. A change may be older than what the list has: the larger (epoch,
+    offset) counts. A call cannot be resumed: it ends with UNAVAILABLE when the
+    adapter stops or opens its store again, and the next one begins with
+    `resync`. RESOURCE_EXHAUSTED: there are too many watchers.
     """
 
 class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
@@ -168,6 +202,35 @@ class OffsetStoreServicer(metaclass=_abc_1.ABCMeta):
         lowest offsets of all live clients.
         """
 
+    @_abc_1.abstractmethod
+    def ListOffsets(
+        self,
+        request: _offsets_pb2.ListOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_offsets_pb2.ListOffsetsReply, _abc.Awaitable[_offsets_pb2.ListOffsetsReply]]:
+        """Lists the local offsets in key order, a page at a time: all offsets of this
+        broker, for its start.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchOffsets(
+        self,
+        request: _offsets_pb2.WatchOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_offsets_pb2.WatchOffsetsReply], _abc.AsyncIterator[_offsets_pb2.WatchOffsetsReply]]:
+        """Tells of changes that did not come as ordinary commits, as soon as they are
+        stored here: resets, deletes, clones, imports, rewinds, values that were
+        adopted from the Meta Service, and removals. Commits that move an offset
+        forward are not sent.
+
+        The first reply has `resync`: from then on every change is sent. List the
+        offsets after it (ListOffsets with `deleted`); list and changes together have
+        no gap. A change may be older than what the list has: the larger (epoch,
+        offset) counts. A call cannot be resumed: it ends with UNAVAILABLE when the
+        adapter stops or opens its store again, and the next one begins with
+        `resync`. RESOURCE_EXHAUSTED: there are too many watchers.
+        """
+
 def add_OffsetStoreServicer_to_server(servicer: OffsetStoreServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class OffsetAdminStub:
@@ -183,8 +246,6 @@ class OffsetAdminStub:
     """The adapter's current state, and what a failure at this moment could lose."""
     Flush: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.FlushRequest, _offsets_pb2.FlushReply]
     """Sends every dirty offset to the Meta Service now."""
-    ListOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsReply]
-    """Lists the local offsets in key order, a page at a time."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ListGroupsRequest, _offsets_pb2.ListGroupsReply]
     """Lists the groups that have local offsets, in key order, a page at a time."""
     DescribeGroup: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.DescribeGroupRequest, _offsets_pb2.DescribeGroupReply]
@@ -193,10 +254,14 @@ class OffsetAdminStub:
     """
     ResetOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.ResetOffsetsRequest, _offsets_pb2.ChangeReply]
     """Sets a group's offsets, under a new epoch, so that no earlier commit or flush
-    can undo it. Without `execute` it is a dry run.
+    can undo it, and holds them: no commit without an epoch can undo it either,
+    until a consumer has read the offset with STORE. Without `execute` it is a dry
+    run.
     """
     DeleteOffsets: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.DeleteOffsetsRequest, _offsets_pb2.ChangeReply]
-    """Deletes offsets; tombstones keep late flushes from restoring them."""
+    """Deletes offsets; tombstones keep late flushes from restoring them. Holds the
+    shards, as a reset does.
+    """
     CloneGroup: _grpc.UnaryUnaryMultiCallable[_offsets_pb2.CloneGroupRequest, _offsets_pb2.ChangeReply]
     """Sets the offsets of one group to those of another, as a reset does."""
     ExportOffsets: _grpc.UnaryStreamMultiCallable[_offsets_pb2.ExportOffsetsRequest, _offsets_pb2.ExportOffsetsReply]
@@ -219,8 +284,6 @@ class OffsetAdminAsyncStub(OffsetAdminStub):
     """The adapter's current state, and what a failure at this moment could lose."""
     Flush: _aio.UnaryUnaryMultiCallable[_offsets_pb2.FlushRequest, _offsets_pb2.FlushReply]  # type: ignore[assignment]
     """Sends every dirty offset to the Meta Service now."""
-    ListOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListOffsetsRequest, _offsets_pb2.ListOffsetsReply]  # type: ignore[assignment]
-    """Lists the local offsets in key order, a page at a time."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ListGroupsRequest, _offsets_pb2.ListGroupsReply]  # type: ignore[assignment]
     """Lists the groups that have local offsets, in key order, a page at a time."""
     DescribeGroup: _aio.UnaryUnaryMultiCallable[_offsets_pb2.DescribeGroupRequest, _offsets_pb2.DescribeGroupReply]  # type: ignore[assignment]
@@ -229,10 +292,14 @@ class OffsetAdminAsyncStub(OffsetAdminStub):
     """
     ResetOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.ResetOffsetsRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
     """Sets a group's offsets, under a new epoch, so that no earlier commit or flush
-    can undo it. Without `execute` it is a dry run.
+    can undo it, and holds them: no commit without an epoch can undo it either,
+    until a consumer has read the offset with STORE. Without `execute` it is a dry
+    run.
     """
     DeleteOffsets: _aio.UnaryUnaryMultiCallable[_offsets_pb2.DeleteOffsetsRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
-    """Deletes offsets; tombstones keep late flushes from restoring them."""
+    """Deletes offsets; tombstones keep late flushes from restoring them. Holds the
+    shards, as a reset does.
+    """
     CloneGroup: _aio.UnaryUnaryMultiCallable[_offsets_pb2.CloneGroupRequest, _offsets_pb2.ChangeReply]  # type: ignore[assignment]
     """Sets the offsets of one group to those of another, as a reset does."""
     ExportOffsets: _aio.UnaryStreamMultiCallable[_offsets_pb2.ExportOffsetsRequest, _offsets_pb2.ExportOffsetsReply]  # type: ignore[assignment]
@@ -266,14 +333,6 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
         """Sends every dirty offset to the Meta Service now."""
 
     @_abc_1.abstractmethod
-    def ListOffsets(
-        self,
-        request: _offsets_pb2.ListOffsetsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_offsets_pb2.ListOffsetsReply, _abc.Awaitable[_offsets_pb2.ListOffsetsReply]]:
-        """Lists the local offsets in key order, a page at a time."""
-
-    @_abc_1.abstractmethod
     def ListGroups(
         self,
         request: _offsets_pb2.ListGroupsRequest,
@@ -298,7 +357,9 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_offsets_pb2.ChangeReply, _abc.Awaitable[_offsets_pb2.ChangeReply]]:
         """Sets a group's offsets, under a new epoch, so that no earlier commit or flush
-        can undo it. Without `execute` it is a dry run.
+        can undo it, and holds them: no commit without an epoch can undo it either,
+        until a consumer has read the offset with STORE. Without `execute` it is a dry
+        run.
         """
 
     @_abc_1.abstractmethod
@@ -307,7 +368,9 @@ class OffsetAdminServicer(metaclass=_abc_1.ABCMeta):
         request: _offsets_pb2.DeleteOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_offsets_pb2.ChangeReply, _abc.Awaitable[_offsets_pb2.ChangeReply]]:
-        """Deletes offsets; tombstones keep late flushes from restoring them."""
+        """Deletes offsets; tombstones keep late flushes from restoring them. Holds the
+        shards, as a reset does.
+        """
 
     @_abc_1.abstractmethod
     def CloneGroup(

@@ -3,6 +3,9 @@
 Here are the sections that several processes share. The files in config/ explain every setting, with its unit and default.
 """
 
+import grp
+import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -11,6 +14,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 
 from adapter.errors import ConfigError
 from adapter.runtime.addresses import is_loopback, split_address
+
+OWNER_MODE = stat.S_IRUSR | stat.S_IWUSR  # what a server's owner needs to use its own socket
 
 GrpcServerKind = Literal["builtin", "grpcio"]
 
@@ -65,13 +70,53 @@ class ClientTls(Section):
         return self
 
 
+def _mode(value: str) -> str:
+    if not re.fullmatch("0?[0-7]{3}", value) or int(value, 8) & OWNER_MODE != OWNER_MODE:
+        raise ValueError(f"{value!r} is not a mode like 0660: three octal digits, of which the first is 6 or 7")
+    return value
+
+
+def gid_of(group: str) -> int:
+    """The number of a group, by its name or number. Raises ValueError if this machine has no such group."""
+    if group.isascii() and group.isdecimal():
+        return int(group)
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise ValueError(f"this machine has no group {group!r}; name another, or give its number") from None
+
+
+def _group(value: str) -> str:
+    if value:
+        gid_of(value)
+    return value
+
+
 class ServerSection(Section):
-    """The addresses of a gRPC server."""
+    """The addresses of a gRPC server, and who may open its Unix socket besides its owner."""
 
     listen: Address
     unix_socket: str = ""
+    unix_socket_mode: Annotated[str, AfterValidator(_mode)] = "0600"
+    unix_socket_group: Annotated[str, AfterValidator(_group)] = ""
     tls: ServerTls | None = None
     allow_plaintext_beyond_loopback: bool = False
+
+    @property
+    def socket_mode(self) -> int:
+        """The permissions of the Unix socket."""
+        return int(self.unix_socket_mode, 8)
+
+    @model_validator(mode="after")
+    def _socket_of_a_group(self) -> Self:
+        if self.unix_socket_group and not self.unix_socket:
+            raise ValueError(f"unix_socket_group = {self.unix_socket_group!r}: there is no unix_socket")
+        if self.unix_socket_group and not self.socket_mode & stat.S_IWGRP:
+            raise ValueError(
+                f"unix_socket_group = {self.unix_socket_group!r}: cannot open the socket with unix_socket_mode = "
+                f"{self.unix_socket_mode!r}; 0660 lets it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _plaintext_stays_here(self) -> Self:

@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServ
 from adapter.errors import ConfigError, ListenError
 from adapter.runtime import descriptors
 from adapter.runtime.addresses import split_address
-from adapter.runtime.config import GrpcServerKind, ServerSection, ServerTls
+from adapter.runtime.config import GrpcServerKind, ServerSection, ServerTls, gid_of
 from adapter.runtime.http2.call import Take
 from adapter.runtime.http2.server import BACKLOG, Http2Server
 from adapter.runtime.statuses import Context
@@ -143,7 +143,7 @@ async def listening(
         elif builtin:
             made.addresses.append(await _serve_tcp(builtin, section))
         if unix_path:
-            with _made_unix(unix_path):
+            with _made_unix(unix_path, section):
                 if builtin:
                     await _serve_unix(builtin, unix_path)
                 elif grpcio:
@@ -205,8 +205,11 @@ def _cannot_listen(section: ServerSection) -> ListenError:
 
 
 @contextmanager
-def _made_unix(path: Path) -> Iterator[None]:
-    """Prepare `path` for a Unix socket that is bound inside: open to its owner only. Raises ListenError if it is in use."""
+def _made_unix(path: Path, section: ServerSection) -> Iterator[None]:
+    """Prepare `path` for a Unix socket that is bound inside, and open it to whom the section says.
+
+    Raises ListenError if it is in use. A directory that does not exist is made for its owner only.
+    """
     where = f"server.unix_socket = {str(path)!r}"
     if len(os.fsencode(path)) > UNIX_PATH_MAX:
         raise ListenError(f"{where}: is over {UNIX_PATH_MAX} bytes long; choose a shorter path")
@@ -226,7 +229,33 @@ def _made_unix(path: Path) -> Iterator[None]:
         raise ListenError(f"{where}: cannot be listened on: its directory must be writable") from error
     finally:
         os.umask(mask)
-    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    if section.unix_socket_group:
+        try:
+            os.chown(path, -1, gid_of(section.unix_socket_group))
+        except PermissionError as error:
+            path.unlink(missing_ok=True)
+            raise ListenError(
+                f"server.unix_socket_group = {section.unix_socket_group!r}: the adapter's user is not in this group; add it "
+                "(usermod -aG), or choose another group"
+            ) from error
+    path.chmod(section.socket_mode)
+    _warn_of_closed_directory(path)
+
+
+def _warn_of_closed_directory(path: Path) -> None:
+    """Say so when the directory of a socket keeps those out for whom the socket is open."""
+    socket_mode, directory = path.stat().st_mode, path.absolute().parent.stat()
+    same_group = directory.st_gid == path.stat().st_gid
+    group_in = bool(directory.st_mode & stat.S_IXOTH) or (same_group and bool(directory.st_mode & stat.S_IXGRP))
+    closed = (socket_mode & stat.S_IWGRP and not group_in) or (
+        socket_mode & stat.S_IWOTH and not directory.st_mode & stat.S_IXOTH
+    )
+    if closed:
+        log.warning(
+            "server.socket_unreachable",
+            unix_socket=str(path),
+            help=f"the directory {path.absolute().parent} is closed to those for whom the socket is open: chgrp and chmod g+x it",
+        )
 
 
 async def _serve_unix(server: Http2Server, path: Path) -> None:

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, Field, Strict, model_validator
 from adapter.client.broker_log import BrokerLogSection
 from adapter.meta.config import MetaSection
 from adapter.model.names import name_of_part
+from adapter.model.records import HOLD_MS
+from adapter.rocketmq.config import RocketmqSection
 from adapter.runtime.addresses import ADAPTER_LISTEN, ADAPTER_SOCKET
 from adapter.runtime.config import (
     Address,
@@ -72,6 +74,12 @@ class ExpirySection(Section):
     interval_ms: int = Field(default=600_000, ge=10, le=86_400_000)
 
 
+class ResetSection(Section):
+    """How long a reset, delete or clone holds its shards against commits without an epoch, at most. 0: not at all."""
+
+    hold_seconds: int = Field(default=HOLD_MS // 1000, ge=0, le=86_400)
+
+
 class JournalSection(Section):
     """A record of all changes, for the pipeline. Without a path there is none."""
 
@@ -124,12 +132,22 @@ class AdapterConfig(Section):
     flush: FlushSection = FlushSection()
     meta: MetaSection = MetaSection()
     recovery: RecoverySection = RecoverySection()
+    reset: ResetSection = ResetSection()
     expiry: ExpirySection = ExpirySection()
     broker_log: BrokerLogSection = BrokerLogSection()
+    rocketmq: RocketmqSection = RocketmqSection()
     admin: AdminSection = AdminSection()
     journal: JournalSection = JournalSection()
     stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
+
+    @model_validator(mode="after")
+    def _one_log(self) -> Self:
+        if self.rocketmq.broker and self.broker_log.address:
+            raise ValueError(
+                "broker_log.address: must be empty beside rocketmq.broker, whose own calls give the bounds of its queues"
+            )
+        return self
 
     def mode_of(self, namespace: str, group: str) -> Mode:
         """The commit policy of a group: of its first matching rule, else the default one."""

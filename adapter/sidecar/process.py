@@ -5,7 +5,7 @@ Composes the process from its parts. A failed local store is closed and opened a
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 
 import anyio
 import grpc.aio
@@ -28,6 +28,8 @@ from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.api.status import SidecarStatus
+from adapter.sidecar.bridge.bridge import Bridge
+from adapter.sidecar.bridge.broker_log import RocketmqLog
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
 from adapter.sidecar.journal.opening import journal_of
@@ -71,6 +73,7 @@ class Sidecar:
         self.status = SidecarStatus(config, meta, self._metrics, self.state, self._journal)
         self.gauges = SidecarGauges(meta, self.state, self._journal)
         self.offsets = OffsetService(self.core, self._metrics)
+        self._bridge = Bridge(config, self.offsets.commits) if config.rocketmq.broker else None
         self.ready = anyio.Event()
         self.addresses: list[str] = []
 
@@ -118,7 +121,7 @@ class Sidecar:
         self.state.attach(core)
         await self._unless_stopped(lambda: self._recover(core))
         core.tasks.start_soon(core.flusher.run, name="flusher")
-        await self._unless_stopped(lambda: self._take_commits(server))
+        await self._unless_stopped(lambda: self._take_commits(core, server))
         await self._stop_intake(server)
         return await self._drain(core)
 
@@ -183,6 +186,7 @@ class Sidecar:
         core.reader.recovery_finished()
         # Not before: until here, not all that is dirty is known.
         core.tasks.start_soon(core.expiry.run, name="expiry")
+        core.tasks.start_soon(core.renewal.run, name="renewal")
         core.tasks.start_soon(core.meta_watch.run, lambda: self._compared(core), name="meta_watch")
         self._compared(core)
         if not self._stop.is_set():
@@ -194,11 +198,14 @@ class Sidecar:
             self._metrics.recovered.labels(result).set(getattr(report, result))
         self._metrics.recovery_seconds.set(report.seconds)
 
-    async def _take_commits(self, server: GrpcServer) -> None:
+    async def _take_commits(self, core: Core, server: GrpcServer) -> None:
         await server.set_serving(serving=True)
         log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.state.state))
         self.ready.set()
-        await anyio.sleep_forever()
+        async with anyio.create_task_group() as tasks:
+            if self._bridge:
+                tasks.start_soon(self._bridge.run, core, name="rocketmq")
+            await anyio.sleep_forever()
 
     async def _stop_intake(self, server: GrpcServer) -> None:
         self.state.enter(State.STOPPING)
@@ -214,8 +221,12 @@ class Sidecar:
             await core.recovery.mark_unflushed()
         left = await core.flusher.drain(self._config.stop.drain_timeout_ms / 1000)
         if left:
+            slow = core.flusher.pace
             log.error(
-                "sidecar.drained", left=left, reason=core.flusher.last_error, help="they are on disk; the next start pushes them"
+                "sidecar.drained",
+                left=left,
+                reason=core.flusher.last_error or slow or "stop.drain_timeout_ms has passed",
+                help="they are on disk; the next start pushes them" + ("; raise stop.drain_timeout_ms" if slow else ""),
             )
         else:
             log.info("sidecar.drained", left=0)
@@ -273,6 +284,9 @@ class Sidecar:
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.gauges.gauges))
         self._metrics.registry.register(CountersCollector("offset_adapter", self.gauges.counters))
+        if self._bridge:
+            self._metrics.registry.register(GaugesCollector("offset_adapter", self._bridge.counts.gauges))
+            self._metrics.registry.register(CountersCollector("offset_adapter", self._bridge.counts.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
         with metrics_http.serving(self._config.metrics, self._metrics.registry, self.state.ready):
@@ -292,11 +306,18 @@ class Sidecar:
                 yield server
 
 
+def _broker_log(config: AdapterConfig) -> AbstractAsyncContextManager[BrokerLog]:
+    """What knows the bounds of the shards: a RocketMQ broker by its own calls, a broker that serves BrokerLog, or nobody."""
+    if config.rocketmq.broker:
+        return nullcontext(RocketmqLog(config.rocketmq))
+    return opened_broker_log(config.broker_log)
+
+
 async def run(config: AdapterConfig, until: Until) -> int:
     """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code."""
     async with (
         GrpcMetaClient.open(config.meta, spread=True) as meta,
-        opened_broker_log(config.broker_log) as broker_log,
+        _broker_log(config) as broker_log,
         anyio.create_task_group() as tasks,
     ):
         sidecar = Sidecar(config, meta, broker_log)

@@ -7,6 +7,7 @@ from typing import Any
 
 from adapter.errors import AdapterError
 from adapter.meta.client import GroupsPage, Page
+from adapter.meta.packed import SaveLimits
 from adapter.meta.store_marks import ServerReports
 from adapter.metaservice.engine import decide_report, decide_save
 from adapter.model.codec import encode_key
@@ -38,6 +39,7 @@ class FakeMeta:
         self.down: AdapterError | None = None
         self.available = True
         self.knows_epochs = True
+        self.limits = SaveLimits()
         self.endpoint = "memory"
         self.page_rows = 10_000  # of groups
         self.server_reports = ServerReports()

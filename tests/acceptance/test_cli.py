@@ -59,10 +59,10 @@ def test_commit_get_and_rewind(shared: Pair) -> None:
 
 def test_commit_in_json(shared: Pair) -> None:
     """The reply, with numbers as numbers."""
-    assert shared("commit", "json", "s", str(U64_MAX), "--json").json == {"superseded": [], "written_through": []}
+    assert shared("commit", "json", "s", str(U64_MAX), "--json").json == {"superseded": [], "written_through": [], "raised": []}
     lower = shared("commit", "json", "s", "1", "--json")
-    row = {"namespace": "default", "group": "json", "shard": "s", "epoch": 1, "offset": U64_MAX, "deleted": False}
-    assert (lower.code, lower.json) == (NO, {"superseded": [row], "written_through": []})
+    row = {"namespace": "default", "group": "json", "shard": "s", "epoch": 1, "offset": U64_MAX, "deleted": False, "held": False}
+    assert (lower.code, lower.json) == (NO, {"superseded": [row], "written_through": [], "raised": []})
 
 
 @pytest.mark.parametrize("offset", ["x", "", str(U64_MAX + 1), "\u0663"])
@@ -108,7 +108,16 @@ def test_get_in_json_has_all_fields(shared: Pair) -> None:
     assert row.pop("committed_at_ms") > 1_600_000_000_000
     assert isinstance(row.pop("dirty"), bool)
     names = {"namespace": "team", "group": "fields", "shard": "s"}
-    assert row == {**names, "epoch": 1, "offset": 7, "metadata": "m", "topic": "", "partition": 0}
+    assert row == {
+        **names,
+        "epoch": 1,
+        "offset": 7,
+        "metadata": "m",
+        "topic": "",
+        "partition": 0,
+        "deleted": False,
+        "held": False,
+    }
 
 
 async def test_list_shows_what_is_local_and_what_the_meta_service_holds(pair: Pair) -> None:

@@ -60,7 +60,7 @@ def test_the_queues_of_one_broker_are_a_clients_or_a_brokers_file(shared: Pair, 
     client = tmp_path / "by-broker" / "offsets.json"
     client.parent.mkdir()
     assert shared("export", "by-broker", "-o", client).code == OK
-    assert shared("import", client, "-n", "elsewhere", "--execute").code == OK
+    assert shared("import", client, "--group", "by-broker", "-n", "elsewhere", "--execute").code == OK
     assert {row["shard"] for row in shared("get", "by-broker", "-n", "elsewhere", "--json").json} == {"b1/t/0", "b1/t/1"}
     path = tmp_path / "consumerOffset.json"
     commit(shared, "by-broker", {"b2/t/0": 7})

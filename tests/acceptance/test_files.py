@@ -51,6 +51,24 @@ def test_check_config_names_every_bad_setting(tmp_path: Path) -> None:
     assert (missing.code, missing.err) == (ERROR, f"error: {tmp_path}/no.toml: cannot be read: No such file or directory\n")
 
 
+@pytest.mark.parametrize(
+    ("meta", "warning"),
+    [
+        ("endpoints = ['10.1.2.3:9530']", "warning: meta.endpoints: 10.1.2.3:9530 is on another machine: without [meta.tls]"),
+        ("[meta.tls]\nca = 'ca.crt'", "warning: meta.tls: RobustMQ's Meta Service has no TLS"),
+        ("endpoints = ['127.0.0.1:9530', 'localhost:1']", ""),
+    ],
+)
+def test_check_config_warns_of_an_open_way_to_the_meta_service(tmp_path: Path, meta: str, warning: str) -> None:
+    """Allowed, and possibly not meant. Standard output has the settings alone."""
+    path = tmp_path / "a.toml"
+    path.write_text(f"[meta]\n{meta}\n")
+    ran = run("check-config", path, "--json")
+    assert ran.json["meta"]["cluster"] == "default"
+    assert warning in ran.err
+    assert bool(ran.err) is bool(warning)
+
+
 def test_check_config_knows_the_kinds_apart(pair: Pair) -> None:
     """An adapter's file is not a Meta Service's."""
     assert run("check-config", pair.config).code == OK

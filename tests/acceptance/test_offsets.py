@@ -201,7 +201,9 @@ def test_a_deleted_group_is_gone(shared: Pair) -> None:
     assert "gone" not in groups_of(shared)
     assert shared("get", "gone").code == NO
     assert {row["state"] for row in described(shared, "gone").values()} == {"deleted"}
-    assert shared("commit", "gone", "t/0", "1").code == OK
+    ran = shared("commit", "gone", "t/0", "7")
+    assert (ran.code, "it is held until a consumer has read it from the store; --epoch 4294967296" in ran.out) == (NO, True)
+    assert shared("commit", "gone", "t/0", "1", "--epoch", "4294967296").code == OK
     assert "gone" in groups_of(shared)
 
 

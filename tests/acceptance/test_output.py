@@ -157,7 +157,10 @@ def test_after_ones_own_reset_nobody_is_told_to_stop_consumers(shared: Pair) -> 
     ran = shared("offsets", "reset", "own", "--to-offset", "4", "--execute")
     assert (ran.code, ran.out.splitlines()[-1]) == (OK, "done: 1 offset moved, read back and equal")
     assert "stop its consumers" not in ran.err
-    commit(shared, "own", {"own/0": 500})
+    ran = shared("offsets", "reset", "own", "--to-offset", "4", "--execute")
+    assert ran.out.splitlines()[-1] == "done: 0 offsets moved, 1 kept where it is, in a new epoch, read back and equal"
+    epoch = shared("get", "own", "--json").json[0]["epoch"]
+    assert shared("commit", "own", "own/0", "500", "--epoch", str(epoch)).code == OK
     assert "stop its consumers" in shared("offsets", "reset", "own", "--to-offset", "3").err
 
 

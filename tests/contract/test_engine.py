@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from adapter.metaservice.engine import whole_group
-from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, next_era, taken_up
 from tests.contract.cases import CLUSTER, save
 from tests.contract.engines import TRICKY, Opened, everything, standing
 from tests.unit.helpers import key, record, tombstone
@@ -91,7 +91,7 @@ async def test_a_delete_leaves_a_tombstone_that_late_saves_cannot_pass(opened: O
         await engine.delete(CLUSTER, "default", "g", ["a", "nowhere"])
         (dead,) = await standing(engine, A)
         assert dead is not None
-        assert (dead.position, dead.live) == ((next_era(3), 0), False)
+        assert (dead.position, dead.live) == ((taken_up(next_era(3)), 0), False)
         assert dead.committed_at_ms > 0
         assert await save(engine, (A, record(2**64 - 1, 3))) == [SaveOutcome(Status.SUPERSEDED, dead)]
         assert await standing(engine, A, B, key("nowhere")) == [dead, record(6), None]
@@ -102,8 +102,9 @@ async def test_a_deleted_key_comes_back_in_the_epoch_of_its_tombstone(opened: Op
     async with opened() as engine:
         await save(engine, (A, record(5)), (B, record(5)))
         await engine.delete(CLUSTER, "default", "g", [])
-        await save(engine, (A, record(0, next_era(1))), (B, record(0, 0)))
-        assert await standing(engine, A, B) == [record(0, next_era(1)), record(0, next_era(1))]
+        epoch = taken_up(next_era(1))
+        await save(engine, (A, record(0, epoch)), (B, record(0, 0)))
+        assert await standing(engine, A, B) == [record(0, epoch), record(0, epoch)]
 
 
 async def test_a_second_delete_changes_nothing(opened: Opened) -> None:
@@ -137,7 +138,7 @@ async def test_a_delete_and_a_save_at_the_same_time_leave_one_of_both_whole(open
             await asyncio.gather(save(engine, (where, record(6))), engine.delete(CLUSTER, "default", "g", [str(turn)]))
             (found,) = await standing(engine, where)
             assert found is not None
-            assert (found.position, found.live) == ((next_era(1), 0), False)
+            assert (found.position, found.live) == ((taken_up(next_era(1)), 0), False)
 
 
 async def test_groups_with_tricky_names_are_kept_apart(opened: Opened) -> None:

@@ -8,7 +8,18 @@ import pytest
 from adapter.errors import NotReadyError
 from adapter.metaservice.engine import Engine, Expiry, whole_group
 from adapter.metaservice.rocksdb.engine import RocksDbEngine
-from adapter.model.records import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, deleted, expired, next_era
+from adapter.model.records import (
+    FIRST_EPOCH,
+    GroupKey,
+    OffsetKey,
+    OffsetRecord,
+    SaveEntry,
+    Status,
+    deleted,
+    expired,
+    next_era,
+    taken_up,
+)
 from adapter.testing.fake_meta import FakeMeta
 from tests.contract.cases import CLUSTER, save
 from tests.contract.engines import ENGINES, Opened, standing
@@ -111,7 +122,7 @@ async def test_a_delete_of_an_expired_group_holds_back_what_the_expiry_would_hav
         await engine.delete(CLUSTER, *GROUP, [])
         (found,) = await standing(engine, A)
         assert found is not None
-        assert (found.position, found.live) == ((next_era(3), 0), False)
+        assert (found.position, found.live) == ((taken_up(next_era(3)), 0), False)
         assert (await save(engine, (A, record(9, 3))))[0].status is Status.SUPERSEDED
 
 
@@ -184,7 +195,7 @@ async def test_a_save_over_a_tombstone_that_is_being_forgotten_stands(opened: Op
     async with opened() as engine:
         for offset in range(5):
             await save(engine, *((where, deleted(record(1, committed_at_ms=1), 1)) for where in keys))
-            live = record(offset, next_era(1), committed_at_ms=NOW)
+            live = record(offset, taken_up(next_era(1)), committed_at_ms=NOW)
             saved = [(where, live) for where in keys[offset::5]]
             halves = saved[: len(saved) // 2], saved[len(saved) // 2 :]
             # The first save holds the lock when the tombstones are looked for.

@@ -100,7 +100,10 @@ async def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
             assert await _struck(section, config, signal.SIGKILL, lambda layout: bool(layout.moving_from)) == -signal.SIGKILL
             fronts[0].kill()
             await savers.acknowledged_more()
-            assert await _struck(section, config, signal.SIGINT, lambda layout: bool(layout.leftovers_in)) == 1
+            assert await _struck(section, config, signal.SIGINT, lambda layout: bool(layout.leftovers_in)) in {
+                0,
+                1,
+            }  # 0: done before
             await savers.acknowledged_more()
             assert await _struck(section, config, 0, lambda layout: layout.settled) == 0
         await savers.check(fronts[1])

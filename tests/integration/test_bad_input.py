@@ -146,7 +146,7 @@ def stubs(adapter: ServiceProcess) -> Iterator[Rpc]:
 
 def _stored(stubs: Rpc, group: str = "bad") -> list[offsets_pb.ShardOffset]:
     request = offsets_pb.ListOffsetsRequest(namespace="default", group=group, page_size=10_000)
-    return list(stubs.admin.ListOffsets(request, timeout=PATIENCE_S).offsets)
+    return list(stubs.store.ListOffsets(request, timeout=PATIENCE_S).offsets)
 
 
 def _details(error: grpc.RpcError) -> str:
@@ -161,7 +161,7 @@ def _call_raw(stubs: Rpc, method: str, data: bytes) -> bytes:
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_a_bad_request_is_refused_by_the_name_of_the_field(stubs: Rpc, row: Row) -> None:
     """Status and whole message; nothing is stored (10)."""
-    method = getattr(stubs.admin if row.method == "ListOffsets" else stubs.store, row.method)
+    method = getattr(stubs.store, row.method)
     with pytest.raises(grpc.RpcError) as caught:
         method(row.request, timeout=PATIENCE_S)
     assert (caught.value.code(), caught.value.details()) == (row.code, row.message)
@@ -172,7 +172,7 @@ def test_a_bad_request_is_refused_by_the_name_of_the_field(stubs: Rpc, row: Row)
 def test_a_page_token_that_was_never_given_out_is_refused(stubs: Rpc, token: bytes) -> None:
     """It is bad input, not a damaged store, and not the end of the list (10)."""
     with pytest.raises(grpc.RpcError) as caught:
-        stubs.admin.ListOffsets(offsets_pb.ListOffsetsRequest(page_token=token), timeout=PATIENCE_S)
+        stubs.store.ListOffsets(offsets_pb.ListOffsetsRequest(page_token=token), timeout=PATIENCE_S)
     assert caught.value.code() is BAD
     assert _details(caught.value).startswith("page_token")
 
@@ -183,9 +183,9 @@ def test_a_page_token_of_another_list_is_refused(stubs: Rpc) -> None:
         stubs.store.CommitOffsets(commits({"s": 1, "t": 1}, group), timeout=PATIENCE_S)
     for group in ("a", "c"):
         first = offsets_pb.ListOffsetsRequest(namespace="default", group=group, page_size=1)
-        token = stubs.admin.ListOffsets(first, timeout=PATIENCE_S).next_page_token
+        token = stubs.store.ListOffsets(first, timeout=PATIENCE_S).next_page_token
         with pytest.raises(grpc.RpcError) as caught:
-            stubs.admin.ListOffsets(
+            stubs.store.ListOffsets(
                 offsets_pb.ListOffsetsRequest(namespace="default", group="b", page_token=token), timeout=PATIENCE_S
             )
         assert (caught.value.code(), _details(caught.value)[:10]) == (BAD, "page_token")

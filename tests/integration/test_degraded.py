@@ -11,6 +11,7 @@ import pytest
 from adapter.meta.client import GrpcMetaClient
 from adapter.model.records import SaveEntry, Status
 from adapter.rpc import meta_pb, offsets_pb
+from adapter.sidecar.engine.reads import NOT_RECOVERED
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from tests.integration.helpers import (
     PATIENCE_S,
@@ -105,7 +106,7 @@ def _is_degraded(adapter: ServiceProcess, stubs: Rpc) -> None:
     assert [row.offset for row in _read(stubs, "dirty", offsets_pb.MEMORY_FIRST_THEN_STORE)] == [2]
     for shard, mode in (("dirty", offsets_pb.STORE), ("absent", offsets_pb.MEMORY_FIRST_THEN_STORE)):
         code, text = _refused(lambda shard=shard, mode=mode: _read(stubs, shard, mode))  # type: ignore[misc]
-        assert (code, text) == (UNAVAILABLE, "reads of the store are refused until the recovery is done; MEMORY reads work")
+        assert (code, text) == (UNAVAILABLE, NOT_RECOVERED)
 
 
 def test_an_empty_store_without_the_meta_service_is_degraded_too(directory: Path) -> None:

@@ -14,7 +14,7 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.model.records import CommitMode, OffsetKey, OffsetRecord, ReadMode
 from adapter.rpc import offsets_pb
 from adapter.sidecar.process import Sidecar
-from tests.dialect import RobustMeta, failing, robust_meta
+from tests.dialect import Failure, RobustMeta, failing, robust_meta
 from tests.integration.helpers import key, meta_section, serving
 
 A, B = key("a"), key("b")
@@ -141,19 +141,61 @@ async def test_a_push_that_failed_is_compared_by_the_flusher_too(tmp_path: Path,
         await client.commit("g", {"a": 201})
         await client.flush()
     assert robust.offsets == {A: 201}
-    assert robust.conditional() == []
+    assert robust.conditional() == [{"a": (200, 201)}]
 
 
-async def test_a_normal_flush_is_one_plain_save(tmp_path: Path, robust: RobustMeta) -> None:
-    """Without a read before it: the newest value, whatever stands there. Another broker's larger one goes, see docs (5)."""
+async def test_a_normal_flush_is_one_save_that_expects_what_was_acknowledged_last(tmp_path: Path, robust: RobustMeta) -> None:
+    """Without a read before it, but for the first one of a key (5)."""
     async with adapter(tmp_path, robust) as (_, client):
         await client.commit("g", {"a": 5})
         await client.flush()
-        robust.offsets[A] = 200
         robust.reads.clear()
+        robust.saves.clear()
         await client.commit("g", {"a": 6})
         await client.flush()
-        assert (robust.offsets, robust.reads, robust.conditional()) == ({A: 6}, [], [])
+        assert (robust.offsets, robust.reads, robust.conditional()) == ({A: 6}, [], [{"a": (5, 6)}])
+
+
+async def test_what_another_writer_stored_is_seen_and_merged(
+    tmp_path: Path, robust: RobustMeta, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A larger one is adopted, a smaller one is overwritten, one that is gone is saved again; the log says what was there (2)."""
+    c, d = key("c"), key("d")
+    async with adapter(tmp_path, robust) as (sidecar, client):
+        await client.commit("g", {"a": 100, "b": 100, "c": 100, "d": 100})
+        await client.flush()
+        robust.offsets |= {A: 300, B: 90}
+        del robust.offsets[c]
+        await client.commit("g", {"a": 160, "b": 160, "c": 160, "d": 160})
+        await client.flush()
+        assert robust.offsets == {A: 300, B: 160, c: 160, d: 160}
+        assert _stands(sidecar, A) == (1, 300)
+        assert (await client.status()).dirty_keys == 0
+    [told] = [line for line in capsys.readouterr().out.splitlines() if "save.other_writer" in line]
+    assert "entries=3" in told
+    assert "default/g/a: 100 was acknowledged last, 300 is there now; 160 was to be saved" in told
+
+
+async def test_a_rewind_after_a_flush_without_an_answer_stands(tmp_path: Path, robust: RobustMeta) -> None:
+    """What stands may be this adapter's own, or not: it is read, and not taken for another writer's (3)."""
+
+    def applied_then_lost(name: str, request: Any) -> None:
+        if name == "SaveOffsetData":
+            robust._save(request)
+            raise Failure(UNAVAILABLE)
+
+    async with adapter(tmp_path, robust) as (_, client):
+        await client.commit("g", {"a": 100})
+        await client.flush()
+        robust.before = applied_then_lost
+        await client.commit("g", {"a": 160})
+        with pytest.raises(grpc.aio.AioRpcError):
+            await client.flush()
+        assert robust.offsets == {A: 160}
+        robust.before = failing()
+        await client.commit("g", {"a": 30}, mode=OVERWRITE)
+        await until_flushed(client)
+        assert robust.offsets == {A: 30}
 
 
 async def test_a_first_commit_while_the_server_was_away_does_not_overwrite_what_stands(
@@ -252,7 +294,7 @@ async def test_a_tombstone_of_a_former_server_is_not_sent(tmp_path: Path, robust
         assert _recovery(await client.status()) == (0, 1, 1, 0)
         assert (await client.status()).dirty_keys == 0
         assert list(await client.read("g", mode=ReadMode.MEMORY)) == ["b"]
-        assert _stands(sidecar, B) == (2**32, 40)
+        assert _stands(sidecar, B) == (2**32 + 1, 40)
         await client.commit("g", {"a": 3})
         await client.flush()
     assert robust.offsets == {A: 3, B: 40}

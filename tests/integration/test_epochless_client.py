@@ -10,9 +10,9 @@ import pytest
 from adapter.errors import MetaUnavailableError, RefusedError
 from adapter.meta.client import GrpcMetaClient
 from adapter.meta.endpoints import OtherKindError
-from adapter.meta.epochless import CONTENDED, ROUNDS, save
+from adapter.meta.epochless import CONTENDED, ROUNDS, Saver
 from adapter.meta.wire import save_request
-from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status
+from adapter.model.records import GroupKey, OffsetKey, SaveEntry, SaveOutcome, Status, taken_up
 from adapter.rpc import meta_pb
 from adapter.testing.processes import ServiceProcess, ended, free_port, meta_process
 from tests.dialect import Failure, RobustMeta, failing, robust_meta
@@ -194,7 +194,7 @@ async def test_a_read_that_moves_to_a_server_with_epochs_sees_its_tombstones(rob
         assert not client.knows_epochs
         robust.stop()
         [found] = await whole_groups(client, GroupKey("default", "g"))
-        assert (found[A].epoch, found[A].live) == (2**32, False)
+        assert (found[A].epoch, found[A].live) == (taken_up(2**32), False)
 
 
 async def test_what_another_broker_saves_between_the_read_and_the_push_stays(robust: RobustMeta) -> None:
@@ -203,7 +203,9 @@ async def test_what_another_broker_saves_between_the_read_and_the_push_stays(rob
     robust.before = _moved(robust, A, 200)
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
         await client.get([])
-        assert await save(client, [SaveEntry(A, record(150))], uncompared=_every) == [SaveOutcome(Status.SUPERSEDED, record(200))]
+        assert await Saver(client).save([SaveEntry(A, record(150))], uncompared=_every) == [
+            SaveOutcome(Status.SUPERSEDED, record(200))
+        ]
         assert robust.offsets == {A: 200}
         assert robust.conditional() == [{"a": (5, 150)}]
 
@@ -213,7 +215,7 @@ async def test_one_that_moved_and_is_still_smaller_is_pushed_with_the_next_try(r
     robust.before = _moved(robust, A, 7)
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
         await client.get([])
-        assert _statuses(await save(client, [SaveEntry(A, record(150))], uncompared=_every)) == [Status.APPLIED]
+        assert _statuses(await Saver(client).save([SaveEntry(A, record(150))], uncompared=_every)) == [Status.APPLIED]
         assert robust.conditional() == [{"a": (0, 150)}, {"a": (7, 150)}]
         assert robust.offsets == {A: 150}
 
@@ -223,7 +225,7 @@ async def test_a_contended_key_does_not_hold_up_the_others(robust: RobustMeta) -
     robust.before = _moved(robust, A, *range(1, 100))
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
         await client.get([])
-        outcomes = await save(client, [SaveEntry(A, record(150)), SaveEntry(B, record(9))], uncompared=_every)
+        outcomes = await Saver(client).save([SaveEntry(A, record(150)), SaveEntry(B, record(9))], uncompared=_every)
         assert _statuses(outcomes) == [Status.CONFLICT, Status.APPLIED]
         assert outcomes[0].message == CONTENDED
         assert robust.offsets == {A: ROUNDS, B: 9}
@@ -242,8 +244,8 @@ async def test_a_push_whose_answer_was_lost_is_found_done(robust: RobustMeta) ->
         await client.get([])
         robust.before = applied_then_lost
         with pytest.raises(MetaUnavailableError):
-            await save(client, [SaveEntry(A, record(150, metadata="m"))], uncompared=_every)
-        assert await save(client, [SaveEntry(A, record(150, metadata="m"))], uncompared=_every) == [
+            await Saver(client).save([SaveEntry(A, record(150, metadata="m"))], uncompared=_every)
+        assert await Saver(client).save([SaveEntry(A, record(150, metadata="m"))], uncompared=_every) == [
             SaveOutcome(Status.APPLIED, record(150, metadata="m"))
         ]
         assert len(robust.saves) == 1
@@ -255,18 +257,30 @@ async def test_a_server_without_compare_and_set_overwrites_and_is_believed_by_a_
         old.offsets = {A: 5, B: 9}
         async with GrpcMetaClient.open(meta_section(old.address)) as client:
             await client.get([])
-            outcomes = await save(client, [SaveEntry(A, record(7)), SaveEntry(B, record(8))], uncompared=_every)
+            outcomes = await Saver(client).save([SaveEntry(A, record(7)), SaveEntry(B, record(8))], uncompared=_every)
             assert outcomes == [SaveOutcome(Status.APPLIED, record(7)), SaveOutcome(Status.SUPERSEDED, record(9))]
             assert old.offsets == {A: 7, B: 9}
 
 
-async def test_what_was_compared_before_is_saved_plainly(robust: RobustMeta) -> None:
-    """The flush of normal commits: the newest value, also a rewind."""
+async def test_a_rewind_goes_over_what_stands_if_nothing_is_known_of_what_was_saved_last(robust: RobustMeta) -> None:
+    """A larger offset may be the own one from before it: what stands is read, and expected."""
     robust.offsets = {A: 160}
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
         await client.get([])
-        assert _statuses(await save(client, [SaveEntry(A, record(30, 2))])) == [Status.APPLIED]
-        assert (robust.offsets, robust.conditional(), robust.reads) == ({A: 30}, [], [])
+        assert _statuses(await Saver(client).save([SaveEntry(A, record(30, 2))])) == [Status.APPLIED]
+        assert (robust.offsets, robust.conditional()) == ({A: 30}, [{"a": (160, 30)}])
+
+
+async def test_a_larger_offset_of_another_writer_stands_over_a_rewind(robust: RobustMeta) -> None:
+    """It is known what was saved last, so the larger one is somebody else's (2)."""
+    robust.offsets = {A: 160}
+    async with GrpcMetaClient.open(meta_section(robust.address)) as client:
+        await client.get([])
+        saver = Saver(client)
+        assert _statuses(await saver.save([SaveEntry(A, record(161))])) == [Status.APPLIED]
+        robust.offsets[A] = 300
+        assert await saver.save([SaveEntry(A, record(30, 2))]) == [SaveOutcome(Status.SUPERSEDED, record(300, 2))]
+        assert robust.offsets == {A: 300}
 
 
 async def test_a_record_of_unknown_epoch_was_compared_with_nothing(robust: RobustMeta) -> None:
@@ -275,7 +289,7 @@ async def test_a_record_of_unknown_epoch_was_compared_with_nothing(robust: Robus
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
         await client.get([])
         entries = [SaveEntry(A, record(5, 0)), SaveEntry(B, record(5, 0)), SaveEntry(key("c"), record(5, 0))]
-        assert await save(client, entries) == [
+        assert await Saver(client).save(entries) == [
             SaveOutcome(Status.SUPERSEDED, record(100)),
             SaveOutcome(Status.APPLIED, record(5)),
             SaveOutcome(Status.APPLIED, record(5)),
@@ -288,8 +302,8 @@ async def test_a_tombstone_is_done_where_nothing_stands_and_loses_where_somethin
     robust.offsets = {A: 100}
     async with GrpcMetaClient.open(meta_section(robust.address)) as client:
         await client.get([])
-        outcomes = await save(client, [SaveEntry(A, TOMBSTONE), SaveEntry(B, TOMBSTONE)])
-        assert outcomes == [SaveOutcome(Status.SUPERSEDED, record(100, 2**32)), SaveOutcome(Status.APPLIED, TOMBSTONE)]
+        outcomes = await Saver(client).save([SaveEntry(A, TOMBSTONE), SaveEntry(B, TOMBSTONE)])
+        assert outcomes == [SaveOutcome(Status.SUPERSEDED, record(100, taken_up(2**32))), SaveOutcome(Status.APPLIED, TOMBSTONE)]
         assert robust.saves == []
 
 

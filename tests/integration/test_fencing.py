@@ -137,6 +137,7 @@ async def test_a_group_that_was_deleted_as_a_whole_may_count_from_the_beginning(
             assert caught.value.code() is FENCED
         reply = await client.admin.DeleteOffsets(offsets_pb.DeleteOffsetsRequest(group="g", execute=True), timeout=PATIENCE_S)
         assert reply.executed
+        await client.read("g", mode=ReadMode.STORE)
         await client.commit("g", {"s": 1}, member=Member(1, "new"))
         described = await client.admin.DescribeGroup(offsets_pb.DescribeGroupRequest(group="g"), timeout=PATIENCE_S)
         assert (described.generation, described.member_id) == (1, "new")
@@ -152,5 +153,7 @@ async def test_a_reset_leaves_the_generation(directory: Path) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await client.commit("g", {"s": 11}, member=Member(4, "zombie"))
         assert caught.value.details() == ZOMBIE
+        assert [row.held for row in await client.commit("g", {"s": 11}, member=Member(5, "m"))] == [True]
+        await client.read("g", mode=ReadMode.STORE)
         await client.commit("g", {"s": 4}, member=Member(5, "m"))
         assert (await client.read("g"))["s"].offset == 4

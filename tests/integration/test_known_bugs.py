@@ -208,6 +208,7 @@ async def test_a_shard_that_was_made_anew_begins_anew(directory: Path) -> None:
         assert sorted((row.group, row.shard) for row in reply.rows) == [("g", "s"), ("h", "s")]
         assert (stored(meta), stored(meta, "h")) == ({"t": 5}, {})
         assert await offsets(there, "h") == {}
+        assert await offsets(here) == {"t": 5}
         shard = offsets_pb.ShardCommit(shard="s", offset=3, low_watermark=0, high_watermark=2)
         group = offsets_pb.GroupCommits(group="g", shards=[shard])
         assert not (await here.store.CommitOffsets(offsets_pb.CommitOffsetsRequest(groups=[group]))).superseded

@@ -55,7 +55,11 @@ def _differences(documented: set[str], served: set[str]) -> tuple[set[str], set[
 async def test_the_metrics_are_those_of_the_reference(directory: Path) -> None:
     """Commits, results, flush size, latency, failures, dirty keys and their age, recovery, RocksDB: not one more or less."""
     port = free_port()
-    sections: dict[str, Any] = {"metrics": {"listen": f"127.0.0.1:{port}"}, "journal": {"path": str(directory / "journal")}}
+    sections: dict[str, Any] = {
+        "metrics": {"listen": f"127.0.0.1:{port}"},
+        "journal": {"path": str(directory / "journal")},
+        "rocketmq": {"broker": f"127.0.0.1:{free_port()}"},
+    }
     async with serving(directory, **sections):
         served = await anyio.to_thread.run_sync(_served, port, "offset_adapter")
     documented = _documented("offset_adapter")

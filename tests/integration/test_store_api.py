@@ -263,7 +263,7 @@ async def test_a_list_comes_in_pages_in_key_order(directory: Path) -> None:
             rows: list[offsets_pb.ShardOffset] = []
             request = offsets_pb.ListOffsetsRequest(namespace=namespace, group=group, page_size=7)
             while True:
-                reply = await client.admin.ListOffsets(request)
+                reply = await client.store.ListOffsets(request)
                 assert len(reply.offsets) <= 7
                 rows += reply.offsets
                 if not reply.next_page_token:

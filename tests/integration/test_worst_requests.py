@@ -197,7 +197,7 @@ def test_a_large_group_is_listed_by_its_pages_and_counted_once(pair: Pair) -> No
         offsets = offsets_pb.ListOffsetsRequest(namespace="default", group=BIG, page_size=10_000)
         found: list[str] = []
         while True:
-            page = stubs.admin.ListOffsets(offsets, timeout=PATIENCE_S)
+            page = stubs.store.ListOffsets(offsets, timeout=PATIENCE_S)
             found += [row.shard for row in page.offsets]
             if not page.next_page_token:
                 break

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 
-from adapter.rpc import offsets_grpc, offsets_pb
+from adapter.client.client import OffsetClient
+from adapter.model.records import DEFAULT_NAMESPACE
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
+from adapter.testing.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-adapter-interop"
@@ -141,11 +141,8 @@ def new_group() -> str:
 
 async def stored(adapter: ServiceProcess, group: str) -> dict[str, int]:
     """The offsets of a group by shard."""
-    request = offsets_pb.ReadOffsetsRequest(groups=[offsets_pb.GroupShards(group=group)], mode=offsets_pb.MEMORY)
-    async with grpc.aio.insecure_channel(adapter.address) as channel:
-        stub: offsets_grpc.OffsetStoreAsyncStub = offsets_grpc.OffsetStoreStub(channel)
-        reply = await stub.ReadOffsets(request, timeout=30)
-    return {row.shard: row.offset for row in reply.offsets}
+    async with OffsetClient.connect(adapter.address, PATIENCE_S) as client:
+        return {row.shard: row.offset async for row in client.list(DEFAULT_NAMESPACE, group)}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ CACHE="${HOME}/.cache/offset-adapter-interop"
 sh "$(dirname "$0")/install-packages.sh" javac:openjdk-17-jdk-headless mvn:maven
 
 fetch() { # a version of RocketMQ, with all that it depends on
-  [ ! -e "$CACHE/rocketmq-$1/complete" ] || return 0
+  [ ! -e "$CACHE/rocketmq-$1/complete-with-tools" ] || return 0
   work=$(mktemp -d)
   cat >"$work/pom.xml" <<POM
 <project>
@@ -16,13 +16,15 @@ fetch() { # a version of RocketMQ, with all that it depends on
   <dependencies>
     <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-broker</artifactId><version>$1</version></dependency>
     <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-client</artifactId><version>$1</version></dependency>
+    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-namesrv</artifactId><version>$1</version></dependency>
+    <dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-tools</artifactId><version>$1</version></dependency>
   </dependencies>
 </project>
 POM
   rm -rf "$CACHE/rocketmq-$1" && mkdir -p "$CACHE/rocketmq-$1"
   # Maven prints its errors to stdout.
   if (cd "$work" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$CACHE/rocketmq-$1" >"$work/log" 2>&1); then
-    touch "$CACHE/rocketmq-$1/complete"
+    touch "$CACHE/rocketmq-$1/complete-with-tools"
     rm -rf "$work"
   else
     grep -m 3 ERROR "$work/log" || true

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import grpc
 
-from adapter.model.records import OffsetKey, OffsetRecord
+from adapter.model.records import ERA_BITS, OffsetKey, OffsetRecord, is_held
 from adapter.rpc import offsets_pb
 from tests.model.broker import Running, Setup
 from tests.model.http2_client import COMMIT, GONE, STREAM, Client, Ended, Told
@@ -90,6 +90,7 @@ class Consumers(Machines):
         for key, further, knowing, overwrite in offers:
             knows[key] = offset = max(knows.get(key, 0) + further, 0)
             epoch = self._epochs.get(key, 0) if knowing else 0
+            self.model.carried(key, epoch)
             group = offsets_pb.GroupCommits(
                 namespace=key.namespace,
                 group=key.group,
@@ -167,8 +168,22 @@ class Consumers(Machines):
             owed = OffsetRecord(row.epoch, row.offset, live=not row.deleted)
         if stands is None or known(stands) < known(owed):
             self._violation(f"1: {broker.name} acknowledged {one.key} as {owed}; {stands} is stored")
-        elif not rows:
+        elif not rows and self._undoes(one, stands):
+            self._violation(f"7: {broker.name} took {one.key} without an epoch: {stands} over {one.before}, which is held")
+        elif not rows and not self._repeats(one, stands):
             self.model.committed(broker.name, one.key, owed, self.loop.now, through=broker.writes_through(one.key))
+
+    def _repeats(self, one: Plain, stands: OffsetRecord) -> bool:
+        """True for a commit without an epoch of the offset that is held: it changes nothing, not even the time."""
+        return not one.request.groups[0].shards[0].epoch and is_held(stands.epoch) and one.offset == stands.offset
+
+    def _undoes(self, one: Plain, stands: OffsetRecord) -> bool:
+        """True for a commit without an epoch that moved what is held."""
+        before, sent = one.before, one.request.groups[0].shards[0]
+        if before is None or sent.epoch or not is_held(before.epoch) or one.offset == before.offset:
+            return False
+        mine = stands.epoch >> ERA_BITS == before.epoch >> ERA_BITS and stands.offset == one.offset
+        return mine and self.model.is_held(one.key, before, self.now_ms())
 
     def _stored(self, running: Running) -> dict[OffsetKey, OffsetRecord]:
         broker = running.broker

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from adapter.model.records import OffsetKey, OffsetRecord, is_deleted, meet
+from adapter.model.records import OffsetKey, OffsetRecord, is_deleted, meet, taken_up
 from adapter.sidecar.storage.write_batch import Stored
 from tests.model.broker import State
 from tests.model.machines import KEYS, NOTHING, Held, held_by
@@ -103,7 +103,7 @@ class Watch:
     def _a_reset_is_not_undone(self, name: str, records: dict[OffsetKey, OffsetRecord]) -> Iterator[str]:
         """Invariant 7: what stands above a reset or delete was sent after it."""
         for key, record in records.items():
-            why = self._world.model.undone(key, record)
+            why = self._world.model.undone(key, record, self._world.now_ms())
             if why:
                 yield f"7: {key} at {name}: {why}"
 
@@ -137,7 +137,8 @@ class Watch:
 
 
 def _expiry_of(before: OffsetRecord, after: OffsetRecord | None) -> bool:
-    return after is not None and before.live and not after.live and before.position == after.position and not is_deleted(after)
+    same = after is not None and (taken_up(before.epoch), before.offset) == after.position
+    return after is not None and same and before.live and not after.live and not is_deleted(after)
 
 
 def _covers(there: OffsetRecord, here: OffsetRecord, *, expires: bool) -> bool:

@@ -1,9 +1,10 @@
 """The model: what was acknowledged, and what must stand. The invariants compare the world with it after every step."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from adapter.model.records import FIRST_EPOCH, GroupKey, OffsetKey, OffsetRecord
+from adapter.model.records import ERA_BITS, FIRST_EPOCH, HOLD_MS, GroupKey, OffsetKey, OffsetRecord
 
 Position = tuple[int, int]
 
@@ -44,6 +45,10 @@ class Model:
         self.there: dict[OffsetKey, Position] = {}
         self.moved: dict[OffsetKey, list[Moved]] = {}
         self.generations: dict[tuple[str, GroupKey], int] = {}
+        # Who may have taken up a reset: the latest era that a commit of a key carried, and when a group was read from the store.
+        self._eras: dict[OffsetKey, int] = {}
+        self._reads: dict[GroupKey, int] = {}
+        self.reading: Counter[GroupKey] = Counter()  # such reads that are under way
 
     def committed(self, broker: str, key: OffsetKey, record: OffsetRecord, at: float, *, through: bool) -> None:
         """A broker acknowledged a commit; written `through`, the Meta Service has it."""
@@ -58,7 +63,24 @@ class Model:
         self.moved.setdefault(key, []).append(moved)
         self.there[key] = max(self.there.get(key, (0, 0)), moved.record.position)
 
-    def undone(self, key: OffsetKey, record: OffsetRecord) -> str:
+    def carried(self, key: OffsetKey, epoch: int) -> None:
+        """A commit is sent with this epoch."""
+        self._eras[key] = max(self._eras.get(key, 0), epoch >> ERA_BITS)
+
+    def read_from_store(self, group: GroupKey, now_ms: int) -> None:
+        """A STORE read of the group has ended now, or may go on for as long as this says."""
+        self._reads[group] = max(self._reads.get(group, 0), now_ms)
+
+    def is_held(self, key: OffsetKey, record: OffsetRecord, now_ms: int) -> bool:
+        """True when nobody can have taken up a reset, delete or clone that left this record."""
+        return (
+            self._eras.get(key, 0) < record.epoch >> ERA_BITS
+            and not self.reading[key.group_key]
+            and self._reads.get(key.group_key, -1) < record.committed_at_ms
+            and now_ms <= record.committed_at_ms + HOLD_MS
+        )
+
+    def undone(self, key: OffsetKey, record: OffsetRecord, now_ms: int) -> str:
         """Why this record must not stand, though it is above a reset or delete; empty when it may."""
         sent = self.sent.get(record.metadata)
         if sent is None or (sent.key, sent.committed_at_ms) != (key, record.committed_at_ms):
@@ -69,6 +91,8 @@ class Model:
                     return f"{record} was committed at {sent.at_ms}, before {moved}"
                 if 0 < sent.epoch < moved.record.epoch:
                     return f"{record} was committed in epoch {sent.epoch}, which {moved} ended"
+                if not sent.epoch and self.is_held(key, moved.record, now_ms):
+                    return f"{record} was committed without an epoch, and {moved} is held"
         return ""
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta.client import GroupsPage, Page
+from adapter.meta.packed import SaveLimits
 from adapter.meta.store_marks import ServerReports
 from adapter.model.records import GroupKey, KnownStore, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, StoreReport
 from tests.model.engine import MemoryEngine
@@ -101,6 +102,7 @@ class SimMeta:
 
     endpoint = "simulated"
     knows_epochs = True
+    limits = SaveLimits()
 
     def __init__(self, link: Link, on_save: Callable[[SaveCall], None]) -> None:
         self._link = link

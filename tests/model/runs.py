@@ -126,6 +126,26 @@ class Everything(RuleBasedStateMachine):
         self.world.commit(at, {key: late}, knowing=True)
         self._pass(wait)
 
+    @rule(
+        at=BROKERS,
+        key=KEY,
+        change=st.sampled_from(["reset", "delete", "clone"]),
+        offset=st.integers(0, 9),
+        elsewhere=SELDOM,
+        offers=st.lists(st.builds(Offer, KEY, FURTHER, st.just(value=False), SELDOM), max_size=2),
+        way=st.sampled_from(Way),
+        wait=WAITS,
+    )
+    def goes_on(
+        self, at: int, key: OffsetKey, change: str, offset: int, elsewhere: bool, offers: list[Offer], way: Way, wait: float
+    ) -> None:
+        """An operator moves an offset, and a consumer that knows no epochs goes on committing as if nothing had been."""
+        self.world.commit(at, {key: offset})
+        self._pass(SOON_S)
+        self._change(1 - at if elsewhere else at, change, key, offset)
+        self.world.commit_together(at, [*offers, Offer(key, 1, knowing=False, overwrite=False)], way, apart=False)
+        self._pass(wait)
+
     def _change(self, at: int, change: str, key: OffsetKey, offset: int) -> None:
         if change == "reset":
             self.world.reset(at, [key], offset)

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from adapter.model.records import OffsetKey, OffsetRecord, ReadMode
+from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, taken_up
 from adapter.sidecar.engine.group_loader import Wanted
 from tests.model.broker import Broker, Running, State
 from tests.model.invariants import BrokenError, Watch
 from tests.model.machines import GROUPS, KEYS
-from tests.model.model import stands_in
+from tests.model.model import NEVER, stands_in
 from tests.model.world import World
 
 PATIENCE_S = 60.0  # far more than any backoff
@@ -33,6 +33,11 @@ def settle(world: World, watch: Watch) -> None:
     for broker in world.brokers:
         _wait(world, watch, lambda broker=broker: _is_up(broker), f"{broker.name} does not start again")  # type: ignore[misc]
     _expect_agreement(world, watch)
+
+
+def _taken_up(record: OffsetRecord | None) -> tuple[int, int] | None:
+    """The position; of a reset that is held as its reader takes it up."""
+    return (taken_up(record.epoch), record.offset) if record else None
 
 
 def _heal(world: World) -> None:
@@ -90,7 +95,11 @@ def _expect_agreement(world: World, watch: Watch) -> None:
         assert broker.running
 
         async def read(running: Running = broker.running, found: dict[OffsetKey, OffsetRecord] = found) -> None:
-            found.update(await running.serving().reader.read([Wanted(group, []) for group in GROUPS], ReadMode.STORE))
+            wanted = [Wanted(group, []) for group in GROUPS]
+            for group in GROUPS:
+                world.model.read_from_store(group, NEVER)
+            await running.serving().reader.begin(wanted, ReadMode.STORE)
+            found.update(await running.serving().reader.read(wanted, ReadMode.MEMORY))
 
         broker.running.call(read)
         world.pass_time(0.05)
@@ -99,7 +108,7 @@ def _expect_agreement(world: World, watch: Watch) -> None:
             here = found.pop(key, None)
             # Where an expiry took it away, a copy that another adapter still has may bring it back.
             revived = world.expires and not there.live and here is not None
-            if (here.position if here else None) != (there.position if there.live or revived else None):
+            if _taken_up(here) != (_taken_up(there) if there.live or revived else None):
                 raise BrokenError(f"in the end: {broker.name} reads {here} of {key}, the Meta Service has {there}")
         if found:
             raise BrokenError(f"in the end: {broker.name} reads {found}, of which the Meta Service has nothing")

@@ -61,6 +61,8 @@ class World(Consumers):
             for key in offsets
         }
         self.model.sent |= sent
+        for one in sent.values():
+            self.model.carried(one.key, one.epoch)
         request = offsets_pb.CommitOffsetsRequest(mode=offsets_pb.OVERWRITE if overwrite else offsets_pb.INCREASE_ONLY)
         for group in dict.fromkeys(key.group_key for key in offsets):
             shards = [
@@ -105,7 +107,7 @@ class World(Consumers):
                 self._violation(f"fencing: {name} acknowledged generation {member.generation} after {before[name, group]}")
             at = (name, group)
             self.model.generations[at] = max(self.model.generations.get(at, 0), member.generation)
-        for key, record in answers:
+        for key, record, _ in answers:
             if record is None:
                 self._violation(f"1: {name} acknowledged {key} with nothing")
                 continue
@@ -153,7 +155,9 @@ class World(Consumers):
     async def _read(self, running: Running, group: GroupKey, mode: ReadMode) -> None:
         core = running.serving()
         there = {key: self.service.standing(key) for key in KEYS if key.group_key == group}
-        rows = await core.reader.read([Wanted(group, [])], mode)
+        if mode is ReadMode.STORE:
+            await self._read_store(core, group)
+        rows = await core.reader.read([Wanted(group, [])], ReadMode.MEMORY if mode is ReadMode.STORE else mode)
         if running.dead:
             return
         found = dict(rows)
@@ -167,6 +171,15 @@ class World(Consumers):
                 self._violation(f"STORE read: {running.broker.name} does not know {key}, where {stood} stands")
             if stood and here and here.position < stood.position:
                 self._violation(f"STORE read: {running.broker.name} has {here} of {key}, where {stood} stands")
+
+    async def _read_store(self, core: Core, group: GroupKey) -> None:
+        """What is held may be taken up by this as long as it runs."""
+        self.model.reading[group] += 1
+        try:
+            await core.reader.begin([Wanted(group, [])], ReadMode.STORE)
+        finally:
+            self.model.reading[group] -= 1
+            self.model.read_from_store(group, self.now_ms())
 
     # Brokers hand over
 

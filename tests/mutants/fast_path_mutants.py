@@ -14,8 +14,8 @@ FAST_PATH_MUTANTS = (
     Mutant(
         "forward-in-any-epoch",
         "sidecar/engine/committer.py",
-        " and (not knows or knows == epoch):\n",
-        ":\n",
+        " and (not knows or knows == epoch) and (epoch & LOWER_HALF",
+        " and (epoch & LOWER_HALF",
         "a commit in flight undoes a reset, on the path of most commits",
         ("unit/sidecar/engine/test_columns.py::test_a_column_does_what_an_entry_does",),
     ),

@@ -3,12 +3,15 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
+from tests.mutants.hold_mutants import HOLD_MUTANTS
 from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
+from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 
 MUTANTS = (
@@ -31,7 +34,7 @@ MUTANTS = (
     Mutant(
         "time-rule-dropped",
         "model/records.py",
-        "epoch > FIRST_EPOCH and 0 < offered.committed_at_ms <= standing.committed_at_ms:",
+        "epoch > FIRST_EPOCH and 0 < offered.committed_at_ms <= until_ms:",
         "epoch > FIRST_EPOCH and offered.committed_at_ms < 0:",
         "a commit that was made before a reset, by an adapter without the epoch, undoes it",
         ("unit/model/test_epochs.py::test_a_record_of_unknown_epoch_becomes_what_the_table_says",),
@@ -39,7 +42,7 @@ MUTANTS = (
     Mutant(
         "commit-of-an-older-epoch-counts",
         "model/records.py",
-        "    if offered.epoch and offered.epoch < standing.epoch:\n        return standing\n",
+        "    if offered.epoch and taken_up(offered.epoch) < epoch:\n        return standing\n",
         "",
         "a commit in flight undoes a reset (apache/rocketmq #4206)",
         ("unit/sidecar/engine/test_read_epochs.py::test_a_commit_of_the_epoch_before_a_reset_is_superseded",),
@@ -47,23 +50,23 @@ MUTANTS = (
     Mutant(
         "no-commit-below-a-tombstone",
         "model/records.py",
-        "    return standing.epoch + (not standing.live and offset < standing.offset)\n",
-        "    return standing.epoch\n",
+        "        return standing.epoch + (not standing.live)\n",
+        "        return standing.epoch\n",
         "a group that comes back after an expiry, with a lower offset, is acknowledged and not stored",
         ("unit/model/test_epochs.py::test_a_commit_ends_as_the_table_says",),
     ),
     Mutant(
         "expiry-raises-the-epoch",
         "model/records.py",
-        "    return standing._replace(live=False, committed_at_ms=now_ms",
-        "    return standing._replace(epoch=standing.epoch + 1, live=False, committed_at_ms=now_ms",
+        "    return standing._replace(epoch=taken_up(standing.epoch), live=False",
+        "    return standing._replace(epoch=standing.epoch + 1, live=False",
         "a commit that was acknowledged before the expiry, and is flushed behind it, is lost",
         ("unit/model/test_epochs.py::test_the_tombstone_of_an_expiry_raises_no_epoch",),
     ),
     Mutant(
         "unknown-epoch-forgotten",
         "sidecar/engine/commit_rules.py",
-        "    if offered.epoch > known:\n",
+        "    if taken_up(offered.epoch) > taken_up(known):\n",
         "    if offered.epoch > known > 0:\n",
         "without the Meta Service the epoch that a consumer read is dropped, and its commit undoes a reset or is lost",
         ("unit/sidecar/engine/test_read_epochs.py::test_without_the_meta_service_an_unknown_epoch_is_unavailable",),
@@ -259,12 +262,12 @@ MUTANTS = (
         "                runs, start, count, size = [], at, 0, 0\n",
         "                runs, start, count, size = [], at + 1, 0, 0\n",
         "the first key of each chunk after the first is never sent",
-        ("unit/meta/test_packed.py::test_chunks_hold_everything_once_within_both_bounds",),
+        ("unit/meta/test_packed.py::test_chunks_hold_everything_once_within_all_bounds",),
     ),
     Mutant(
         "failed-flush-forgotten",
         "sidecar/engine/dirty.py",
-        "        self._put_back(unsent)\n",
+        "        self._put_back(unsent, first=first)\n",
         "",
         "what a failed save carried is taken for clean (apache/pulsar #14256)",
         ("unit/sidecar/engine/test_dirty.py::test_what_was_not_sent_waits_again",),
@@ -272,16 +275,16 @@ MUTANTS = (
     Mutant(
         "flushed-seq-too-early",
         "sidecar/engine/flusher.py",
-        "            self._finish(seq, started, outcome)\n",
-        "            self._finish(self._store.seq, started, outcome)\n",
+        "self._finish(seq if only is None and not",
+        "self._finish(self._store.seq if only is None and not",
         "what is committed during a flush counts as flushed after a crash",
         ("unit/sidecar/engine/test_flusher.py::test_a_commit_during_a_flush_is_above_the_flushed_watermark",),
     ),
     Mutant(
         "flushed-seq-before-the-recovery",
         "sidecar/engine/flusher.py",
-        "        if self.tracks_all:\n",
-        "        if self.last_flush_at_ms >= 0:\n",
+        "        if self.tracks_all and seq:\n",
+        "        if seq:\n",
         "what a former process left unflushed counts as flushed",
         ("unit/sidecar/engine/test_flusher.py::test_before_the_recovery_the_flushed_watermark_does_not_move",),
     ),
@@ -324,8 +327,8 @@ MUTANTS = (
     Mutant(
         "reset-beside-a-flush",
         "sidecar/engine/flusher.py",
-        "        async with self._lock:\n            yield\n",
-        "        yield\n",
+        "            async with self._lock:\n                yield\n",
+        "            yield\n",
         "a flush of this adapter is in the network behind its own reset",
         ("unit/sidecar/engine/test_resets.py::test_a_reset_waits_for_the_flush_under_way",),
     ),
@@ -379,9 +382,12 @@ MUTANTS = (
         ("unit/sidecar/engine/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
     *FAST_PATH_MUTANTS,
+    *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
     *META_MUTANTS,
+    *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
+    *ROCKETMQ_MUTANTS,
 )

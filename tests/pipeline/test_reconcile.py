@@ -189,7 +189,8 @@ CASES: dict[str, tuple[list[Held], OffsetRecord | None, str]] = {
     "a reset forward": ([Held(0, live(SHIFT, 99))], live(1, 9), "behind+"),
     "unknown epoch": ([Held(0, live(0, 9))], live(1, 5), "behind+"),
     "unknown epoch before a reset": ([Held(0, live(0, 9, since=1))], live(SHIFT, 5, since=2), "epoch_conflict"),
-    "unknown epoch after a reset": ([Held(0, live(0, 9, since=3))], live(SHIFT, 5, since=2), "behind+"),
+    "unknown epoch after a reset that is held": ([Held(0, live(0, 9, since=3))], live(SHIFT, 5, since=2), "epoch_conflict"),
+    "unknown epoch after a reset that is taken up": ([Held(0, live(0, 9, since=3))], live(SHIFT + 1, 5, since=2), "behind+"),
     "deleted here": ([Held(0, dead(SHIFT, since=2))], live(1, 5, since=1), "behind+"),
     "deleted here before a commit there": ([Held(0, dead(SHIFT, since=1))], live(1, 5, since=2), "epoch_conflict"),
     "deleted here before a commit elsewhere": (

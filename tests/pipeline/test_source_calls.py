@@ -95,7 +95,7 @@ def test_a_server_of_another_kind_is_told_from_one_that_is_away() -> None:
     with (
         serving(None) as address,
         closing(calls_to(address)) as calls,
-        pytest.raises(RefusedError, match="is no Meta Service of offset-adapter, or an older one"),
+        pytest.raises(RefusedError, match="it is RobustMQ's Meta Service, an older one of offset-adapter"),
     ):
         calls.scan("", "", 10, b"", b"")
 

@@ -198,7 +198,9 @@ class Cluster:
         """Read every group from the store, through an adapter; also the shared one when all of it is deleted there."""
         groups = dict.fromkeys((shared_key(0).group_key, *(key.group_key for key in live)))
         wanted = [offsets_pb.GroupShards(namespace=namespace, group=group) for namespace, group in groups]
-        request = offsets_pb.ReadOffsetsRequest(groups=wanted, mode=offsets_pb.ReadMode.ValueType(ReadMode.STORE.value))
+        request = offsets_pb.ReadOffsetsRequest(
+            groups=wanted, mode=offsets_pb.ReadMode.ValueType(ReadMode.STORE.value), keep_hold=True
+        )
         reading = self.history.reading(node.name, META)
         reading.found(positions((await node.client.store.ReadOffsets(request, timeout=CALL_S)).offsets))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import grpc
 
 from adapter.client.client import OffsetClient
-from adapter.model.records import DEFAULT_NAMESPACE, ERA_BITS, FIRST_EPOCH, OffsetKey, ReadMode
+from adapter.model.records import DEFAULT_NAMESPACE, ERA_BITS, FIRST_EPOCH, OffsetKey, ReadMode, taken_up
 from adapter.rpc import offsets_pb
 from adapter.testing.history import META, History, Write
 from tests.durability.load import CALL_S, NOT_ACKNOWLEDGED, SHARDS, Load, Turn
@@ -68,7 +68,9 @@ class SharedLoad(Load):
     async def _commit_at(self, key: OffsetKey, target: Position, *, overwrite: bool) -> Position:
         """Commit with the epoch of the target; returns what stands then."""
         epoch, offset = target
-        write = self._sending(key, *((target, (epoch + 1, offset)) if overwrite else (target,)))
+        # A commit with the epoch of a reset that is held takes it up.
+        target = (taken_up(epoch), offset)
+        write = self._sending(key, *((target, (target[0] + 1, offset)) if overwrite else (target,)))
         shard = offsets_pb.ShardCommit(shard=key.shard, offset=offset, epoch=epoch)
         request = offsets_pb.CommitOffsetsRequest(
             groups=[offsets_pb.GroupCommits(group=key.group, shards=[shard])],
@@ -151,7 +153,9 @@ class Administrator(Load):
         self._changes[key] += 1
         stands = self.history.least(META).get(key, (FIRST_EPOCH, 0))[0] >> ERA_BITS
         eras = range(stands + 1, self._changes[key] + 1)
-        return self.history.begin(key, *((era << ERA_BITS, offset, live) for era in eras), places=[name, META])
+        # Held, or as a reader has taken it up.
+        epochs = (epoch for era in eras for epoch in (era << ERA_BITS, taken_up(era << ERA_BITS)))
+        return self.history.begin(key, *((epoch, offset, live) for epoch in epochs), places=[name, META])
 
 
 def _changed(reply: offsets_pb.ChangeReply, writes: dict[str, Write]) -> None:

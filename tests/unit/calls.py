@@ -42,6 +42,23 @@ class FakeContext:
         raise AbortedError(code, details)
 
 
+class FakeCall(FakeContext):
+    """A call of the built-in server, which knows the user of a caller on the Unix socket."""
+
+    uid: int | None = None
+
+    def peer_uid(self) -> int | None:
+        """As the kernel tells it."""
+        return self.uid
+
+
+def call_of_user(uid: int | None, *, authorization: str = "") -> Context:
+    """A call on the Unix socket by a process of this user."""
+    call = FakeCall(UNIX, {"authorization": authorization} if authorization else {}, {})
+    call.uid = uid
+    return cast("Context", call)
+
+
 def context(
     peer: str = UNIX, certificate: Mapping[str, list[bytes]] | None = None, *, authorization: str = "", user: str = ""
 ) -> Context:

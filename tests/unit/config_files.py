@@ -8,6 +8,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+TABLES = {"meta.topics"}  # settings whose keys a user chooses
+
 FILES = Path(__file__).parents[2] / "config"
 
 
@@ -39,7 +41,7 @@ def names_in(values: dict[str, Any], path: str = "") -> Iterator[str]:
     """Every setting of a parsed file, by its dotted name."""
     for name, value in values.items():
         inner = value[0] if isinstance(value, list) and isinstance(value[0], dict) else value
-        if isinstance(inner, dict):
+        if isinstance(inner, dict) and f"{path}{name}" not in TABLES:
             yield from names_in(inner, f"{path}{name}.")
         else:
             yield f"{path}{name}"

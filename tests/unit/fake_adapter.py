@@ -11,7 +11,7 @@ from types import MappingProxyType
 import grpc
 
 from adapter.client.client import OffsetClient
-from adapter.client.pending import rpc_error
+from adapter.client.pending import Committed, rpc_error
 from adapter.model.records import DEFAULT_NAMESPACE, FIRST_EPOCH, CommitMode, Member, OffsetRecord, ReadMode, decide, next_era
 from adapter.rpc import offsets_pb
 
@@ -50,24 +50,26 @@ class FakeAdapter(OffsetClient):
         mode: CommitMode = CommitMode.INCREASE_ONLY,
         epochs: Mapping[str, int] = MappingProxyType({}),
         member: Member | None = None,
-    ) -> list[offsets_pb.Superseded]:
+    ) -> Committed:
         """Apply a commit as an adapter does."""
         self.commits.append((mode, dict(offsets)))
         self.arrived.set()
         fault = self.faults.popleft() if self.faults else Fault.NONE
-        rows = []
+        rows, raised = [], {}
         if fault is not Fault.LOST:
             for shard, offset in offsets.items():
                 standing = self.records.get(shard)
                 offered = OffsetRecord(epochs.get(shard, 0), offset)
                 result = decide(offered, standing, mode)
                 self.records[shard] = result._replace(epoch=result.epoch or FIRST_EPOCH)
+                if standing and result.epoch > standing.epoch:
+                    raised[shard] = result.epoch
                 if result is standing and (offered.offset != standing.offset or offered.epoch < standing.epoch):
                     rows.append(offsets_pb.Superseded(shard=shard, epoch=standing.epoch, offset=standing.offset))
         await self.gate.wait()
         if fault is not Fault.NONE:
             raise rpc_error(grpc.StatusCode.UNAVAILABLE, "no route")
-        return rows
+        return Committed(rows, raised)
 
     async def read(
         self,
@@ -76,6 +78,7 @@ class FakeAdapter(OffsetClient):
         *,
         namespace: str = DEFAULT_NAMESPACE,
         mode: ReadMode = ReadMode.MEMORY_FIRST_THEN_STORE,
+        keep_hold: bool = False,
     ) -> dict[str, offsets_pb.ShardOffset]:
         """The stored records."""
         self.reads += 1

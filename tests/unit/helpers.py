@@ -12,6 +12,7 @@ from adapter.client.broker_log import BrokerLog, NoBrokerLog
 from adapter.errors import AdapterError
 from adapter.meta.client import MetaClient
 from adapter.model.records import U64_MAX, CommitMode, GroupKey, OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status
+from adapter.runtime.clocks import REAL, Clocks
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.engine.changes import Commit, Standing
 from adapter.sidecar.engine.core import Core, running_core
@@ -85,6 +86,7 @@ async def core_over(
     knows: Sequence[str] = (),
     broker_log: BrokerLog | None = None,
     journal: Journal = NO_JOURNAL,
+    clocks: Clocks = REAL,
     **sections: Any,
 ) -> AsyncIterator[Core]:
     """Everything that works on a store, without gRPC and without the flush loop: a test flushes when it wants to.
@@ -93,7 +95,8 @@ async def core_over(
     """
     config = adapter_config(directory, **sections)
     opened = store or LocalStore.open(config.store.path, config.store.wal_sync)
-    async with running_core(config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), journal=journal) as core:
+    parts = (config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), clocks, journal)
+    async with running_core(*parts) as core:
         if tracks_all:
             core.flusher.comparison_finished()
         core.committer.loaded.groups.update(GroupKey("default", group) for group in knows)

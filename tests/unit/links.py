@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from adapter.client.batching import MAX_PAUSE_S, Batcher
-from adapter.client.pending import rpc_error
+from adapter.client.pending import Committed, rpc_error
 from adapter.errors import AdapterError, DiskFullError, FencedError, NotReadyError, RefusedError
 from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord, decide
 from adapter.rpc import offsets_pb
@@ -144,7 +144,7 @@ class Client:
         mode = CommitMode.OVERWRITE if overwrite else CommitMode.INCREASE_ONLY
         epochs = dict.fromkeys(offsets, epoch) if epoch else {}
         deadline = await self.batcher.limit.wait(TIMEOUT_S) if self.batcher.limit.full else 0.0
-        rows = await self.batcher.commit(("default", group), offsets, mode, epochs, member, deadline) or []
+        rows = await self.batcher.commit(("default", group), offsets, mode, epochs, member, deadline) or Committed()
         assert {(row.namespace, row.group) for row in rows} <= {("default", group)}
         return [(row.shard, row.epoch, row.offset) for row in rows]
 

@@ -20,7 +20,7 @@ from adapter.client.offset_store.store import OffsetStoreError, ReadOffsetType
 from adapter.client.offset_store.table import Entry, OffsetTable, Sent
 from adapter.model.names import check_name
 from adapter.model.queues import MessageQueue, shard_of
-from adapter.model.records import DEFAULT_NAMESPACE, U64_MAX, CommitMode, ReadMode
+from adapter.model.records import DEFAULT_NAMESPACE, U64_MAX, CommitMode, ReadMode, taken_up
 from adapter.rpc import offsets_pb
 
 log = structlog.get_logger(__name__)
@@ -53,8 +53,8 @@ class RemoteOffsetStore(OffsetTable):
     processed those messages. If the store has a higher epoch (a reset, a deletion, or a rewind by another consumer), memory is
     frozen at the stored offset, at None for a deletion, and `on_reset(queue, offset | None)` is called at the end of that
     persist. After that, `remove_offset` and a read start anew. Rewinds and frozen offsets are stored with OVERWRITE, all others
-    with INCREASE_ONLY. The first commit of a queue that was never read gets the stored epoch, even that of a reset; its epoch is
-    known from then on.
+    with INCREASE_ONLY. The first commit of a queue that was never read gets the stored epoch, which is known from then on; if a
+    reset holds the shard, it is treated as that reset.
     """
 
     def __init__(
@@ -218,6 +218,8 @@ class RemoteOffsetStore(OffsetTable):
                 raise
             outcome.fail(entries, error)
             return {}
+        for entry in entries.values():
+            entry.raise_to(rows.raised.get(entry.shard, 0))
         return self._settle(entries, sent, {row.shard: row for row in rows}, outcome)
 
     def _settle(
@@ -230,7 +232,7 @@ class RemoteOffsetStore(OffsetTable):
         again: Entries = {}
         for queue, entry in entries.items():
             row = stored.get(entry.shard)
-            if row is None or not 0 < sent[queue].epoch < row.epoch:
+            if row is None or not (row.held or 0 < taken_up(sent[queue].epoch) < taken_up(row.epoch)):
                 entry.settle(sent[queue])
             elif entry.follow_own_rewind(sent[queue], row.epoch, None if row.deleted else row.offset):
                 again[queue] = entry

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from adapter.errors import InvalidInputError
 from adapter.model.names import check_name
 from adapter.model.queues import MessageQueue, shard_of
+from adapter.model.records import taken_up
 
 
 class Sent(NamedTuple):
@@ -31,7 +32,8 @@ class Entry:
     stored: int | None = None  # the store has at least this offset, or was rewound to it; None: unknown
     frozen: bool = False
     overwrite: bool = False  # store `offset` even over a larger one: a rewind or a reset
-    # The lowest offset that was sent as an overwrite and whose epoch is unknown: a rewind gets the next epoch in the store.
+    # The lowest offset that was sent as an overwrite and whose epoch is unknown (the reply was lost): a rewind gets the next
+    # epoch in the store.
     rewound: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one send or read of the store at a time
 
@@ -64,6 +66,11 @@ class Entry:
         if not sent.overwrite:
             self.rewound = None  # the known epoch was still valid, so the rewind did not raise it
 
+    def raise_to(self, epoch: int) -> None:
+        """Go on in the new epoch in which the store has what was sent; 0: in the known one."""
+        if epoch and self.epoch:
+            self.epoch, self.rewound = epoch, None
+
     def follow_own_rewind(self, sent: Sent, epoch: int, stored: int | None) -> bool:
         """True if `sent` was superseded by this consumer's own rewind, one epoch above: continue in that epoch."""
         own = stored is not None and self.rewound is not None and stored >= self.rewound and epoch == sent.epoch + 1
@@ -78,9 +85,9 @@ class Entry:
         self.frozen = True
 
     def refresh(self, offset: int | None, epoch: int) -> None:
-        """Take over the offset and epoch of the store."""
+        """Take over the offset and epoch of the store; of a reset that is held, the epoch in which the next commit stands."""
         self.offset = self.stored = offset
-        self.epoch, self.overwrite, self.rewound = epoch, False, None
+        self.epoch, self.overwrite, self.rewound = taken_up(epoch), False, None
 
 
 class OffsetTable:

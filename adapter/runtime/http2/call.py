@@ -41,6 +41,11 @@ class Peer(Protocol):
     """What a call needs of its connection."""
 
     name: str
+
+    @property
+    def uid(self) -> int | None:
+        """The user of the client's process; None if the kernel does not tell."""
+
     connection: Connection
     can_write: asyncio.Event
 
@@ -222,6 +227,10 @@ class Call:
     def peer(self) -> str:
         """Return the client's address, in the form of grpc.aio."""
         return self._peer.name
+
+    def peer_uid(self) -> int | None:
+        """Return the user id of the client's process, which the kernel tells for a Unix socket; else None. Not in grpc.aio."""
+        return self._peer.uid
 
     def invocation_metadata(self) -> Metadata:
         """Return the request's headers: the metadata, and unlike grpc.aio also those of HTTP, such as content-type."""

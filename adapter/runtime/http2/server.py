@@ -5,6 +5,7 @@ What was read in one iteration of the event loop is handled, then all its answer
 
 import asyncio
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -36,6 +37,8 @@ IDLE_LOOK_S = 0.005  # seconds between two checks whether calls are still open, 
 TELL_S = 10.0  # seconds between two log lines about refused connections
 
 STOPPED = "the server has stopped"
+
+CREDENTIALS = struct.Struct("3i")  # of the process at the other end of a Unix socket: pid, uid, gid (unix(7), SO_PEERCRED)
 
 
 class Http2Peer(asyncio.Protocol):
@@ -171,6 +174,14 @@ class Http2Peer(asyncio.Protocol):
             self._asked = now
             self.connection.ping()
             self.flush_soon()
+
+    @property
+    def uid(self) -> int | None:
+        """The user of the process that connected to a Unix socket; None for TCP, and for a connection that is lost."""
+        if self._socket is None or self._socket.family != socket.AF_UNIX:
+            return None
+        _, uid, _ = CREDENTIALS.unpack(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+        return int(uid)
 
     def drain(self) -> None:
         """Ask the client for no new calls; those that it sent before it knew are still handled."""

@@ -1,18 +1,20 @@
 """Which callers may use OffsetAdmin, and the audit log of their calls.
 
-The Unix socket is open to its owner. TCP is open to callers with the token; without a token file, to callers with a certificate
-(mTLS); else all are refused. Every call, also a refused one, is an event `admin.call` that no log level hides. A token is never
-logged.
+The Unix socket is open to its owner, and to root. Where its mode lets others open it, the kernel tells the built-in server who
+calls: others count as callers over TCP, and so does everybody on grpcio's server, which cannot tell. TCP is open to callers with
+the token; without a token file, to callers with a certificate (mTLS); else all are refused. Every call, also a refused one, is an
+event `admin.call` that no log level hides. A token is never logged.
 """
 
 import hmac
 import inspect
 import os
 import pwd
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import wraps
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, cast, overload, runtime_checkable
 
 import structlog
 from google.protobuf.message import Message
@@ -39,12 +41,21 @@ ROWS_MAX = 100  # per line: collectors cut long ones
 _TO_THE_SOCKET = "or call it on the adapter's Unix socket, as the user that runs the adapter (--address unix:PATH)"
 
 
+@runtime_checkable
+class TellsUser(Protocol):
+    """A call of the built-in server, which knows the user of a caller on the Unix socket. Calls of grpcio do not."""
+
+    def peer_uid(self) -> int | None:
+        """The user id of the caller's process; None over TCP."""
+
+
 class Access:
     """Decides which callers are admitted, and writes the audit log."""
 
-    def __init__(self, token: str = "", *, mtls: bool = False) -> None:
+    def __init__(self, token: str = "", *, mtls: bool = False, private: bool = True) -> None:
         self._token = token.encode()
         self._mtls = mtls
+        self._private = private  # whether only its owner can open the Unix socket
         self._owner = f"unix:{_user_of(os.geteuid())}"
 
     @classmethod
@@ -52,12 +63,25 @@ class Access:
         """As the settings say. The token is read here, once: a new one needs a restart. Raises ConfigError."""
         path = config.admin.token_file
         tls = config.server.tls
-        return cls(read_token(path, "admin.token_file") if path else "", mtls=tls is not None and tls.client_ca is not None)
+        return cls(
+            read_token(path, "admin.token_file") if path else "",
+            mtls=tls is not None and tls.client_ca is not None,
+            private=not config.server.socket_mode & (stat.S_IRWXG | stat.S_IRWXO),
+        )
 
     def admit(self, context: Context) -> str:
         """Who calls, as far as it is verified. Raises AccessDeniedError or UnauthenticatedError."""
         if context.peer().startswith("unix:"):
-            return self._owner
+            if self._private:
+                return self._owner
+            uid = context.peer_uid() if isinstance(context, TellsUser) else None
+            if uid is not None and uid in {0, os.geteuid()}:
+                return f"unix:{_user_of(uid)}"
+            if not self._token:
+                raise AccessDeniedError(
+                    "OffsetAdmin is only for the user that runs the adapter: the Unix socket is open to others as well "
+                    "(server.unix_socket_mode), who need a token (admin.token_file). Commits, reads, lists and watches need none"
+                )
         certificate = _certificate(context) if self._mtls else ""
         if self._token:
             self._check_token(context)

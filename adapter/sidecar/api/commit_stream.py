@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeGuard
 from adapter.errors import AdapterError
 from adapter.rpc import offsets_pb
 from adapter.runtime.statuses import status_of
-from adapter.sidecar.api.commits import Commits, PreparedCommit
+from adapter.sidecar.api.commits import Commits, PreparedCommit, Rows
 
 Request = offsets_pb.StreamCommitsRequest
 Reply = offsets_pb.StreamCommitsReply
@@ -124,7 +124,7 @@ class CommitStream:
             return
         if not isinstance(begun, PreparedCommit):
             # `begin` awaits nothing behind the write: no end of the reader comes between it and this answer.
-            self._add(Reply(id=request.id, superseded=begun, covers=1))
+            self._add(_reply(request.id, begun))
             return
         room = begun.checked.core.router.room
         if begun.room:
@@ -148,13 +148,17 @@ class CommitStream:
 
     async def _finish(self, number: int, prepared: PreparedCommit) -> Reply:
         try:
-            return Reply(id=number, superseded=await self._commits.finish(prepared), covers=1)
+            return _reply(number, await self._commits.finish(prepared))
         except AdapterError as error:
             return _refusal(number, error)
 
 
+def _reply(number: int, rows: Rows) -> Reply:
+    return Reply(id=number, superseded=rows.superseded, covers=1, raised=rows.raised)
+
+
 def _rows_size(reply: Reply) -> int:
-    return reply.ByteSize() if reply.superseded else 0
+    return reply.ByteSize() if reply.superseded or reply.raised else 0
 
 
 def _is_ordered(request: Request) -> bool:
@@ -163,7 +167,7 @@ def _is_ordered(request: Request) -> bool:
 
 
 def _is_plain(answer: Reply | asyncio.Task[Reply] | None) -> TypeGuard[Reply]:
-    return isinstance(answer, Reply) and not answer.code and not answer.superseded
+    return isinstance(answer, Reply) and not (answer.code or answer.superseded or answer.raised)
 
 
 def _refusal(number: int, error: AdapterError) -> Reply:

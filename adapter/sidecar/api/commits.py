@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
-from adapter.errors import AdapterError
+from adapter.errors import AdapterError, InvalidInputError
+from adapter.meta.slash_names import name_problem
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import LargeCalls
 from adapter.runtime.statuses import status_of
 from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, parse_in_slices, size_of
-from adapter.sidecar.api.replies import superseded_rows
+from adapter.sidecar.api.replies import raised_rows, superseded_rows
 from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_commit import GroupCommit
@@ -30,7 +31,15 @@ SMALL = 100  # offsets and groups of a commit that is checked at once: a millise
 MAX_LARGE_BYTES = 32 * 2**20  # of large commits that wait to be checked
 OFFSET_BYTES = 400  # of memory that an offset of a waiting commit takes, beside its bytes in the request
 
-Rows = list[offsets_pb.Superseded]  # of a reply
+
+class Rows(NamedTuple):
+    """The rows of a reply: entries that were not applied, and entries that were in a new epoch."""
+
+    superseded: Sequence[offsets_pb.Superseded] = ()
+    raised: Sequence[offsets_pb.Raised] = ()
+
+
+ALL_PLAIN = Rows()
 
 
 class CheckedCommit(NamedTuple):
@@ -79,10 +88,12 @@ class Commits:
         """
         begun = await self.begin(request, offered=offered)
         if not isinstance(begun, PreparedCommit):
-            return offsets_pb.CommitOffsetsReply(superseded=begun)
+            return offsets_pb.CommitOffsetsReply(superseded=begun.superseded, raised=begun.raised)
         with self._room_for(begun):
             rows = await self.finish(begun)
-        return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=begun.written_through)
+        return offsets_pb.CommitOffsetsReply(
+            superseded=rows.superseded, written_through=begun.written_through, raised=rows.raised
+        )
 
     async def begin(
         self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False, patient: bool = False
@@ -95,7 +106,7 @@ class Commits:
         """
         try:
             if not offered and self._commit_fast(request):
-                return []
+                return ALL_PLAIN
             async with self._one_large(request, patient=patient):
                 checked = await self._check(request)
                 standing = checked.core.router.commit_at_once(checked.parsed.commit)
@@ -113,7 +124,7 @@ class Commits:
         """Validate a request at once. Raises InvalidInputError or NotReadyError."""
         started = time.perf_counter()
         core = self._core()
-        return CheckedCommit(core, parse_commit(request, core.clocks.now_ms()), started)
+        return _checked(core, parse_commit(request, core.clocks.now_ms()), started)
 
     async def prepare(self, checked: CheckedCommit) -> None:
         """Load the groups whose epochs the commit needs. It does not wait for a Meta Service that does not answer."""
@@ -152,7 +163,7 @@ class Commits:
         started = time.perf_counter()
         core = self._core()
         parsed = await parse_in_slices(request.groups, request.mode, core.clocks.now_ms())
-        return CheckedCommit(core, parsed, started)
+        return _checked(core, parsed, started)
 
     def _one_large(self, request: offsets_pb.CommitOffsetsRequest, *, patient: bool) -> AbstractAsyncContextManager[None]:
         """Admit one large commit at a time, since each may hold the event loop for 0.1 s. Raises InvalidInputError."""
@@ -178,8 +189,17 @@ class Commits:
     def _acknowledged(self, checked: CheckedCommit, standing: Sequence[Standing]) -> Rows:
         """Record the bounds of a durable commit, count it, and return the rows of its reply."""
         core, (commit, bounds, _), started = checked
-        rows = superseded_rows(commit, standing) if standing else []
+        rows = Rows(superseded_rows(commit, standing, core.holds), raised_rows(standing)) if standing else ALL_PLAIN
         if bounds:
             core.bounds.note(bounds)
-        self._metrics.committed(commit.size, len(rows), time.perf_counter() - started)
+        self._metrics.committed(commit.size, len(rows.superseded), time.perf_counter() - started)
         return rows
+
+
+def _checked(core: Core, parsed: ParsedCommit, started: float) -> CheckedCommit:
+    """Refuse names that the Meta Service cannot hold. Raises InvalidInputError."""
+    if not core.meta.knows_epochs:
+        for at, group in enumerate(parsed.groups):
+            if problem := name_problem(group):
+                raise InvalidInputError(f"groups[{at}].{problem}")
+    return CheckedCommit(core, parsed, started)

@@ -8,16 +8,16 @@ from contextlib import aclosing
 
 from adapter.errors import AdapterError, InvalidInputError, OverloadedError, TooLargeError
 from adapter.model.bounds import Bounds, ShardKey
-from adapter.model.codec import decode_key, encode_key, pack_names
-from adapter.model.paging import DEFAULT_PAGE, parse_page, parse_page_token
+from adapter.model.codec import pack_names
+from adapter.model.paging import DEFAULT_PAGE, parse_page
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime.large_calls import MAX_BYTES, SLICE_ROWS
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.statuses import Context
 from adapter.sidecar.api.access import Access, audited
 from adapter.sidecar.api.commit_requests import parse_in_slices, size_of
-from adapter.sidecar.api.replies import change_reply, describe_row, shard_offset
+from adapter.sidecar.api.listing import stored_row
+from adapter.sidecar.api.replies import change_reply, describe_row
 from adapter.sidecar.api.requests import parse_group, parse_reset, parse_shards, parse_topics, parse_wanted
 from adapter.sidecar.api.status import SidecarStatus
 from adapter.sidecar.config import AdapterConfig
@@ -26,7 +26,6 @@ from adapter.sidecar.engine.group_loader import LOAD_GROUPS, Wanted
 
 MAX_DESCRIBED = 20_000  # shards of a group: its answer is one message
 MAX_SNAPSHOTS = 8  # that are read at the same time
-PAGE_SPARE = 2**16  # of the bytes of a page, for a slice without live offsets: a walk over tombstones ends, too
 
 Describe = offsets_pb.DescribeGroupReply
 
@@ -47,29 +46,6 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
     @audited
     async def Flush(self, request: offsets_pb.FlushRequest, context: Context) -> offsets_pb.FlushReply:  # noqa: D102
         return offsets_pb.FlushReply(flushed=await self._core().flusher.flush_all())
-
-    @audited
-    async def ListOffsets(self, request: offsets_pb.ListOffsetsRequest, context: Context) -> offsets_pb.ListOffsetsReply:  # noqa: D102
-        core = self._core()
-        prefix = pack_names(*parse_page(request.namespace, request.group, request.page_size))
-        token = parse_page_token(request.page_token, prefix, len(OffsetKey._fields))
-        after = decode_key(token) if token else None
-        size = request.page_size or DEFAULT_PAGE
-        reply = offsets_pb.ListOffsetsReply()
-        room = MAX_BYTES
-        async with core.large.one(context=context):
-            while size > 0 and room > 0:
-                page = core.store.first(min(size, SLICE_ROWS), prefix=prefix, after=after)
-                rows = [shard_offset(key, record, dirty=key in core.dirty) for key, record, _ in page if record.live]
-                reply.offsets.extend(rows)
-                if len(page) < min(size, SLICE_ROWS):
-                    return reply
-                size -= len(page)
-                room -= sum(map(offsets_pb.ShardOffset.ByteSize, rows)) + PAGE_SPARE * (not rows)
-                after = page[-1].key
-                await others()
-        reply.next_page_token = encode_key(after) if after else b""
-        return reply
 
     @audited
     async def ListGroups(self, request: offsets_pb.ListGroupsRequest, context: Context) -> offsets_pb.ListGroupsReply:  # noqa: D102
@@ -118,7 +94,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
             bounds = await self._bounds(core, group, [key.shard for key in keys], reply)
             async for some in in_slices(keys):
                 reply.shards.extend(
-                    describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), dirty=key in core.dirty)
+                    describe_row(key, local.get(key), remote.get(key), bounds.get(key.shard), core.holds, dirty=key in core.dirty)
                     for key in some
                 )
         return reply
@@ -167,7 +143,7 @@ class OffsetAdmin(offsets_grpc.OffsetAdminServicer):
                     entries = next(slices, None)
                 if entries is None:
                     break
-                live = [shard_offset(key, record, dirty=key in core.dirty) for key, record in entries if record.live]
+                live = [stored_row(core, key, record) for key, record in entries if record.live]
                 if live:
                     yield offsets_pb.ExportOffsetsReply(offsets=live)
 

@@ -5,6 +5,7 @@ Decides nothing about offsets: commits are made by `commits`, and reads, hand-ov
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 
 import grpc
 import structlog
@@ -13,13 +14,14 @@ from adapter.errors import AdapterError
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.http2.call import Take
-from adapter.runtime.statuses import Context, answering
+from adapter.runtime.statuses import Context, answering, status_of, trailing_of
 from adapter.sidecar.api.commit_stream import CommitStream
 from adapter.sidecar.api.commits import Commits
-from adapter.sidecar.api.replies import shard_offset
+from adapter.sidecar.api.listing import changes, list_page, stored_row
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast, parse_read_mode, parse_wanted
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.fast_path import MAX_REQUEST_BYTES
+from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.metrics import AdapterMetrics
 
 log = structlog.get_logger(__name__)
@@ -36,6 +38,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     def __init__(self, core: Callable[[], Core], metrics: AdapterMetrics) -> None:
         self._core = core
         self._readers: set[asyncio.Task[None]] = set()
+        self._watches: Watches | None = None  # of the core that was watched last
         self._stopping = False
         self.commits = Commits(core, metrics)
         self.take = Take(self.commits.offer, self._commit_offered, MAX_REQUEST_BYTES)
@@ -73,10 +76,13 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         core = self._core()
         mode = parse_read_mode(request.mode)
         wanted = await parse_wanted(request.groups)
-        await core.reader.ask(wanted, mode)
+        if request.keep_hold:
+            await core.reader.ask(wanted, mode)
+        else:
+            await core.reader.begin(wanted, mode)
 
         def row(key: OffsetKey, record: OffsetRecord) -> offsets_pb.ShardOffset:
-            return shard_offset(key, record, dirty=key in core.dirty)
+            return stored_row(core, key, record)
 
         return offsets_pb.ReadOffsetsReply(
             offsets=await core.reader.answer(wanted, row, offsets_pb.ShardOffset.ByteSize, context)
@@ -117,9 +123,30 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         broadcasts = self._core().broadcasts
         return offsets_pb.ReadBroadcastReply(offsets=await broadcasts.read(await parse_read_broadcast(request)))
 
+    @answering
+    async def ListOffsets(self, request: offsets_pb.ListOffsetsRequest, context: Context) -> offsets_pb.ListOffsetsReply:  # noqa: D102
+        return await list_page(self._core(), request, context)
+
+    async def WatchOffsets(  # noqa: D102
+        self, request: offsets_pb.WatchOffsetsRequest, context: Context
+    ) -> AsyncIterator[offsets_pb.WatchOffsetsReply]:
+        try:
+            core = self._core()
+            self._watches = core.watches
+            async with aclosing(changes(core, request)) as replies:
+                async for reply in replies:
+                    yield reply
+        except AdapterError as error:
+            await context.abort(status_of(error), str(error), trailing_of(error))
+        except Exception:
+            log.exception("rpc.failed", method="WatchOffsets")
+            raise
+
     def end_streams(self) -> None:
-        """Read no more from streams, and open no new one; requests that were read get their replies (invariant 8)."""
+        """End all watches, read no more from streams, open no new one; requests that were read get their replies (8)."""
         self._stopping = True
+        if self._watches:
+            self._watches.end()
         for reader in self._readers:
             reader.cancel()
 

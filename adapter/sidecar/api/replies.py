@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from functools import reduce
 
 from adapter.model.bounds import Bounds
-from adapter.model.records import OffsetKey, OffsetRecord, epoch_warning, meet
+from adapter.model.records import OffsetKey, OffsetRecord, as_seen, epoch_warning, meet
 from adapter.rpc import offsets_pb
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Commit, Standing
+from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.reset_plans import Change
 from adapter.sidecar.engine.resets import Outcome
 
 
-def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offsets_pb.Superseded]:
+def superseded_rows(commit: Commit, standing: Sequence[Standing], holds: Holds) -> list[offsets_pb.Superseded]:
     """The rows of a reply: entries below a larger (epoch, offset) that stands; its offset may be lower."""
     offered = dict(commit.offered()) if standing else {}
     return [
@@ -23,9 +24,19 @@ def superseded_rows(commit: Commit, standing: Sequence[Standing]) -> list[offset
             epoch=record.epoch,
             offset=record.offset,
             deleted=not record.live,
+            held=holds.stops(record),
         )
-        for key, record in standing
+        for key, record, _ in standing
         if record is not None and _superseded(offered[key], record)
+    ]
+
+
+def raised_rows(standing: Sequence[Standing]) -> list[offsets_pb.Raised]:
+    """The rows of a reply: entries that were applied in a new epoch."""
+    return [
+        offsets_pb.Raised(namespace=key.namespace, group=key.group, shard=key.shard, epoch=record.epoch)
+        for key, record, raised in standing
+        if raised and record
     ]
 
 
@@ -36,7 +47,7 @@ def _superseded(offered: OffsetRecord, stands: OffsetRecord) -> bool:
     return 0 < offered.epoch < stands.epoch and stands.committed_at_ms != offered.committed_at_ms
 
 
-def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool) -> offsets_pb.ShardOffset:
+def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool, held: bool = False) -> offsets_pb.ShardOffset:
     """A row of a read or list reply."""
     return offsets_pb.ShardOffset(
         namespace=key.namespace,
@@ -49,13 +60,26 @@ def shard_offset(key: OffsetKey, record: OffsetRecord, *, dirty: bool) -> offset
         topic=record.topic,
         partition=record.partition,
         dirty=dirty,
+        deleted=not record.live,
+        held=held,
     )
 
 
 def describe_row(
-    key: OffsetKey, local: OffsetRecord | None, remote: OffsetRecord | None, bounds: Bounds | None, *, dirty: bool
+    key: OffsetKey,
+    local: OffsetRecord | None,
+    remote: OffsetRecord | None,
+    bounds: Bounds | None,
+    holds: Holds,
+    *,
+    dirty: bool,
 ) -> offsets_pb.DescribeGroupReply.Shard:
-    """A row of a described group; labels and lag are those of the larger of both records."""
+    """A row of a described group; labels and lag are those of the larger of both records.
+
+    An offset of a server without epochs is shown in the epoch in which it is compared.
+    """
+    if remote:
+        remote = as_seen(remote, local)
     newest = reduce(meet, [record for record in (local, remote) if record])
     row = offsets_pb.DescribeGroupReply.Shard(
         shard=key.shard,
@@ -67,6 +91,7 @@ def describe_row(
         topic=newest.topic,
         partition=newest.partition,
         warning=epoch_warning(newest.epoch),
+        held_until_ms=holds.until_ms(newest) or None,
     )
     if bounds:
         row.low_watermark, row.high_watermark = bounds.low, bounds.high

@@ -17,6 +17,16 @@ AT_RISK = {
     "never": "a killed process loses nothing; a power cut whatever the kernel has not written",
 }
 
+# With a Meta Service that stores only offsets (RobustMQ); docs/robustmq.md explains each.
+WEAKER = (
+    "a reset or delete is undone by another adapter that still holds the shard and commits it, or starts",
+    "a rewind that was not flushed when a process ended loses against the larger offset that stands there",
+    "a writer that does not say what it expects, as RobustMQ's own brokers, can lower an offset; that is seen at the next commit",
+    "metadata, commit times and generations are known to the adapter that took the commit alone",
+    "it deletes groups without a save itself, and keeps no tombstones: what is deleted there may be pushed back from here",
+    "a Meta Service that was put back from a backup is noticed at the next commit of each key, or at the next start",
+)
+
 
 class SidecarStatus:
     """Composes the reply to Status from the components of a sidecar."""
@@ -54,6 +64,7 @@ class SidecarStatus:
             meta_loss_at_ms=server_reports.at_ms,
             clock_skew_seconds=server_reports.skew.ms / 1000,
             clock_is_off=server_reports.skew.off,
+            weaker=() if self._meta.knows_epochs else WEAKER,
         )
         if core := self._state.core:
             _fill(reply, core)
@@ -83,6 +94,7 @@ def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:
     reply.last_flush_at_ms = core.flusher.last_flush_at_ms
     reply.last_flush_seconds = core.flusher.last_flush_seconds
     reply.last_flush_error = core.flusher.last_error
+    reply.flush_pace = core.flusher.pace
     reply.refused_keys = core.dirty.refused
     reply.recovery.CopyFrom(offsets_pb.RecoveryStatus(**vars(core.recovery.report)))
     loss = core.store.loss

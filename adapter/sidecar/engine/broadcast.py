@@ -146,8 +146,6 @@ class Broadcasts:
         except InvalidInputError as error:
             raise InvalidInputError(str(error).replace("groups[0].", "").replace(inner.group, group)) from None
         self._note(inner, group)
-        if not reply.superseded:
-            return reply
         rows = list(reply.superseded)
         if outlived := self._outlived(rows):
             rows = [row for row in rows if row.shard not in outlived]
@@ -156,6 +154,7 @@ class Broadcasts:
             rows += (await send(offsets_pb.CommitOffsetsRequest(groups=[anew], mode=offsets_pb.OVERWRITE))).superseded
         for row in rows:
             row.group = group
+        # Its commits know no epochs, so the new ones are left out.
         return offsets_pb.CommitOffsetsReply(superseded=rows, written_through=reply.written_through)
 
     async def read(self, query: BroadcastQuery) -> list[offsets_pb.BroadcastOffset]:

@@ -32,13 +32,14 @@ class Commit(NamedTuple):
     """Values that consumers committed, each with the epoch that its consumer knows (0: none), and who committed for a group.
 
     They take the epoch that stands; where nothing stands, see `LoadedGroups`. No key is there twice. Refused with FencedError
-    when a later generation has committed for one of the groups.
+    when a later generation has committed for one of the groups. `by_operator`: held records do not stop it.
     """
 
     entries: Sequence[Entry]
     mode: CommitMode
     members: Mapping[GroupKey, Member] = MappingProxyType({})
     columns: Sequence[Columns] = ()
+    by_operator: bool = False
 
     @property
     def size(self) -> int:
@@ -90,11 +91,18 @@ class Forget(NamedTuple):
     gone: bool = False
 
 
-Change = Commit | Reconcile | Load | FirstEpochs | Forget
+class TakeUp(NamedTuple):
+    """Keys that a reader has read from the Meta Service: of these, what is held is taken up."""
+
+    keys: Sequence[OffsetKey]
+
+
+Change = Commit | Reconcile | Load | FirstEpochs | Forget | TakeUp
 
 
 class Standing(NamedTuple):
-    """What stands under a key after a change. For a Forget: the removed record."""
+    """What stands under a key after a change. For a Forget: the removed record. `raised`: a commit stored it in a new epoch."""
 
     key: OffsetKey
     record: OffsetRecord | None
+    raised: bool = False

@@ -1,11 +1,13 @@
 """Where a commit goes: in which epoch it stands, and whether its member may still commit. Pure; never writes."""
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 
 from adapter.errors import FencedError, NotReadyError, RefusedError
 from adapter.model.records import (
     EPOCH_MAX,
     FIRST_EPOCH,
+    HOLD_MS,
     CommitMode,
     GroupKey,
     Member,
@@ -13,6 +15,8 @@ from adapter.model.records import (
     OffsetRecord,
     decide,
     epoch_warning,
+    is_held,
+    taken_up,
 )
 
 MAX_ABSENT = 10_000  # keys, and groups with removals, that are remembered one by one
@@ -69,6 +73,26 @@ class LoadedGroups:
         return forgets < self.forgets and any(self._forgotten.get(group, self._others) > forgets for group in groups)
 
 
+class Holds:
+    """For how long a reset, delete or clone that nobody has taken up stops commits without an epoch (`records.is_held`)."""
+
+    def __init__(self, hold_ms: int = HOLD_MS, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._hold_ms = hold_ms
+        self._now_ms = now_ms
+        self.on = hold_ms > 0  # off: a reset begins as one that is taken up
+
+    def until_ms(self, record: OffsetRecord | None) -> int:
+        """Until when a record is held; 0 when it is not, or not any more."""
+        if record is None or not is_held(record.epoch):
+            return 0
+        until_ms = record.committed_at_ms + self._hold_ms
+        return until_ms if self._now_ms() <= until_ms else 0
+
+    def stops(self, record: OffsetRecord | None) -> bool:
+        """True while a record is held."""
+        return self.until_ms(record) > 0
+
+
 def check_generation(group: GroupKey, member: Member, seen: Member | None) -> None:
     """Raise FencedError when `seen` is of a later generation."""
     if seen and member.generation < seen.generation:
@@ -80,25 +104,37 @@ def check_generation(group: GroupKey, member: Member, seen: Member | None) -> No
 
 def goes_back(before: OffsetRecord, after: OffsetRecord) -> bool:
     """True if a commit was a rewind of the record that stood."""
-    return after.epoch > before.epoch and before.live
+    return after.epoch > taken_up(before.epoch) and before.live
+
+
+def is_raised(before: OffsetRecord | None, after: OffsetRecord) -> bool:
+    """True when a commit is stored in a higher epoch than what stood before it."""
+    return before is not None and after.epoch > before.epoch
 
 
 def decide_commit(
-    key: OffsetKey, offered: OffsetRecord, standing: OffsetRecord | None, mode: CommitMode, loaded: LoadedGroups
+    key: OffsetKey,
+    offered: OffsetRecord,
+    standing: OffsetRecord | None,
+    mode: CommitMode,
+    loaded: LoadedGroups,
+    holds: Holds | None = None,
 ) -> OffsetRecord:
     """What stands after a commit. Raises NotReadyError for a rewind of a key whose epoch is unknown, RefusedError of the largest.
+
+    Without `holds`, held records stop nothing.
 
     Such a rewind could be undone by the Meta Service, where the key may stand in a higher epoch, after it was acknowledged.
     So could a commit of an epoch that this adapter has not seen yet, which is refused in the same way.
     """
     known = standing.epoch if standing else loaded.epoch_of_absent(key)
-    if offered.epoch > known:
+    if taken_up(offered.epoch) > taken_up(known):
         raise NotReadyError(
             f"{'/'.join(key)}: epoch {offered.epoch} is not known here, but {known or 'none'}: read it again from the store"
         )
     if standing is None:
         return offered._replace(epoch=loaded.epoch_of_absent(key))
-    after = decide(offered, standing, mode)
+    after = decide(offered, standing, mode, holds=holds is not None and holds.stops(standing))
     if after.epoch > max(EPOCH_MAX, standing.epoch):
         raise RefusedError(f"{'/'.join(key)}: cannot be rewound: it {epoch_warning(standing.epoch)}")
     if standing.epoch == 0 and after.epoch > 0:

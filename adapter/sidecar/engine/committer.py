@@ -16,6 +16,7 @@ from adapter.model.codec import group_prefix
 from adapter.model.records import (
     EPOCH_LIMIT,
     FIRST_EPOCH,
+    LOWER_HALF,
     GroupKey,
     Held,
     Member,
@@ -24,12 +25,15 @@ from adapter.model.records import (
     as_first,
     as_seen,
     epoch_warning,
+    is_held,
     meet,
+    taken_up,
 )
 from adapter.runtime.coalescing import Coalescer
-from adapter.sidecar.engine.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing
-from adapter.sidecar.engine.commit_rules import LoadedGroups, check_generation, decide_commit, goes_back
+from adapter.sidecar.engine.changes import Change, Columns, Commit, Entry, FirstEpochs, Forget, Load, Reconcile, Standing, TakeUp
+from adapter.sidecar.engine.commit_rules import Holds, LoadedGroups, check_generation, decide_commit, goes_back, is_raised
 from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.journal.notes import Moved
 from adapter.sidecar.storage.store import LocalStore
@@ -46,8 +50,11 @@ class Committer:
         dirty: DirtyKeys,
         clock: Callable[[], float] = time.monotonic,
         journal: Journal = NO_JOURNAL,
+        holds: Holds | None = None,
     ) -> None:
         self.loaded = LoadedGroups()
+        self.holds = holds or Holds()
+        self.watches = Watches()
         self._store = store
         self._dirty = dirty
         self._journal = journal
@@ -81,11 +88,13 @@ class Committer:
         if self._ended:
             raise NotReadyError("stopped before this was taken; nothing of it is stored: send it again")
         self._store.check()  # after a failed sync, not even what changes nothing is acknowledged: what stands may not be durable
-        deciding = _Deciding(self._store, self._dirty, self.loaded, self._clock)
+        deciding = _Deciding(self._store, self._dirty, self.loaded, self.holds, self._clock)
         standing = deciding.decide(change)
         deciding.write()
         if deciding.rewinds:
             self._journal.moved("rewind", deciding.rewinds)
+        if self.watches.any:
+            self.watches.note([one.key for one in standing if one.raised] if isinstance(change, Commit) else deciding.staged)
         return standing
 
     def check_members(self, members: Mapping[GroupKey, Member]) -> None:
@@ -111,6 +120,7 @@ class _Deciding:
         "_dirty",
         "_forward",
         "_forward_is_clean",
+        "_holds",
         "_loaded",
         "_members",
         "_newly_absent",
@@ -120,10 +130,13 @@ class _Deciding:
         "rewinds",
     )
 
-    def __init__(self, store: LocalStore, dirty: DirtyKeys, loaded: LoadedGroups, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: LocalStore, dirty: DirtyKeys, loaded: LoadedGroups, holds: Holds, clock: Callable[[], float]
+    ) -> None:
         self._store = store
         self._dirty = dirty
         self._loaded = loaded
+        self._holds = holds
         self._clock = clock
         self._newly_loaded: Collection[GroupKey] = ()
         self._newly_absent: Collection[OffsetKey] = ()
@@ -142,7 +155,14 @@ class _Deciding:
             return self._reconcile(change.entries)
         if isinstance(change, FirstEpochs):
             return self._take_first_epochs(change)
+        if isinstance(change, TakeUp):
+            return self._take_up(change)
         return self._load(change) if isinstance(change, Load) else self._forget(change)
+
+    @property
+    def staged(self) -> Collection[OffsetKey]:
+        """The keys that it changes, except by a plain commit or the first epoch."""
+        return self._staged.keys()
 
     def write(self) -> None:
         """Write and mark dirty, with nothing awaited between.
@@ -186,8 +206,8 @@ class _Deciding:
         decided = []
         for key, offered in entries:
             before = self._standing(key)
-            after = decide_commit(key, offered, before, change.mode, self._loaded)
-            decided.append(Standing(key, after))
+            after = decide_commit(key, offered, before, change.mode, self._loaded, None if change.by_operator else self._holds)
+            decided.append(Standing(key, after, raised=is_raised(before, after)))
             if after != before:
                 self._stage(key, after, clean=False)
                 if before and goes_back(before, after):
@@ -207,10 +227,11 @@ class _Deciding:
         for shard, offset, knows in zip(columns.shards, columns.offsets, columns.epochs or repeat(0), strict=False):
             fields, seq, encoded = held[shard]
             if fields is not None:
-                epoch, stands, _, when, _, _, _ = fields
+                epoch, stands, _, when, _, topic, partition = fields
                 newer = offset > stands or (offset == stands and now_ms > when)
-                if newer and (not knows or knows == epoch):
-                    forward[shard] = ((epoch, offset, True, now_ms, "", "", 0), seq, encoded)
+                # A held record, in the first epoch of an era, is left to the rules.
+                if newer and (not knows or knows == epoch) and (epoch & LOWER_HALF or not epoch):
+                    forward[shard] = ((epoch, offset, True, now_ms, "", topic, partition), seq, encoded)
                     continue
             elif loaded and knows <= FIRST_EPOCH:
                 forward[shard] = ((FIRST_EPOCH, offset, True, now_ms, "", "", 0), 0, encoded)
@@ -281,6 +302,13 @@ class _Deciding:
                 self._forward[group] = forward
         return self._reconcile(rest)
 
+    def _take_up(self, change: TakeUp) -> list[Standing]:
+        for key in change.keys:
+            before = self._standing(key)
+            if before is not None and is_held(before.epoch):
+                self._stage(key, before._replace(epoch=taken_up(before.epoch)), clean=False)
+        return []
+
     def _is_before_a_rewind(self, key: OffsetKey, found: OffsetRecord) -> bool:
         """True for a larger value of a server without epochs that may precede a local rewind that is not flushed yet."""
         before = self._standing(key)
@@ -295,7 +323,7 @@ class _Deciding:
             raise ContendedError("the group has come back")
         self._loaded.forget({key.group_key for key in change.keys})
         removed = [Standing(key, self._store.get(key)) for key in change.keys]
-        for key, record in removed:
+        for key, record, _ in removed:
             self._dirty.discard(key)
             if record is not None:
                 self._staged[key] = None

@@ -12,10 +12,13 @@ import anyio.to_thread
 
 from adapter.client.broker_log import BrokerLog
 from adapter.meta.client import MetaClient
+from adapter.meta.epochless import Saver
+from adapter.meta.labels import ShardLabels
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.large_calls import LargeCalls
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.broadcast import Broadcasts
+from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.expiry import Expiry
@@ -28,7 +31,9 @@ from adapter.sidecar.engine.meta_watch import MetaWatch
 from adapter.sidecar.engine.policies import Router, WriteThrough
 from adapter.sidecar.engine.reads import OffsetReader
 from adapter.sidecar.engine.recovery import Recovery
+from adapter.sidecar.engine.renewal import Renewal
 from adapter.sidecar.engine.resets import Resets
+from adapter.sidecar.engine.watching import Watches
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.shard_bounds import ReportedBounds
@@ -57,6 +62,9 @@ class Core:
     recovery: Recovery
     meta_watch: MetaWatch
     expiry: Expiry
+    watches: Watches
+    holds: Holds
+    renewal: Renewal
     large: LargeCalls
     admin_calls: LargeCalls
     clocks: Clocks
@@ -92,19 +100,22 @@ async def running_core(
     dirty = DirtyKeys()
     bounds = ReportedBounds()
     journal.sees(bounds)
-    committer = Committer(store, dirty, clocks.monotonic, journal)
+    holds = Holds(config.reset.hold_seconds * 1000, clocks.now_ms)
+    committer = Committer(store, dirty, clocks.monotonic, journal, holds)
     loader = GroupLoader(store, committer, meta)
-    write_through = WriteThrough(committer, store, meta, metrics, journal)
-    flusher = Flusher(config.flush, store, dirty, committer, meta, metrics, clocks, journal)
+    saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
+    write_through = WriteThrough(committer, store, saver, metrics, journal)
+    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal)
     recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
     groups = Groups(store, dirty, large)
     router = Router(config, loader, committer, write_through)
-    reader = OffsetReader(store, loader, large)
+    reader = OffsetReader(store, committer, loader, large)
     broadcasts = Broadcasts(config.expiry, store, groups, loader, reader, router, clocks.now_ms)
     expiry = Expiry(
         config.expiry, store, dirty, groups, broadcasts, committer, flusher, meta, metrics, clocks.now_ms, journal=journal
     )
+    renewal = Renewal(config.meta, config.expiry, store, dirty, groups, committer, flusher, clocks.now_ms)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(committer.run, name="committer")
@@ -130,10 +141,13 @@ async def running_core(
                 ),
                 reader=reader,
                 flusher=flusher,
-                handover=Handover(store, dirty, committer, flusher, large),
+                handover=Handover(store, dirty, committer, flusher, renewal, large),
                 recovery=recovery,
                 meta_watch=MetaWatch(config.broker, config.store.path, store, flusher, recovery, meta),
                 expiry=expiry,
+                watches=committer.watches,
+                holds=holds,
+                renewal=renewal,
                 large=large,
                 admin_calls=LargeCalls("calls of OffsetAdmin", at_once=4),
                 clocks=clocks,
@@ -141,5 +155,6 @@ async def running_core(
             )
             tasks.cancel_scope.cancel()
     finally:
+        committer.watches.end()
         with anyio.CancelScope(shield=True):
             await store.apart(store.close)

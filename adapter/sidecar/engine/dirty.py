@@ -83,9 +83,12 @@ class DirtyKeys:
         else:
             shards[shard] = held
 
-    def take(self) -> Mapping[GroupKey, Mapping[str, Held]]:
-        """Begin a flush of what is pending and not set aside. Later commits are for the next flush (invariant 3)."""
-        taken, self._pending = self._pending, _Part()
+    def take(self, only: Collection[GroupKey] | None = None) -> Mapping[GroupKey, Mapping[str, Held]]:
+        """Begin a flush of what is pending and not set aside, or of that of some groups.
+
+        What is committed from now on is for the next one (invariant 3).
+        """
+        taken, self._pending = (self._pending, _Part()) if only is None else (self._pop_groups(only), self._pending)
         for group in self._groups_aside & taken.groups.keys():
             self._set_aside.add(group, taken.groups.pop(group), taken.since)
         self._in_flight = taken
@@ -125,13 +128,13 @@ class DirtyKeys:
         aside, self._set_aside = self._set_aside, _Part()
         self._put_back(aside)
 
-    def settle(self) -> None:
-        """End the flush that `take` began. What was neither acknowledged nor refused is pending again."""
+    def settle(self, *, first: bool = False) -> None:
+        """End the flush that `take` began. What was neither acknowledged nor refused is pending again; `first`: at the front."""
         unsent, self._in_flight = self._in_flight, _Part()
         for group in unsent.groups:
             for shard in unsent.groups[group] if self._refused else ():
                 self._refused.pop(OffsetKey(*group, shard))
-        self._put_back(unsent)
+        self._put_back(unsent, first=first)
 
     def retry_refused(self) -> None:
         """Let the next flush send again what was refused."""
@@ -195,6 +198,11 @@ class DirtyKeys:
         return count
 
     @property
+    def groups(self) -> int:
+        """The number of groups with a dirty key. Thread-safe."""
+        return len(set().union(*(list(part.groups) for part in self._parts() if part.groups)))
+
+    @property
     def pending(self) -> int:
         """The number of keys that the next flush will send."""
         groups = self._pending.groups
@@ -226,12 +234,21 @@ class DirtyKeys:
     def _parts(self) -> tuple[_Part, ...]:
         return self._pending, self._in_flight, self._refused, self._set_aside
 
-    def _put_back(self, part: _Part) -> None:
-        """Return records to the pending ones, unless there are newer ones."""
+    def _pop_groups(self, groups: Collection[GroupKey]) -> _Part:
+        """Take these groups out of what is pending."""
+        popped, since = _Part(), self._pending.since
+        for group in groups:
+            if group in self._pending.groups:
+                popped.add(group, self._pending.groups[group], since)
+                self._pending.drop(group)
+        return popped
+
+    def _put_back(self, part: _Part, *, first: bool = False) -> None:
+        """Under what came in meanwhile: the newer record stays."""
         for group in self._groups_aside & part.groups.keys():
             held = part.groups.pop(group)
             self._set_aside.add(group, {**held, **self._set_aside.groups.get(group, {})}, part.since)
-        if len(part.groups) <= len(self._pending.groups):
+        if len(part.groups) <= len(self._pending.groups) and not first:
             for group, held in part.groups.items():
                 self._pending.add(group, {**held, **self._pending.groups.get(group, {})}, part.since)
             return

@@ -9,7 +9,7 @@ them out again. Reads no disk and awaits nothing, so that no other code runs in 
 import time
 from collections.abc import Callable, Sequence
 
-from adapter.model.records import DEFAULT_NAMESPACE, Held
+from adapter.model.records import DEFAULT_NAMESPACE, LOWER_HALF, Held
 from adapter.rpc import offsets_pb
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.storage.store import LocalStore
@@ -75,16 +75,17 @@ class FastPath:
         before = held.get(shard)
         if before is None:
             return False
-        epoch, stands, live, when, _, _, _ = before[0]
+        epoch, stands, live, when, _, topic, partition = before[0]
         knows = item.epoch
         # A missing offset reads as 0: the general path tells both apart.
-        if offset < stands or not (offset and live) or (knows and knows != epoch):
+        # A held record, in the first epoch of an era, is left to the rules.
+        if offset < stands or not (offset and live) or (knows and knows != epoch) or not (epoch & LOWER_HALF or not epoch):
             return False
         if not _is_plain(request, group, item) and (request.mode > 1 or _has_more(group, item)):
             return False
         if offset == stands and now_ms <= when:
             return True  # a repeated commit: what stands is stored already, or with this write
-        staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", "", 0))))
+        staged.append((name, shard, forward.stage(held, shard, (epoch, offset, True, now_ms, "", topic, partition))))
         return True
 
 

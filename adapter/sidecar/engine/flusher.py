@@ -6,16 +6,15 @@ Never blocks a commit.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
 import structlog
 
 from adapter.errors import AdapterError, MetaUnavailableError, RefusedError, TransientError
-from adapter.meta.client import MetaClient
-from adapter.meta.epochless import save
+from adapter.meta.epochless import Saver
 from adapter.meta.packed import Chunk, Outcomes, chunks
 from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveOutcome, Status
 from adapter.runtime.backoff import pause_s
@@ -33,6 +32,9 @@ from adapter.sidecar.storage.store import LocalStore
 
 log = structlog.get_logger(__name__)
 
+SLOW_S = 1.0  # from which on it is said how long the Meta Service needs for what is dirty
+PROGRESS_S = 5.0  # between two log lines of a long flush
+
 AT_ONCE = 250  # acknowledged entries, before other work of the event loop: some 2 ms, when their epochs are stored
 
 Batch = Mapping[GroupKey, Mapping[str, Held]]
@@ -47,6 +49,8 @@ class _Outcome:
     why_refused: str = ""
     unanswered: int = 0
     why_unanswered: str = ""
+    waited_s: float = 0.0  # for saves with an entry without an answer
+    interrupted: bool = False  # what was not sent yet is pending again
 
     def note_acknowledged(self, keys: int = 1) -> None:
         self.acknowledged += keys
@@ -69,7 +73,7 @@ class Flusher:
         store: LocalStore,
         dirty: DirtyKeys,
         committer: Committer,
-        meta: MetaClient,
+        saver: Saver,
         metrics: AdapterMetrics,
         clocks: Clocks = REAL,
         journal: Journal = NO_JOURNAL,
@@ -78,12 +82,13 @@ class Flusher:
         self._store = store
         self._dirty = dirty
         self._committer = committer
-        self._meta = meta
+        self.saver = saver
         self._metrics = metrics
         self._journal = journal
         self._clock = clocks.monotonic
         self._now_ms = clocks.now_ms
         self._lock = anyio.Lock()
+        self._urgent = 0  # callers that a flush under way lets go first, after the save that it is at
         self._refused_since = 0.0
         # When what is set aside is tried again, 0 when nothing is; and how often in a row that has failed.
         self._aside_until = 0.0
@@ -107,6 +112,20 @@ class Flusher:
             return self._store.seq
         return max(self._store.flushed_seq, self._carried if self.tracks_all else 0)
 
+    @property
+    def pace(self) -> str:
+        """How long the Meta Service needs for what is dirty, by what the last saves took; empty if that is short."""
+        limits = self.saver.meta.limits
+        each_s, what, count = limits.seconds_per_group, "group", self._dirty.groups if limits.seconds_per_group else 0
+        if not each_s:
+            each_s, what, count = limits.seconds_per_offset, "offset", len(self._dirty)
+        if count * each_s < SLOW_S:
+            return ""
+        return (
+            f"the Meta Service takes {each_s * 1000:.3g} ms for each {what}, one after the other: "
+            f"{counted(count, f'dirty {what}')} take about {count * each_s:,.0f} s"
+        )
+
     async def run(self) -> None:
         """Flush once per interval; after a failure back off. Each attempt sends the values that are newest then."""
         interval_s = self._section.interval_ms / 1000
@@ -125,32 +144,57 @@ class Flusher:
     async def flush_once(self, *, refused_too: bool = False, aside_too: bool = False) -> int:
         """Send what is dirty now, and what was refused or set aside before if asked for; returns how many keys were acknowledged.
 
-        Raises MetaUnavailableError when some of it could not be sent; all that was not acknowledged is dirty again. It is no
-        error when only a part of the Meta Service gives no answer: its groups are set aside, see `dirty`.
+        Lets a caller of `flush_groups` or `paused` go first, and goes on behind it. Raises MetaUnavailableError when some of it
+        could not be sent; all that was not acknowledged is dirty again. It is no error when only a part of the Meta Service gives
+        no answer: its groups are set aside, see `dirty`.
         """
-        async with self._lock:
-            if refused_too:
-                self._dirty.retry_refused()
-            if aside_too:
-                self._dirty.take_up()
-                self._aside_until = 0.0
-            if not self._dirty.pending:
-                return 0
-            seq = self._store.seq
-            batch = self._dirty.take()
-            outcome = _Outcome()
-            started = self._clock()
-            try:
-                await self._send(batch, outcome, self._covers(seq))
-            except TransientError as error:
-                self.last_error = str(error)
-                self._metrics.flush_failed()
-                raise
-            finally:
-                self._carried = 0
-                self._settle(outcome, started)
-            self._finish(seq, started, outcome)
-        return outcome.acknowledged
+        acknowledged = 0
+        while True:
+            async with self._lock:
+                self._retry(refused_too=refused_too, aside_too=aside_too)
+                if not self._dirty.pending:
+                    return acknowledged
+                outcome = await self._flush()
+            acknowledged += outcome.acknowledged
+            if not outcome.interrupted:
+                return acknowledged
+            refused_too = aside_too = False
+
+    async def flush_groups(self, groups: Collection[GroupKey]) -> None:
+        """Send what is dirty of these groups, also what was refused or set aside, ahead of all else. Raises as `flush_once`."""
+        self._urgent += 1
+        try:
+            async with self._lock:
+                self._retry(refused_too=True, aside_too=True)
+                if any(self._dirty.any_of(group) for group in groups):
+                    await self._flush(groups)
+        finally:
+            self._urgent -= 1
+
+    def _retry(self, *, refused_too: bool, aside_too: bool) -> None:
+        if refused_too:
+            self._dirty.retry_refused()
+        if aside_too:
+            self._dirty.take_up()
+            self._aside_until = 0.0
+
+    async def _flush(self, only: Collection[GroupKey] | None = None) -> _Outcome:
+        """Send what is pending, or what is pending of some groups."""
+        seq = self._store.seq
+        batch = self._dirty.take(only)
+        outcome = _Outcome()
+        started = self._clock()
+        try:
+            await self._send(batch, outcome, self._covers(seq) if only is None else 0, yielding=only is None)
+        except TransientError as error:
+            self.last_error = str(error)
+            self._metrics.flush_failed()
+            raise
+        finally:
+            self._carried = 0
+            self._settle(outcome)
+        self._finish(seq if only is None and not outcome.interrupted else 0, started, outcome)
+        return outcome
 
     def comparison_started(self) -> None:
         """Note that all local keys are being compared with the Meta Service: until then, `dirty` may lack dirty keys."""
@@ -163,9 +207,13 @@ class Flusher:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Keep flushes of this adapter from running, so that none can undo what the block does (invariant 7)."""
-        async with self._lock:
-            yield
+        """Keep flushes of this adapter from running: none can then undo what is done inside (invariant 7)."""
+        self._urgent += 1
+        try:
+            async with self._lock:
+                yield
+        finally:
+            self._urgent -= 1
 
     async def flush_all(self) -> int:
         """Send what is dirty and what was refused or set aside before; returns how many keys were acknowledged.
@@ -206,22 +254,40 @@ class Flusher:
                 self._dirty.settle()
         return len(self._dirty)
 
-    async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True) -> None:
-        """Send a batch in chunks. Once the last one is applied, the Meta Service has every write up to `carried`."""
+    async def _send(self, batch: Batch, outcome: _Outcome, carried: int, *, adopt: bool = True, yielding: bool = False) -> None:
+        """Send a batch in chunks. Once the last one is applied, the Meta Service has every write up to `carried`.
+
+        With `yielding` it ends early when somebody waits who goes first.
+        """
         unsent = sum(map(len, batch.values()))
-        async for chunk in chunks(batch, self._section.max_batch_bytes):
-            unsent -= len(chunk)
-            self._carried = 0 if unsent else carried
-            try:
-                with self._metrics.save_call("flush", len(chunk)):
-                    results = await save(self._meta, chunk, uncompared=self._is_uncompared)
-            except RefusedError as error:
-                async for entries in in_slices(chunk):
-                    for entry in entries:
-                        self._refuse(entry.key, str(error), outcome)
-            else:
-                self._journal.flushed(chunk, results)
-                await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
+        told_at = self._clock()
+        async with aclosing(chunks(batch, self._section.max_batch_bytes, lambda: self.saver.meta.limits)) as parts:
+            async for chunk in parts:
+                unsent -= len(chunk)
+                self._carried = 0 if unsent else carried
+                await self._send_chunk(chunk, outcome, adopt=adopt)
+                if yielding and unsent and self._urgent:
+                    outcome.interrupted = True
+                    return
+                if unsent and self._clock() - told_at > PROGRESS_S:
+                    told_at = self._clock()
+                    log.info("flush.progress", acknowledged=outcome.acknowledged, left=unsent, pace=self.pace)
+
+    async def _send_chunk(self, chunk: Chunk, outcome: _Outcome, *, adopt: bool) -> None:
+        started, unanswered = self._clock(), outcome.unanswered
+        try:
+            with self._metrics.save_call("flush", len(chunk)):
+                results = await self.saver.save(chunk, uncompared=self._is_uncompared)
+        except RefusedError as error:
+            async for entries in in_slices(chunk):
+                for entry in entries:
+                    self._refuse(entry.key, str(error), outcome)
+            return
+        took_s = self._clock() - started
+        self._journal.flushed(chunk, results)
+        await self._take_in(chunk, await Outcomes.of(chunk, results), outcome, adopt=adopt)
+        if outcome.unanswered > unanswered:
+            outcome.waited_s += took_s
 
     async def _take_in(self, chunk: Chunk, results: Outcomes, outcome: _Outcome, *, adopt: bool) -> None:
         """Take each answer in.
@@ -290,8 +356,8 @@ class Flusher:
         floor = self._dirty.lowest_refused_seq()
         return seq if floor is None else min(seq, floor - 1)
 
-    def _settle(self, outcome: _Outcome, started: float) -> None:
-        self._dirty.settle()
+    def _settle(self, outcome: _Outcome) -> None:
+        self._dirty.settle(first=outcome.interrupted)
         if outcome.refused:
             self._refused_since = self._clock()
             self.last_error = outcome.why_refused
@@ -299,9 +365,9 @@ class Flusher:
         if outcome.unanswered:
             self.last_error = outcome.why_unanswered
             log.warning("flush.unanswered", entries=outcome.unanswered, example=outcome.why_unanswered)
-        self._pace(outcome, started)
+        self._pace(outcome)
 
-    def _pace(self, outcome: _Outcome, started: float) -> None:
+    def _pace(self, outcome: _Outcome) -> None:
         """Decide when what is set aside is sent again. The time stands until then, whatever other groups are set aside meanwhile.
 
         A try may take as long as a call may: at least half of the time is left to the other groups.
@@ -312,14 +378,16 @@ class Flusher:
         if outcome.unanswered:
             interval_s = self._section.interval_ms / 1000
             pause = pause_s(self._aside_tries, interval_s, self._section.backoff_max_ms / 1000)
-            now = self._clock()
-            self._aside_until = now + max(pause, now - started)
+            self._aside_until = self._clock() + max(pause, outcome.waited_s)
 
     def _finish(self, seq: int, started: float, outcome: _Outcome) -> None:
-        """Advance the flushed watermark: all up to `seq` was in this flush or an earlier one, unless refused or set aside."""
+        """Advance the flushed watermark: all up to `seq` was in this flush or before it, except what is refused or set aside.
+
+        `seq` is 0 for a flush that did not send all that was dirty.
+        """
         if outcome.unanswered:
             self._metrics.flush_failed()
-        if self.tracks_all:
+        if self.tracks_all and seq:
             self._store.advance_flushed(self._covers(seq))
         self.last_flush_seconds = self._clock() - started
         self.last_flush_at_ms = self._now_ms()

@@ -13,29 +13,48 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import Wanted
+from adapter.sidecar.engine.renewal import Renewal
 from adapter.sidecar.storage.store import LocalStore
 
+CONFIRMATIONS = 3  # after which an offset that the Meta Service does not keep is given up
 REMOVE_LIMIT_S = 1.0  # after which keys that are still being committed are left alone
 
 
 class Handover:
     """Persists and removes keys. It never removes a key that the Meta Service does not have."""
 
-    def __init__(self, store: LocalStore, dirty: DirtyKeys, committer: Committer, flusher: Flusher, large: LargeCalls) -> None:
+    def __init__(
+        self,
+        store: LocalStore,
+        dirty: DirtyKeys,
+        committer: Committer,
+        flusher: Flusher,
+        renewal: Renewal,
+        large: LargeCalls,
+    ) -> None:
         self._store = store
         self._dirty = dirty
         self._committer = committer
         self._flusher = flusher
+        self._renewal = renewal
         self._large = large
 
     async def persist(self, wanted: Sequence[Wanted]) -> None:
         """Return when the Meta Service has at least the values that these shards have now.
 
-        Raises MetaUnavailableError, also when one of them has no answer, or RefusedError when the Meta Service refuses one.
+        One that may have deleted what it acknowledged is asked. Raises MetaUnavailableError, also when one of them has no answer,
+        or RefusedError when the Meta Service refuses one; ContendedError when it does not keep one.
         """
+        await self._flush(wanted)
+        if self._renewal.needed:
+            for keys in self._slices(wanted):
+                await self._confirm(keys)
+
+    async def _flush(self, wanted: Sequence[Wanted]) -> None:
+        """Send these shards if they are dirty."""
         if not any(self._dirty.any_of(part.group, part.shards) for part in wanted):
             return
-        await self._flusher.flush_once(refused_too=True, aside_too=True)
+        await self._flusher.flush_groups({part.group for part in wanted})
         # Nothing is awaited since the end of the flush: the next one may already be sending what this one left.
         for part in wanted:
             if unanswered := self._dirty.aside_of(part.group, part.shards):
@@ -43,13 +62,22 @@ class Handover:
             if refused := self._dirty.refused_of(part.group, part.shards):
                 raise RefusedError(f"{_name(part, refused)}: {self._flusher.last_error}")
 
+    async def _confirm(self, keys: Sequence[OffsetKey]) -> None:
+        """Make sure that the Meta Service still has what it acknowledged, and send again what it has not."""
+        for _ in range(CONFIRMATIONS):
+            differing = await self._renewal.confirm(keys)
+            if not differing:
+                return
+            await self._flush(_by_group(differing))
+        raise ContendedError(f"{'/'.join(differing[0])}: the Meta Service acknowledges it, and has something else each time")
+
     async def remove(self, wanted: Sequence[Wanted]) -> int:
         """Persist these shards, then forget them locally, a slice at a time; returns how many keys were removed.
 
         Raises as `persist` does, and ContendedError when commits of a slice keep coming in: nothing of that slice is removed
         then, and what was removed before is in the Meta Service. OverloadedError when too many do this.
         """
-        await self.persist(wanted)
+        await self._flush(wanted)
         slices = self._slices(wanted)
         first = next(slices, None)
         if first is None:

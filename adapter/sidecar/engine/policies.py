@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from adapter.errors import AdapterError
-from adapter.meta import epochless
-from adapter.meta.client import MetaClient, failure_of
+from adapter.meta.client import failure_of
+from adapter.meta.epochless import Saver
 from adapter.model.records import (
     FIRST_EPOCH,
-    CommitMode,
     GroupKey,
     OffsetKey,
     OffsetRecord,
@@ -25,7 +24,7 @@ from adapter.runtime.large_calls import Room
 from adapter.runtime.slices import SLICE, in_slices, others
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.changes import Commit, Reconcile, Standing
-from adapter.sidecar.engine.commit_rules import decide_commit, goes_back
+from adapter.sidecar.engine.commit_rules import decide_commit, goes_back, is_raised
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
@@ -45,13 +44,13 @@ class WriteThrough:
         self,
         committer: Committer,
         store: LocalStore,
-        meta: MetaClient,
+        saver: Saver,
         metrics: AdapterMetrics,
         journal: Journal = NO_JOURNAL,
     ) -> None:
         self._committer = committer
         self._store = store
-        self._meta = meta
+        self._saver = saver
         self._metrics = metrics
         self._journal = journal
         self._saves: Coalescer[Commit, list[Standing]] = Coalescer(
@@ -84,7 +83,7 @@ class WriteThrough:
             return planned
         entries = [SaveEntry(key, record) for key, record in offers.items()]
         with self._metrics.save_call("write_through", len(entries)):
-            outcomes = await epochless.save(self._meta, entries)
+            outcomes = await self._saver.save(entries)
         self._journal.moved("rewind", self._rewinds(entries, outcomes))
         self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}
@@ -97,11 +96,11 @@ class WriteThrough:
         """Decide one caller's commit against the local values and the earlier callers; all or nothing."""
         try:
             self._committer.check_members(commit.members)
-            plan = [(key, self._place(key, offered, offers, commit.mode)) for key, offered in commit.offered()]
+            plan = [self._place(key, offered, offers, commit) for key, offered in commit.offered()]
         except AdapterError as error:
             return error
-        offers.update(plan)
-        return [Standing(key, record) for key, record in plan]
+        offers.update((key, record) for key, record, _ in plan if record)
+        return plan
 
     def _rewinds(self, entries: Sequence[SaveEntry], outcomes: Sequence[SaveOutcome]) -> list[Moved]:
         """The rewinds in a save that is not adopted here yet."""
@@ -114,11 +113,11 @@ class WriteThrough:
             and goes_back(before, record)
         ]
 
-    def _place(
-        self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], mode: CommitMode
-    ) -> OffsetRecord:
+    def _place(self, key: OffsetKey, offered: OffsetRecord, offers: dict[OffsetKey, OffsetRecord], commit: Commit) -> Standing:
         standing = offers[key] if key in offers else self._store.get(key)
-        return decide_commit(key, offered, standing, mode, self._committer.loaded)
+        holds = None if commit.by_operator else self._committer.holds
+        after = decide_commit(key, offered, standing, commit.mode, self._committer.loaded, holds)
+        return Standing(key, after, raised=is_raised(standing, after))
 
 
 class Router:
@@ -170,13 +169,13 @@ def _size(commit: Commit) -> int:
 
 def _answer(plan: Sequence[Standing], outcomes: dict[OffsetKey, SaveOutcome]) -> list[Standing] | AdapterError:
     answer = []
-    for key, record in plan:
+    for key, record, raised in plan:
         outcome = outcomes[key]
         if not outcome.status.acknowledged:
             return failure_of(key, outcome)
         if outcome.status is Status.APPLIED and record is not None:
             # A later caller of the same save may have committed more: this one was applied as well.
-            answer.append(Standing(key, resolve(record, outcome.standing)))
+            answer.append(Standing(key, resolve(record, outcome.standing), raised))
         else:
             answer.append(Standing(key, outcome.standing))
     return answer

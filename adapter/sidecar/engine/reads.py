@@ -6,14 +6,20 @@ from typing import TypeVar
 
 from adapter.errors import NotReadyError, TooLargeError
 from adapter.model.codec import group_prefix
-from adapter.model.records import OffsetKey, OffsetRecord, ReadMode
+from adapter.model.records import OffsetKey, OffsetRecord, ReadMode, is_held
 from adapter.runtime.large_calls import MAX_BYTES, MAX_ROWS, SLICE_ROWS, LargeCalls
 from adapter.runtime.slices import others
+from adapter.sidecar.engine.changes import TakeUp
+from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.group_loader import GroupLoader, Wanted
 from adapter.sidecar.storage.store import LocalStore
 
 R = TypeVar("R")
 
+
+NOT_RECOVERED = (
+    "reads of the store are refused until the recovery is done, for which the Meta Service has to answer; MEMORY reads work"
+)
 
 GROUP_ROWS = 5  # that looking for a group takes as long as
 
@@ -21,8 +27,9 @@ GROUP_ROWS = 5  # that looking for a group takes as long as
 class OffsetReader:
     """Answers reads in the three modes."""
 
-    def __init__(self, store: LocalStore, loader: GroupLoader, large: LargeCalls) -> None:
+    def __init__(self, store: LocalStore, committer: Committer, loader: GroupLoader, large: LargeCalls) -> None:
         self._store = store
+        self._committer = committer
         self._loader = loader
         self._large = large
         self._recovered = False
@@ -49,8 +56,18 @@ class OffsetReader:
                 await others()
         if asked:
             if not self._recovered:
-                raise NotReadyError("reads of the store are refused until the recovery is done; MEMORY reads work")
+                raise NotReadyError(NOT_RECOVERED)
             await self._loader.load_wanted(asked)
+
+    async def begin(self, wanted: Sequence[Wanted], mode: ReadMode) -> None:
+        """What `ask` does, for a caller that reads where to begin: with STORE, what is held is taken up."""
+        await self.ask(wanted, mode)
+        if mode is not ReadMode.STORE:
+            return
+        for rows in self.slices(wanted):
+            if held := [key for key, record in rows if is_held(record.epoch)]:
+                await self._committer.submit(TakeUp(held))
+            await others()
 
     async def answer(
         self,

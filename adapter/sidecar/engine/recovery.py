@@ -12,6 +12,7 @@ import structlog
 
 from adapter.errors import AdapterError, TransientError, leaves
 from adapter.meta.client import MetaClient
+from adapter.meta.epochless import Seen
 from adapter.model.records import OffsetKey, OffsetRecord, as_seen, meet
 from adapter.runtime.slices import in_slices
 from adapter.sidecar.engine.changes import Load
@@ -139,11 +140,14 @@ class Recovery:
     async def _compare(self, piece: Piece) -> None:
         remote = dict(piece.remote)
         differing: list[tuple[OffsetKey, OffsetRecord | None]] = []
+        stands: list[tuple[OffsetKey, OffsetRecord]] = []  # there, of a server without epochs, and not less than here
         pushed: dict[OffsetKey, OffsetRecord] = {}
         async for some in in_slices(piece.local):
             for key, local, _ in some:
                 held = remote.pop(key, None)
                 found = as_seen(held, local) if held else None
+                if held and found and not held.epoch and meet(local, found) == found:
+                    stands.append((key, held))
                 # Where no epochs are known, absent is what a tombstone means.
                 if found != local and (found or local.live or self._meta.knows_epochs):
                     differing.append((key, found))
@@ -157,6 +161,8 @@ class Recovery:
         async for entries in in_slices([*differing, *lost]):
             self._committer.apply(Load((), entries, piece.forgets))
         await self._committer.submit(Load((), (), piece.forgets))
+        for key, held in stands:
+            self._flusher.saver.note(key, Seen(held.offset, held.topic, held.partition))
         self.report.compared += len(piece.local)
         self.report.of = max(self._store.keys, self.report.compared)
         self.report.equal += len(piece.local) - len(differing)

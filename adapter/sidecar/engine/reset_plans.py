@@ -22,6 +22,7 @@ from adapter.model.records import (
     exhausted,
     is_deleted,
     next_era,
+    taken_up,
 )
 
 NAMED = 3  # shards that an error names
@@ -79,12 +80,16 @@ class Change(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The input of a plan: the records that stand, the bounds of shards, and for TIMESTAMP the offsets by time."""
+    """The input of a plan: the records that stand, the bounds of shards, and for TIMESTAMP the offsets by time.
+
+    `holds`: whether what is changed is held (`records.is_held`).
+    """
 
     standing: Records
     bounds: Mapping[str, Bounds] = {}
     by_time: Mapping[str, int | None] = {}
     now_ms: int = 0
+    holds: bool = True
 
 
 def plan_reset(reset: Reset, keys: Sequence[OffsetKey], known: Known) -> list[Change]:
@@ -127,7 +132,7 @@ def plan_delete(keys: Sequence[OffsetKey], known: Known) -> list[Change]:
         before = known.standing.get(key)
         after = before
         if before is not None and not is_deleted(before):
-            after = deleted(before, known.now_ms)._replace(epoch=_era_after(key, before))
+            after = deleted(before, known.now_ms)._replace(epoch=_era_after(key, before, known))
         # Suggestions for the first absent shards are enough.
         warning = "" if _is_live(before) else f"has no offset{meant(key, known.standing) if absent < NAMED else ''}"
         changes.append(Change(key, before, after, warning))
@@ -140,7 +145,7 @@ def plan_clone(sources: Mapping[OffsetKey, OffsetRecord], keys: Mapping[OffsetKe
     changes = []
     for source, key in keys.items():
         before, model = known.standing.get(key), sources[source]
-        after = model._replace(epoch=_era_after(key, before), committed_at_ms=known.now_ms)
+        after = model._replace(epoch=_era_after(key, before, known), committed_at_ms=known.now_ms)
         changes.append(Change(key, before, after))
     return changes
 
@@ -162,12 +167,12 @@ def _is_live(record: OffsetRecord | None) -> bool:
     return record is not None and record.live
 
 
-def _era_after(key: OffsetKey, standing: OffsetRecord | None) -> int:
+def _era_after(key: OffsetKey, standing: OffsetRecord | None, known: Known) -> int:
     # Also for a key that is not there: another adapter may hold a commit of it that is not flushed yet.
     epoch = standing.epoch if standing else FIRST_EPOCH
     if exhausted(epoch):
         raise RefusedError(f"{'/'.join(key)}: {epoch_warning(epoch)}; nothing was changed")
-    return next_era(epoch)
+    return next_era(epoch) if known.holds else taken_up(next_era(epoch))
 
 
 def _reset_one(reset: Reset, key: OffsetKey, known: Known) -> Change:
@@ -184,7 +189,8 @@ def _reset_one(reset: Reset, key: OffsetKey, known: Known) -> Change:
     if before and before.live and target == before.offset and reset.to is To.CURRENT:
         return Change(key, before, before, warning)
     labels = before or OffsetRecord(0, 0)
-    after = labels._replace(epoch=_era_after(key, before), offset=target, live=True, committed_at_ms=known.now_ms, metadata="")
+    epoch = _era_after(key, before, known)
+    after = labels._replace(epoch=epoch, offset=target, live=True, committed_at_ms=known.now_ms, metadata="")
     return Change(key, before, after, warning)
 
 

@@ -7,8 +7,9 @@ running meanwhile. Success is only reported after the comparison.
 from collections.abc import Mapping, Sequence
 
 from adapter.errors import AdapterError, ContendedError, TransientError
-from adapter.meta.client import MetaClient, failure_of
-from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen
+from adapter.meta.client import failure_of
+from adapter.meta.epochless import Saver
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, SaveEntry, Status, as_seen, taken_up
 from adapter.runtime.wording import counted
 from adapter.sidecar.engine.changes import Forget, Reconcile
 from adapter.sidecar.engine.committer import Committer
@@ -24,9 +25,10 @@ READ_KEYS = 1_000  # of one call
 class ResetWriter:
     """Writes planned changes, and verifies that they stand."""
 
-    def __init__(self, committer: Committer, meta: MetaClient, metrics: AdapterMetrics, journal: Journal) -> None:
+    def __init__(self, committer: Committer, saver: Saver, metrics: AdapterMetrics, journal: Journal) -> None:
         self._committer = committer
-        self._meta = meta
+        self._saver = saver
+        self._meta = saver.meta
         self._metrics = metrics
         self._journal = journal
 
@@ -58,12 +60,13 @@ class ResetWriter:
         dead = [key for key, _, after in part if not after.live]
         if dead and not self._meta.knows_epochs:
             # Such a server would take a tombstone for the offset 0.
+            self._saver.forget(dead)
             await self._meta.delete(group, [key.shard for key in dead])
             self._journal.moved(kind, part)
             await self._committer.submit(Forget(dead, gone=True))
             return
         with self._metrics.save_call("admin", len(part)):
-            outcomes = await self._meta.save([SaveEntry(key, after) for key, _, after in part])
+            outcomes = await self._saver.send([SaveEntry(key, after) for key, _, after in part])
         done = list(zip(part, outcomes, strict=True))
         self._journal.moved(kind, [moved for moved, outcome in done if outcome.status is Status.APPLIED])
         await self._committer.submit(
@@ -97,4 +100,7 @@ def _holds(found: OffsetRecord | None, written: OffsetRecord, *, at_least: bool)
     if found is None:
         return not written.live
     seen = as_seen(found, written)
-    return seen >= written if at_least else (seen.position, seen.live) == (written.position, written.live)
+    if at_least:
+        return seen >= written
+    # A reader may have taken it up already.
+    return seen.live == written.live and seen.offset == written.offset and taken_up(seen.epoch) == taken_up(written.epoch)

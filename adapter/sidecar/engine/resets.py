@@ -11,7 +11,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 from adapter.client.broker_log import BrokerLog
-from adapter.errors import AdapterError, ContendedError, InvalidInputError, TooLargeError, UnknownBoundsError
+from adapter.errors import (
+    AdapterError,
+    ContendedError,
+    InvalidInputError,
+    RefusedError,
+    TooLargeError,
+    UnknownBoundsError,
+)
 from adapter.meta.client import MetaClient
 from adapter.model.bounds import Bounds, ShardKey
 from adapter.model.codec import group_prefix
@@ -101,7 +108,8 @@ class Resets:
         self._broker_log = broker_log
         self._now_ms = now_ms
         self._journal = journal
-        self._writer = ResetWriter(committer, meta, metrics, journal)
+        self._holds = committer.holds.on
+        self._writer = ResetWriter(committer, flusher.saver, metrics, journal)
         self._own: deque[OwnTime] = deque()
 
     async def reset(self, wanted: Wanted, reset: Reset, *, execute: bool) -> Outcome:
@@ -124,7 +132,7 @@ class Resets:
             by_time = await self._broker_log.offsets_for_time(group.namespace, shards, reset.value)
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms))
+            return plan_reset(reset, keys, Known(standing, bounds, by_time, now_ms, self._holds))
 
         return await self._change("reset", Wanted(group, shards), plan, warnings, execute=execute, standing=standing)
 
@@ -136,7 +144,7 @@ class Resets:
             wanted = _with_topics(wanted, standing)
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_delete(keys, Known(standing, now_ms=now_ms))
+            return plan_delete(keys, Known(standing, now_ms=now_ms, holds=self._holds))
 
         outcome = await self._change("delete", wanted, plan, [], execute=execute, standing=standing)
         if execute and not wanted.shards:
@@ -144,7 +152,12 @@ class Resets:
         return outcome
 
     async def delete_everywhere(self, namespace: str, shards: Sequence[str], *, execute: bool) -> Outcome:
-        """Delete shards from every group that has an offset of one: for shards that were created anew."""
+        """Delete shards of every group that has an offset of one: for shards that were made anew."""
+        if not self._meta.knows_epochs:
+            raise RefusedError(
+                f"group: {self._meta.endpoint} cannot list its offsets (it is RobustMQ's Meta Service), so nobody knows which "
+                "groups have these shards; name the group, in one call for each; `groups list` shows those of this adapter"
+            )
         named: dict[GroupKey, list[str]] = {}
         wanted, count, token = frozenset(shards), 0, b""
         # What only this adapter knows has to be there as well.
@@ -189,13 +202,13 @@ class Resets:
         source_of = {OffsetKey(*target, source.shard): source for source in chosen}
 
         def plan(keys: Sequence[OffsetKey], standing: Mapping[OffsetKey, OffsetRecord], now_ms: int) -> list[Change]:
-            return plan_clone(sources, {source_of[key]: key for key in keys}, Known(standing, now_ms=now_ms))
+            return plan_clone(sources, {source_of[key]: key for key in keys}, Known(standing, now_ms=now_ms, holds=self._holds))
 
         return await self._change("clone", Wanted(target, [key.shard for key in chosen]), plan, [], execute=execute)
 
     async def merge(self, commit: Commit, *, execute: bool) -> Outcome:
         """Merge offsets, written through. A larger stored offset stays: such a change has `after` equal to `before`."""
-        commit = commit._replace(entries=commit.offered(), columns=())
+        commit = commit._replace(entries=commit.offered(), columns=(), by_operator=True)
         await self._loader.load_patiently(
             *(
                 Wanted(group, [key.shard for key, _ in named])
@@ -210,7 +223,7 @@ class Resets:
             # Most of what is imported once more stands already.
             raising = [entry for entry in commit.entries if not _stood(after[entry[0]], before[entry[0]])]
             written = await self._write_through.commit(commit._replace(entries=raising)) if raising else []
-            stands_now = {key: record for key, record in written if record}
+            stands_now = {key: record for key, record, _ in written if record}
             await self._writer.read_back(stands_now, at_least=True)
             after |= stands_now
         changes = []

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from adapter.model.codec import encode_key, encode_plain, encode_record, group_prefix
+from adapter.model.codec import encode_forward, encode_key, encode_record, group_prefix
 from adapter.model.records import Fields, GroupKey, Held, Member, OffsetKey, OffsetRecord
 from adapter.sidecar.storage.disk import Batch
 
@@ -83,17 +83,17 @@ class WriteBatch:
         self._digest -= replaced
 
     def put_forward(self, group: GroupKey, records: Mapping[str, Held]) -> None:
-        """Store plain records of a group, each with the write counter that it replaces (0: none).
+        """Store records of a group without metadata, each with the write counter that it replaces (0: none).
 
         The loop that most commits take: an entry costs a small part of what RocksDB then takes for it.
         """
-        put, pack, seq, digest, new = self.batch.put, encode_plain, self._seq, self._digest, 0
+        put, pack, seq, digest, new = self.batch.put, encode_forward, self._seq, self._digest, 0
         written: dict[str, Held] = {}
         for shard, (fields, replaced, encoded) in records.items():
             seq += 1
             digest += seq - replaced
             new += not replaced
-            put(encoded, pack(seq, fields[0], fields[1], fields[3]))
+            put(encoded, pack(seq, fields))
             written[shard] = (fields, seq, encoded)
         self._seq, self._digest = seq, digest
         self._keys += new
@@ -118,7 +118,7 @@ class WriteBatch:
 
 
 class FastWriteBatch:
-    """A batch of plain records that go forward, in fewer steps than `WriteBatch`.
+    """A batch of records without metadata that go forward, in fewer steps than `WriteBatch`.
 
     What is staged replaces the record in the cache at once, so that the next request is decided against it. After a write that
     failed `undo` puts the former records back.
@@ -135,7 +135,7 @@ class FastWriteBatch:
         _, replaced, encoded = before
         self._seq = seq = self._seq + 1
         self._digest += seq - replaced
-        self.batch.put(encoded, encode_plain(seq, fields[0], fields[1], fields[3]))
+        self.batch.put(encoded, encode_forward(seq, fields))
         self._before.append((held, shard, before))
         after = held[shard] = (fields, seq, encoded)
         return after

@@ -25,7 +25,12 @@ USAGE: list[tuple[list[str], str]] = [
     (["offsets", "delete"], "name the group, or give --all-groups and the shards"),
     (["offsets", "delete", "--all-groups"], "name the shards"),
     (["offsets", "delete", "", "s"], "GROUP is empty; --all-groups is for every group"),
-    (["import", "-"], "standard input: holds no offsets"),
+    (["import", "-"], "standard input: holds no offsets; it was read as kafka-csv: --format names another"),
+    (["import", "-", "--format", "rocketmq-client"], "--group: is missing, and a rocketmq-client file names no group"),
+    (
+        ["import", "/x/my-group/offsets.json"],
+        "--group: is missing, and a rocketmq-client file names no group; its directory is my-group: if that is the group, --gr",
+    ),
     (["import", "no.csv"], "no.csv: cannot be read: No such file or directory"),
     (["import", "/", "--format", "json"], "/: cannot be read: Is a directory"),
     (["import", "-", "--format", "rocketmq-rocksdb"], "FILE: rocketmq-rocksdb is a directory; name it"),

@@ -126,3 +126,24 @@ def test_a_torn_file_says_that_its_backup_can_be_read(tmp_path: Path, kind: Form
     assert said() == alone
     backup.write_bytes(b'{"offsetTable":{}}')
     assert said() == f"{alone}; offsets.json.bak beside it can be read"
+
+
+BY_CONTENT = {
+    Format.ROCKETMQ_BROKER: GOOD,
+    Format.ROCKETMQ_CLIENT: b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"t"}:42}}',
+    Format.KAFKA_CSV: b"g,t,3,42\n",
+    Format.JSON: b'[{"group":"g","shard":"t/3","offset":42}]',
+}
+
+
+@pytest.mark.parametrize("kind", BY_CONTENT)
+@pytest.mark.parametrize("read_as", [kind for kind in Format if kind is not Format.ROCKETMQ_ROCKSDB])
+def test_a_file_that_was_read_in_another_format_is_recognised_by_its_content(
+    tmp_path: Path, kind: Format, read_as: Format
+) -> None:
+    """Only as another one than it was read in, and only as one: what does not look like any format is not guessed."""
+    path = tmp_path / "offsets"
+    path.write_bytes(BY_CONTENT[kind])
+    assert files.recognised(path, read_as) is (None if kind is read_as else kind)
+    path.write_bytes(b"hello\n")
+    assert files.recognised(path, read_as) is None

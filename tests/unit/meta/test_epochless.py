@@ -1,12 +1,13 @@
 """The rules for a Meta Service that stores only offsets, without one: `as_seen`, and which keys count as not compared."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from adapter.errors import MetaUnavailableError
-from adapter.meta.epochless import save
-from adapter.model.records import OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
+from adapter.meta.epochless import Saver
+from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry, SaveOutcome, Status, as_seen, meet
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit, core_over, during, key, record
 from tests.unit.sidecar.engine.losses import counts, left_behind
@@ -22,7 +23,7 @@ DEAD = OffsetRecord(2**32, 0, live=False, committed_at_ms=9)
         (record(5, 0), record(6, 0), record(6, 1)),
         (record(5, 0), record(4, 0), record(4, 1)),
         (record(5, 2, committed_at_ms=9), record(6, 0), record(6, 2)),
-        (DEAD, record(0, 0), record(0, 2**32)),
+        (DEAD, record(0, 0), record(0, 2**32 + 1)),
         (DEAD._replace(offset=50), record(7, 0), record(7, 2**32 + 1)),
     ],
     ids=["equal", "larger", "smaller", "rewound here", "deleted here", "expired here, smaller there"],
@@ -39,9 +40,28 @@ async def test_a_server_with_epochs_is_sent_what_it_is_given() -> None:
     """Including tombstones and unknown epochs: such a server merges."""
     meta = FakeMeta({A: record(9, 4)})
     entries = [SaveEntry(A, record(7, 0)), SaveEntry(B, DEAD)]
-    outcomes = await save(meta, entries, uncompared=lambda _: True)
+    outcomes = await Saver(meta).save(entries, uncompared=lambda _: True)
     assert outcomes == [SaveOutcome(Status.SUPERSEDED, record(9, 4)), SaveOutcome(Status.APPLIED, DEAD)]
     assert meta.saves == [entries]
+
+
+class TurningMeta(FakeMeta):
+    """A failover to a server with epochs, behind the read of a save that was meant for one without."""
+
+    async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
+        """See `MetaClient.get`."""
+        found = await super().get(keys, patient=patient)
+        self.knows_epochs = True
+        return found
+
+
+async def test_what_was_only_read_is_not_remembered_as_what_stands() -> None:
+    """The save behind it went to another server: back at the first one, a rewind would count as below another writer's."""
+    meta = TurningMeta()
+    meta.knows_epochs = False
+    saver = Saver(meta)
+    assert [outcome.status for outcome in await saver.save([SaveEntry(A, record(160))])] == [Status.APPLIED]
+    assert saver.seen(A) is None
 
 
 async def test_what_is_dirty_at_the_end_of_a_recovery_stays_uncompared_until_it_is_acknowledged(tmp_path: Path) -> None:

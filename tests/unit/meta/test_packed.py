@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from adapter.errors import MetaUnavailableError
 from adapter.meta import packed
-from adapter.meta.packed import Chunk, Outcomes, chunks, merge_outcomes, merge_request
+from adapter.meta.packed import Chunk, Outcomes, SaveLimits, chunks, merge_outcomes, merge_request
 from adapter.meta.wire import save_outcome, save_request
 from adapter.metaservice import offset_service
 from adapter.metaservice.config import LimitsSection
@@ -208,8 +208,10 @@ async def test_what_an_answer_has_no_room_for_is_sent_again(monkeypatch: pytest.
 GROUPS = st.dictionaries(st.sampled_from("ghijkl"), st.integers(1, 9), max_size=6)
 
 
-@given(GROUPS, st.integers(1, 9), st.integers(200, 2_000))
-def test_chunks_hold_everything_once_within_both_bounds(groups: Mapping[str, int], most: int, max_bytes: int) -> None:
+@given(GROUPS, st.integers(1, 9), st.integers(1, 3), st.integers(200, 2_000))
+def test_chunks_hold_everything_once_within_all_bounds(
+    groups: Mapping[str, int], most: int, most_groups: int, max_bytes: int
+) -> None:
     """Also if acknowledged entries leave the batch while it is being split (4, 5)."""
     batch: dict[GroupKey, dict[str, Held]] = {
         GroupKey("n", group): {f"s{at}": (record(at), at + 1, encode_key(key(f"s{at}", group, "n"))) for at in range(size)}
@@ -219,7 +221,7 @@ def test_chunks_hold_everything_once_within_both_bounds(groups: Mapping[str, int
 
     async def cut() -> list[list[SaveEntry]]:
         found = []
-        async for chunk in chunks(batch, max_bytes):
+        async for chunk in chunks(batch, max_bytes, lambda: SaveLimits(most, most_groups)):
             found.append(list(chunk))
             for group, shards, _ in chunk.runs:
                 for shard in shards:
@@ -228,13 +230,12 @@ def test_chunks_hold_everything_once_within_both_bounds(groups: Mapping[str, int
                     del batch[group]
         return found
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed, "MAX_ENTRIES", most)
-        found = asyncio.run(cut())
+    found = asyncio.run(cut())
     entries = [entry for chunk in found for entry in chunk]
     assert [entry.key for entry in entries] == list(wanted)
     assert {entry.key: entry.record for entry in entries} == wanted
     assert all(0 < len(chunk) <= most for chunk in found)
+    assert all(len({entry.key.group for entry in chunk}) <= most_groups for chunk in found)
     sizes = [sum(packed.entry_bytes(entry.record, encode_key(entry.key)) for entry in chunk) for chunk in found]
     assert all(size <= max_bytes or len(chunk) == 1 for size, chunk in zip(sizes, found, strict=True))
 

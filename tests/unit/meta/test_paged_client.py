@@ -48,8 +48,9 @@ class SlowServer:
 
 
 @asynccontextmanager
-async def served(shards: int) -> AsyncIterator[tuple[SlowServer, GrpcMetaClient]]:
-    """A server with a group of this many shards, and a client with a short deadline."""
+async def served(shards: int, *, answers: bool = False) -> AsyncIterator[tuple[SlowServer, GrpcMetaClient]]:
+    """A server with a group of this many shards, and a client with a short deadline, unless everything is answered."""
+    timeout_ms, load_timeout_ms = (60_000, 60_000) if answers else (1_000, 500)
     slow = SlowServer()
     await slow.engine.save("default", [SaveEntry(key(f"s{at:06}"), record(at)) for at in range(shards)])
     server = grpc.aio.server()
@@ -61,7 +62,9 @@ async def served(shards: int) -> AsyncIterator[tuple[SlowServer, GrpcMetaClient]
     server.add_insecure_port(address)
     await server.start()
     try:
-        async with GrpcMetaClient.open(MetaSection(endpoints=(address,), timeout_ms=1_000, load_timeout_ms=500)) as client:
+        async with GrpcMetaClient.open(
+            MetaSection(endpoints=(address,), timeout_ms=timeout_ms, load_timeout_ms=load_timeout_ms)
+        ) as client:
             yield slow, client
     finally:
         await server.stop(None)
@@ -107,7 +110,7 @@ async def test_named_shards_go_on_with_less_when_the_server_becomes_slow() -> No
 
 async def test_without_a_limit_a_page_is_no_larger_than_the_server_says() -> None:
     """A page that a commit waits for is smaller."""
-    async with served(LOAD_ROWS + 1) as (slow, client):
+    async with served(LOAD_ROWS + 1, answers=True) as (slow, client):
         page = await client.groups_page([G], patient=False)
         assert (len(page.entries), page.left, page.after) == (LOAD_ROWS, [G], f"s{LOAD_ROWS - 1:06}".encode())
         page = await client.groups_page(page.left, page.after, patient=False)
@@ -130,7 +133,7 @@ async def test_pages_do_not_shrink_below_the_floor() -> None:
 async def test_many_groups_are_asked_for_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them are complete and in order."""
     monkeypatch.setattr(meta_client, "GROUPS_AT_ONCE", 3)
-    async with served(2) as (slow, client):
+    async with served(2, answers=True) as (slow, client):
         groups = [GroupKey("default", name) for name in "abcdefg"]
         left, after = groups, b""
         while left:

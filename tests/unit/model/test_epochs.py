@@ -10,6 +10,7 @@ from adapter.metaservice.engine import decide_save
 from adapter.model.records import (
     EPOCH_MAX,
     ERA_BITS,
+    HOLD_MS,
     CommitMode,
     OffsetRecord,
     SaveEntry,
@@ -18,14 +19,18 @@ from adapter.model.records import (
     decide,
     deleted,
     expired,
+    is_deleted,
     meet,
     merge,
     next_era,
     resolve,
+    taken_up,
 )
 from tests.unit.helpers import RECORDS, key, record
 
 ERA = 1 << ERA_BITS
+TAKEN = ERA + 1
+LATE = 10 + HOLD_MS  # just behind the hold of a reset at 9
 INCREASE, OVERWRITE = CommitMode.INCREASE_ONLY, CommitMode.OVERWRITE
 APPLIED, SUPERSEDED = Status.APPLIED, Status.SUPERSEDED
 EPOCHS = st.builds(lambda era, rewinds: era * ERA + rewinds, st.integers(0, 3), st.integers(0, 3))
@@ -97,11 +102,17 @@ MEETINGS = [
     Meeting("raised, no time", at(5, 0, 0), at(3, 2, 9), at(5, 2, 0)),
     Meeting("raised, what stands has no time", at(5, 0, 1), at(3, 2, 0), at(5, 2, 1)),
     Meeting("reset, earlier", at(5, 0, 8), at(3, ERA, 9), at(5, 0, 8)),
-    Meeting("reset, later, lower", at(1, 0, 10), at(3, ERA, 9), at(1, ERA, 10)),
+    Meeting("reset, later, held", at(5, 0, 9 + HOLD_MS), at(3, ERA, 9), at(5, 0, 9 + HOLD_MS)),
+    Meeting("reset, later, lower", at(1, 0, LATE), at(3, ERA, 9), at(1, ERA, LATE)),
+    Meeting("reset, later, further", at(5, 0, LATE), at(3, ERA, 9), at(5, TAKEN, LATE)),
+    Meeting("reset, no time", at(5, 0, 0), at(3, ERA, 9), at(5, TAKEN, 0)),
+    Meeting("reset and taken up, later, lower", at(1, 0, 10), at(3, TAKEN, 9), at(1, TAKEN, 10)),
     Meeting("deleted, earlier", at(5, 0, 8), dead(ERA, 0, 9), at(5, 0, 8)),
     Meeting("deleted, at the same time", at(5, 0, 9), dead(ERA, 0, 9), at(5, 0, 9)),
-    Meeting("deleted, later", at(5, 0, 10), dead(ERA, 0, 9), at(5, ERA, 10)),
-    Meeting("deleted, later, offset 0", at(0, 0, 10), dead(ERA, 0, 9), at(0, ERA, 10)),
+    Meeting("deleted, later, held", at(5, 0, 9 + HOLD_MS), dead(ERA, 0, 9), at(5, 0, 9 + HOLD_MS)),
+    Meeting("deleted, later", at(5, 0, LATE), dead(ERA, 0, 9), at(5, TAKEN, LATE)),
+    Meeting("deleted, later, offset 0", at(0, 0, LATE), dead(ERA, 0, 9), at(0, TAKEN, LATE)),
+    Meeting("deleted and taken up, later", at(5, 0, 10), dead(TAKEN, 0, 9), at(5, TAKEN, 10)),
     Meeting("expired, later, further", at(12, 0, 10), dead(1, 10, 9), at(12, 1, 10)),
     Meeting("expired, later, the same", at(10, 0, 10), dead(1, 10, 9), at(10, 1, 10)),
     Meeting("expired, later, lower", at(5, 0, 10), dead(1, 10, 9), at(5, 2, 10)),
@@ -185,8 +196,16 @@ DECISIONS = [
     Decision("equal epoch, lower", (3, 8), STANDING, STANDING, record(8, 4)),
     Decision("older epoch, further", (2, 12), STANDING, STANDING, STANDING),
     Decision("older epoch, lower", (1, 8), STANDING, STANDING, STANDING),
-    Decision("no epoch, over a delete", (0, 0), dead(ERA, 0), record(0, ERA), record(0, ERA)),
-    Decision("equal epoch, over a delete", (ERA, 4), dead(ERA, 0), record(4, ERA), record(4, ERA)),
+    Decision("no epoch, over a delete", (0, 0), dead(ERA, 0), record(0, TAKEN), record(0, TAKEN)),
+    Decision("equal epoch, over a delete", (ERA, 4), dead(ERA, 0), record(4, TAKEN), record(4, TAKEN)),
+    Decision("equal epoch, over a delete that is taken up", (ERA, 4), dead(TAKEN, 0), record(4, TAKEN), record(4, TAKEN)),
+    Decision("no epoch, over a reset, further", (0, 12), record(10, ERA), record(12, TAKEN), record(12, TAKEN)),
+    Decision("no epoch, over a reset, lower", (0, 8), record(10, ERA), record(10, ERA), record(8, TAKEN + 1)),
+    Decision("equal epoch, over a reset, further", (ERA, 12), record(10, ERA), record(12, TAKEN), record(12, TAKEN)),
+    Decision("equal epoch, over a reset, lower", (ERA, 8), record(10, ERA), record(10, TAKEN), record(8, TAKEN + 1)),
+    Decision("epoch as taken up, over a reset", (TAKEN, 12), record(10, ERA), record(12, TAKEN), record(12, TAKEN)),
+    Decision("epoch of a reset that is taken up", (ERA, 12), record(10, TAKEN), record(12, TAKEN), record(12, TAKEN)),
+    Decision("older epoch, over a reset", (3, 12), record(10, ERA), record(10, ERA), record(10, ERA)),
     Decision("older epoch, over a delete", (3, 12), dead(ERA, 0), dead(ERA, 0), dead(ERA, 0)),
     Decision("no epoch, over an expiry, further", (0, 12), dead(3, 10), record(12, 3), record(12, 3)),
     Decision("no epoch, over an expiry, the same", (0, 10), dead(3, 10), record(10, 3), record(10, 3)),
@@ -219,14 +238,19 @@ def test_a_commit_without_an_epoch_over_a_tombstone_always_applies(
 @given(RECORDS.filter(lambda found: found.epoch < EPOCH_MAX), st.integers(0, 99))
 def test_the_tombstone_of_a_delete_is_above_all_of_its_era(standing: OffsetRecord, now_ms: int) -> None:
     """It keeps nothing of the deleted record, in particular not the offset."""
-    assert deleted(standing, now_ms) == OffsetRecord(next_era(standing.epoch), 0, live=False, committed_at_ms=now_ms)
-    assert deleted(standing, now_ms) > standing
+    era = next_era(standing.epoch)
+    assert deleted(standing, now_ms, held=True) == OffsetRecord(era, 0, live=False, committed_at_ms=now_ms)
+    assert deleted(standing, now_ms) == OffsetRecord(taken_up(era), 0, live=False, committed_at_ms=now_ms)
+    assert deleted(standing, now_ms) > deleted(standing, now_ms, held=True) > standing
+    assert is_deleted(deleted(standing, now_ms))
+    assert is_deleted(deleted(standing, now_ms, held=True))
 
 
 @given(RECORDS, st.integers(0, 99))
 def test_the_tombstone_of_an_expiry_raises_no_epoch(standing: OffsetRecord, now_ms: int) -> None:
-    """It keeps the position, so that an earlier acknowledged commit of a higher offset still wins."""
-    standing = standing._replace(live=True)
+    """It keeps the position, so that an earlier acknowledged commit of a higher offset still wins. It is not held."""
+    standing = standing._replace(live=True, epoch=taken_up(standing.epoch))
+    assert expired(standing._replace(epoch=next_era(standing.epoch)), now_ms).epoch == taken_up(next_era(standing.epoch))
     tombstone = expired(standing, now_ms)
     assert (tombstone.position, tombstone.live, tombstone.metadata) == (standing.position, False, "")
     assert tombstone.committed_at_ms == now_ms
@@ -307,5 +331,6 @@ def test_nothing_from_before_a_reset_moves_it_and_what_comes_after_it_counts() -
     reset = at(2, next_era(1), 50)
     assert saved(at(900, 1001, 60), reset).standing == reset
     assert saved(at(900, 0, 40), reset).standing == reset
-    assert saved(at(3, 0, 60), reset) == SaveOutcome(APPLIED, at(3, ERA, 60))
-    assert saved(at(3, ERA, 40), reset) == SaveOutcome(APPLIED, at(3, ERA, 40))
+    assert saved(at(3, 0, 60), reset).standing == reset
+    assert saved(at(3, 0, 51 + HOLD_MS), reset) == SaveOutcome(APPLIED, at(3, TAKEN, 51 + HOLD_MS))
+    assert saved(at(3, TAKEN, 40), reset) == SaveOutcome(APPLIED, at(3, TAKEN, 40))

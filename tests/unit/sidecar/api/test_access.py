@@ -14,7 +14,7 @@ from adapter.errors import AccessDeniedError, ConfigError, UnauthenticatedError
 from adapter.runtime.secret_files import TOKEN_MIN, read_token
 from adapter.sidecar.api.access import Access
 from adapter.testing.sidecars import adapter_config
-from tests.unit.calls import TCP, TOKEN, UNIX, context
+from tests.unit.calls import TCP, TOKEN, UNIX, call_of_user, context
 
 CERTIFICATE = {"x509_subject": [b"CN=broker"], "x509_subject_alternative_name": [b"localhost"]}
 
@@ -24,6 +24,32 @@ def test_the_unix_socket_is_its_owners() -> None:
     owner = f"unix:{pwd.getpwuid(os.geteuid()).pw_name}"
     for access in (Access(), Access(TOKEN), Access(mtls=True), Access(TOKEN, mtls=True)):
         assert access.admit(context(UNIX)) == owner
+
+
+def test_a_socket_that_others_can_open_is_not_theirs_to_administer() -> None:
+    """The kernel says who calls: the owner and root are admitted, others as over TCP; where nobody can tell, nobody is."""
+    owner, root = pwd.getpwuid(os.geteuid()).pw_name, pwd.getpwuid(0).pw_name
+    other = os.geteuid() + 4_321
+    for access in (Access(private=False), Access(TOKEN, private=False)):
+        assert access.admit(call_of_user(os.geteuid())) == f"unix:{owner}"
+        assert access.admit(call_of_user(0)) == f"unix:{root}"
+    for call in (call_of_user(other), call_of_user(None), context(UNIX)):
+        with pytest.raises(AccessDeniedError, match=r"server\.unix_socket_mode.*admin\.token_file"):
+            Access(private=False).admit(call)
+        with pytest.raises(UnauthenticatedError):
+            Access(TOKEN, private=False).admit(call)
+    assert Access(TOKEN, private=False).admit(call_of_user(other, authorization=f"Bearer {TOKEN}")) == "token"
+
+
+@pytest.mark.parametrize(("mode", "private"), [("0600", True), ("700", True), ("0660", False), ("0606", False)])
+def test_a_socket_is_private_by_its_mode(tmp_path: Path, mode: str, private: bool) -> None:
+    """As the settings say."""
+    access = Access.of(adapter_config(tmp_path, server={"unix_socket_mode": mode}))
+    if private:
+        access.admit(context(UNIX))
+    else:
+        with pytest.raises(AccessDeniedError):
+            access.admit(context(UNIX))
 
 
 def test_tcp_is_closed_when_nothing_guards_it() -> None:

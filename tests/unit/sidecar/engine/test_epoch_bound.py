@@ -20,7 +20,7 @@ from adapter.model.records import (
     next_era,
 )
 from adapter.sidecar.api.replies import describe_row
-from adapter.sidecar.engine.commit_rules import LoadedGroups, decide_commit
+from adapter.sidecar.engine.commit_rules import Holds, LoadedGroups, decide_commit
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
 from adapter.testing.fake_meta import FakeMeta
@@ -89,9 +89,9 @@ def test_a_late_commit_over_an_expired_one_of_the_largest_epoch_is_refused() -> 
 
 def test_a_description_warns_of_such_an_epoch() -> None:
     """It says how many resets are left, or what to do."""
-    assert describe_row(A, None, record(1), None, dirty=False).warning == ""
-    assert describe_row(A, None, OffsetRecord(EPOCH_LIMIT, 1), None, dirty=False).warning == ""
-    over = describe_row(A, None, OffsetRecord(EPOCH_LIMIT + 1, 1), None, dirty=False).warning
+    assert describe_row(A, None, record(1), None, Holds(), dirty=False).warning == ""
+    assert describe_row(A, None, OffsetRecord(EPOCH_LIMIT, 1), None, Holds(), dirty=False).warning == ""
+    over = describe_row(A, None, OffsetRecord(EPOCH_LIMIT + 1, 1), None, Holds(), dirty=False).warning
     assert over == f"stands in epoch {EPOCH_LIMIT + 1}, over {EPOCH_LIMIT}: 1,073,741,823 resets are left"
-    assert describe_row(A, LAST, record(1), None, dirty=False).warning == epoch_warning(EPOCH_MAX)
+    assert describe_row(A, LAST, record(1), None, Holds(), dirty=False).warning == epoch_warning(EPOCH_MAX)
     assert CLONE in epoch_warning(EPOCH_MAX)

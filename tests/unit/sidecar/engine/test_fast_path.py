@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapter.errors import AdapterError, DiskFullError
-from adapter.model.records import CommitMode, OffsetKey, OffsetRecord
+from adapter.model.records import CommitMode, OffsetKey
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import Core
@@ -41,11 +41,11 @@ async def test_the_fast_path_does_what_an_entry_does(tmp_path: Path, mode: Commi
                 taken += 1
                 after = fast.store.get(where)
                 assert standing
-                assert after in {standing, OffsetRecord(standing.epoch, offset, committed_at_ms=NOW_MS)}
+                assert after in {standing, standing._replace(offset=offset, committed_at_ms=NOW_MS, metadata="")}
                 assert ([Standing(where, after)], fast.store.find(where), where in fast.dirty) == wanted
             else:
                 assert await outcome(fast, sent, where) == wanted
-        assert taken > len(cases) / 8
+        assert taken > len(cases) / 10
         assert list(fast.store.scan()) == list(general.store.scan())
         assert fast.dirty.take() == general.dirty.take()
     again = [watched(tmp_path / name) for name in "ab"]

@@ -155,8 +155,10 @@ def test_group_commits_do_what_their_commits_do_one_by_one(
 
 
 def test_a_record_is_what_a_commit_makes_of_it() -> None:
-    """The epoch stays, and labels of the former record are removed, as on the general path."""
+    """The epoch and the labels stay, the metadata is removed, as on the general path; in the cache and on the disk."""
     store = Store()
     store.store.write({key("a"): OffsetRecord(4, 1, metadata="m", topic="t", partition=3)})
     assert store.commit([request("a", offset=2, epoch=4)], [request("a", offset=3, epoch=3)]) == [1, 0]
-    assert store.store.get(key("a")) == OffsetRecord(4, 2, committed_at_ms=NOW_MS)
+    after = OffsetRecord(4, 2, committed_at_ms=NOW_MS, topic="t", partition=3)
+    assert store.store.get(key("a")) == after
+    assert [stored.record for stored in store.store.scan()] == [after]

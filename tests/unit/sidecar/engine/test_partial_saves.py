@@ -10,6 +10,7 @@ from adapter.client.broker_log import NoBrokerLog
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import GroupKey, SaveEntry, SaveOutcome, Status
 from adapter.runtime.clocks import Clocks
+from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import running_core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Change, Reset, To
@@ -178,7 +179,7 @@ async def test_a_written_through_commit_without_an_answer_is_unavailable_and_not
     meta = PartedMeta("gone")
     async with core_over(tmp_path, meta, mode="write_through") as core:
         answers = await asyncio.gather(*(send(core, commit_of({found: 5})) for found in BOTH), return_exceptions=True)
-        assert answers[0] == [(UP, record(5))]
+        assert answers[0] == [Standing(UP, record(5))]
         assert type(answers[1]) is MetaUnavailableError
         assert str(answers[1]) == f"default/gone/s: the Meta Service did not answer for it: {WHY}"
         assert (core.store.get(UP), core.store.get(GONE), len(core.dirty)) == (record(5), None, 0)
@@ -221,9 +222,9 @@ async def test_a_reset_of_which_a_part_was_made_is_known_here_and_not_undone_by_
             await core.resets.reset(Wanted(first.group_key, []), Reset(To.OFFSET, 1), execute=True)
         assert core.store.get(first) == meta.records[first]
         assert meta.records[first].offset == 1
-        await send(core, commit_of({first: 2}))
+        await send(core, commit_of({first: 6, second: 6}))
         await core.flusher.flush_all()
-        assert meta.records[first].offset == 2
+        assert [meta.records[at].offset for at in (first, second)] == [1, 6]
 
 
 async def test_a_push_of_the_recovery_without_an_answer_has_failed(tmp_path: Path) -> None:

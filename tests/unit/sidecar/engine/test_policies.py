@@ -205,7 +205,7 @@ async def test_each_group_has_the_policy_of_its_pattern(tmp_path: Path) -> None:
     paid, other = key("s", "payments-1"), key("s", "payment")
     async with core_over(tmp_path, meta, **PAYMENTS) as core:
         standing = await send(core, commit_of({other: 1, paid: 2}))
-        assert dict(standing) == {paid: record(2), other: record(1)}
+        assert {one.key: one.record for one in standing} == {paid: record(2), other: record(1)}
         assert meta.records == {paid: record(2)}
         assert (paid in core.dirty, other in core.dirty) == (False, True)
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from adapter.errors import DiskFullError, MetaUnavailableError, NotReadyError
-from adapter.model.records import CommitMode, GroupKey, OffsetRecord, SaveEntry, deleted, expired, next_era
+from adapter.model.records import HOLD_MS, CommitMode, GroupKey, OffsetRecord, SaveEntry, deleted, expired, next_era, taken_up
 from adapter.rpc import offsets_pb
 from adapter.sidecar.api.commit_requests import parse_commit
 from adapter.sidecar.api.replies import superseded_rows
 from adapter.sidecar.engine.changes import Commit, Load, Standing
+from adapter.sidecar.engine.commit_rules import Holds
 from adapter.sidecar.engine.core import Core
 from adapter.testing.fake_meta import FakeMeta
 from tests.unit.helpers import commit_of, core_over, key, record, send, watched
@@ -18,6 +19,7 @@ from tests.unit.helpers import commit_of, core_over, key, record, send, watched
 A, B = key("a"), key("b")
 G = GroupKey("default", "g")
 ERA = next_era(1)
+TAKEN = taken_up(ERA)
 DOWN = MetaUnavailableError("down by the test")
 INCREASE, OVERWRITE = CommitMode.INCREASE_ONLY, CommitMode.OVERWRITE
 POLICIES: list[dict[str, Any]] = [{}, {"mode": "write_through"}]
@@ -80,7 +82,7 @@ async def test_a_commit_of_the_epoch_before_a_reset_is_superseded(tmp_path: Path
             late = read_in(1, offset, mode)
             standing = await send(core, late)
             assert standing == [Standing(A, wanted)]
-            [row] = superseded_rows(late, standing)
+            [row] = superseded_rows(late, standing, Holds())
             assert (row.group, row.shard, row.epoch, row.offset, row.deleted) == ("g", "a", ERA, 3, False)
         assert await everything_flushed(core, meta) == wanted
 
@@ -90,16 +92,8 @@ async def test_a_commit_of_the_epoch_of_a_reset_counts(tmp_path: Path, policy: d
     meta = FakeMeta({A: record(10)})
     async with core_over(tmp_path, meta, **policy) as core:
         reset(meta, 3)
-        assert await send(core, read_in(ERA, 4)) == [Standing(A, record(4, ERA))]
-        assert await everything_flushed(core, meta) == record(4, ERA)
-
-
-async def test_a_commit_that_knows_no_epoch_counts_after_the_reset_was_adopted(tmp_path: Path) -> None:
-    """Without an epoch it cannot be told apart from one made after the reset; the epoch exists for that."""
-    meta = FakeMeta({A: record(10)})
-    async with core_over(tmp_path, meta) as core:
-        reset(meta, 3)
-        assert await send(core, commit_of({A: 11})) == [Standing(A, record(11, ERA))]
+        assert await send(core, read_in(ERA, 4)) == [Standing(A, record(4, TAKEN), raised=True)]
+        assert await everything_flushed(core, meta) == record(4, TAKEN)
 
 
 async def test_written_through_the_meta_service_itself_supersedes_it(tmp_path: Path) -> None:
@@ -121,7 +115,10 @@ async def test_a_newer_epoch_than_is_known_here_is_loaded_first(tmp_path: Path, 
         reset(meta, 3)
         meta.records[B] = record(5, ERA)
         both = Commit([(A, record(4, ERA)), (B, record(6, ERA))], INCREASE)
-        assert await send(core, both) == [Standing(A, record(4, ERA)), Standing(B, record(6, ERA))]
+        assert await send(core, both) == [
+            Standing(A, record(4, TAKEN), raised=True),
+            Standing(B, record(6, TAKEN), raised=True),
+        ]
 
 
 async def test_an_epoch_that_nobody_knows_is_unavailable_and_nothing_is_stored(tmp_path: Path, policy: dict[str, Any]) -> None:
@@ -161,9 +158,9 @@ async def test_a_rewind_of_the_epoch_that_was_read_stays_one(tmp_path: Path, pol
     meta = FakeMeta()
     async with core_over(tmp_path, meta, **policy) as core:
         await send(core, commit_of({A: 10}))
-        assert await send(core, read_in(1, 4, OVERWRITE)) == [Standing(A, record(4, 2))]
+        assert await send(core, read_in(1, 4, OVERWRITE)) == [Standing(A, record(4, 2), raised=True)]
         assert await send(core, read_in(1, 3, OVERWRITE)) == [Standing(A, record(4, 2))]
-        assert await send(core, read_in(2, 3, OVERWRITE)) == [Standing(A, record(3, 3))]
+        assert await send(core, read_in(2, 3, OVERWRITE)) == [Standing(A, record(3, 3), raised=True)]
 
 
 async def test_a_commit_of_an_older_epoch_than_a_delete_is_superseded_by_its_tombstone(tmp_path: Path) -> None:
@@ -171,21 +168,21 @@ async def test_a_commit_of_an_older_epoch_than_a_delete_is_superseded_by_its_tom
     meta = FakeMeta({A: record(10)})
     async with core_over(tmp_path, meta) as core:
         await core.reader._loader.load(G)
-        meta.records[A] = deleted(meta.records[A], 5)
+        meta.records[A] = deleted(meta.records[A], 5, held=True)
         await core.reader._loader.load(G)
         late = read_in(1, 11)
-        [row] = superseded_rows(late, await send(core, late))
+        [row] = superseded_rows(late, await send(core, late), Holds())
         assert (row.epoch, row.offset, row.deleted) == (ERA, 0, True)
-        assert await send(core, commit_of({A: 0})) == [Standing(A, record(0, ERA))]
+        assert await send(core, commit_of({A: 0})) == [Standing(A, record(0, TAKEN), raised=True)]
 
 
 def test_a_commit_of_an_older_epoch_is_told_also_at_the_same_offset() -> None:
     """Its metadata is not stored. A rewind of the caller's own is not reported."""
     late = read_in(1, 3, committed_at_ms=5)
-    [row] = superseded_rows(late, [Standing(A, record(3, ERA, committed_at_ms=9))])
+    [row] = superseded_rows(late, [Standing(A, record(3, ERA, committed_at_ms=9))], Holds())
     assert (row.epoch, row.offset) == (ERA, 3)
-    assert superseded_rows(late, [Standing(A, record(3, 2, committed_at_ms=5))]) == []
-    assert superseded_rows(late, [Standing(A, record(3, 1, committed_at_ms=5))]) == []
+    assert superseded_rows(late, [Standing(A, record(3, 2, committed_at_ms=5))], Holds()) == []
+    assert superseded_rows(late, [Standing(A, record(3, 1, committed_at_ms=5))], Holds()) == []
 
 
 def test_the_epoch_of_a_request_reaches_the_commit() -> None:
@@ -196,8 +193,8 @@ def test_the_epoch_of_a_request_reaches_the_commit() -> None:
 
 
 # While the Meta Service was away for this adapter, something happened there; then the first flush of a key of unknown epoch.
-COMMITTED_MS = 1_000
-EARLIER, SAME, LATER = COMMITTED_MS - 1, COMMITTED_MS, COMMITTED_MS + 1
+COMMITTED_MS = HOLD_MS + 1_000
+LONG_BEFORE, EARLIER, SAME, LATER = COMMITTED_MS - HOLD_MS - 1, COMMITTED_MS - 1, COMMITTED_MS, COMMITTED_MS + 1
 BEFORE = record(4, committed_at_ms=1)
 FIRST = record(9, 0, committed_at_ms=COMMITTED_MS)
 
@@ -212,10 +209,13 @@ def _reset_at(at_ms: int) -> OffsetRecord:
         (None, FIRST._replace(epoch=1)),
         (BEFORE, FIRST._replace(epoch=1)),
         (record(12, committed_at_ms=1), record(12, committed_at_ms=1)),
-        (_reset_at(EARLIER), FIRST._replace(epoch=ERA)),
+        (_reset_at(LONG_BEFORE), FIRST._replace(epoch=TAKEN)),
+        (_reset_at(EARLIER), _reset_at(EARLIER)),
         (_reset_at(SAME), _reset_at(SAME)),
         (_reset_at(LATER), _reset_at(LATER)),
-        (deleted(BEFORE, EARLIER), FIRST._replace(epoch=ERA)),
+        (deleted(BEFORE, LONG_BEFORE, held=True), FIRST._replace(epoch=TAKEN)),
+        (deleted(BEFORE, EARLIER, held=True), deleted(BEFORE, EARLIER, held=True)),
+        (deleted(BEFORE, EARLIER), FIRST._replace(epoch=TAKEN)),
         (deleted(BEFORE, LATER), deleted(BEFORE, LATER)),
         (expired(BEFORE, LATER), FIRST._replace(epoch=1)),
         (expired(record(12), EARLIER), FIRST._replace(epoch=2)),
@@ -227,10 +227,13 @@ def _reset_at(at_ms: int) -> OffsetRecord:
         "nothing",
         "a lower offset",
         "a larger offset",
-        "a reset before it",
+        "a reset long before it",
+        "a reset before it, which is held",
         "a reset in the same millisecond",
         "a reset after it",
-        "a delete before it",
+        "a delete long before it",
+        "a delete before it, which is held",
+        "a delete before it, which is not held",
         "a delete after it",
         "an expiry of less",
         "an expiry of more, before it",

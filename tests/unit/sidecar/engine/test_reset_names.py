@@ -9,11 +9,12 @@ import pytest
 
 from adapter.errors import InvalidInputError
 from adapter.model.queues import topics_of
-from adapter.model.records import GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.model.records import CommitMode, GroupKey, Member, OffsetKey, OffsetRecord
+from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Known, Reset, To, check_there, no_offset_of, plan_delete
 from adapter.testing.fake_meta import FakeMeta
-from tests.unit.helpers import commit, commit_of, core_over, key, record, send, tombstone
+from tests.unit.helpers import commit_of, core_over, key, record, send, tombstone
 
 G = GroupKey("default", "g")
 TO_3 = Reset(To.OFFSET, 3)
@@ -160,7 +161,9 @@ async def test_after_ones_own_change_nobody_has_to_stop_consumers(tmp_path: Path
         now_ms = core.clocks.now_ms()
         await core.resets.merge(commit_of({key("b"): 5}, committed_at_ms=now_ms), execute=True)
         assert not _told(await core.resets.reset(Wanted(G, []), TO_3, execute=False))
-        await commit(core, 12, "a", committed_at_ms=now_ms - 1_000)
+        stands = core.store.get(key("a"))
+        assert stands
+        await send(core, Commit([(key("a"), record(12, stands.epoch, committed_at_ms=now_ms - 1_000))], CommitMode.INCREASE_ONLY))
         assert _told(await core.resets.reset(wanted, TO_3, execute=False))
 
 

@@ -9,8 +9,20 @@ import pytest
 
 from adapter.errors import ContendedError, InvalidInputError, MetaUnavailableError, RefusedError
 from adapter.meta.client import GroupsPage
-from adapter.model.records import ERA_BITS, GroupKey, Member, OffsetKey, OffsetRecord, ReadMode, SaveEntry, Status, is_deleted
+from adapter.model.records import (
+    ERA_BITS,
+    CommitMode,
+    GroupKey,
+    Member,
+    OffsetKey,
+    OffsetRecord,
+    ReadMode,
+    SaveEntry,
+    Status,
+    is_deleted,
+)
 from adapter.sidecar.engine import reset_writer
+from adapter.sidecar.engine.changes import Commit
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
 from adapter.sidecar.engine.reset_plans import Reset, To
@@ -218,9 +230,11 @@ async def test_after_a_delete_commits_begin_in_its_epoch(tmp_path: Path) -> None
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.delete(ALL, execute=True)
+        core.reader.recovery_finished()
+        await core.reader.begin([ALL], ReadMode.STORE)
         await commit(core, 1, "a")
         await core.flusher.flush_once()
-        assert meta.records[A].position == (ERA, 1)
+        assert meta.records[A].position == (ERA + 1, 1)
 
 
 async def test_a_shard_made_anew_is_deleted_from_every_group(tmp_path: Path) -> None:
@@ -295,8 +309,8 @@ async def test_a_reset_is_not_a_rewind_by_its_consumer(tmp_path: Path) -> None:
     meta = FakeMeta({A: record(9)})
     async with core_over(tmp_path, meta) as core:
         await core.resets.reset(ALL, Reset(To.OFFSET, 5), execute=True)
-        await send(core, commit_of({A: 3}, overwrite=True))
-        assert await _moved(core) == (ERA + 1, 3)
+        await send(core, Commit([(A, record(3, ERA))], CommitMode.OVERWRITE))
+        assert await _moved(core) == (ERA + 2, 3)
 
 
 async def _nothing() -> None:

@@ -1,0 +1,535 @@
+"""The bridge's task: follows one stock RocketMQ broker as a slave would, and gives it back what it lost.
+
+Every `poll_ms` it reads the broker's whole table of offsets (code 43) and commits what changed, through the same `Commits` as
+every client. When broker or sidecar were restarted, both tables are compared first (`_meet`), and the broker gets what it lost
+before anything is committed. What others change in the store goes to the broker (`_look`). A loss of the broker is retried for
+ever; an error of the store keeps what was not committed for the next poll. Never ends by itself.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from adapter.errors import AdapterError
+from adapter.formats.rows import Naming, OffsetRow
+from adapter.model.queues import MessageQueue, queue_of
+from adapter.model.records import GroupKey, OffsetKey, OffsetRecord, is_deleted
+from adapter.rocketmq.broker import Broker, Identity, connected
+from adapter.rocketmq.config import RocketmqSection, signer_of
+from adapter.rocketmq.errors import BrokerError, BrokerUnreachableError
+from adapter.rocketmq.offset_table import OffsetTable, TableChanges
+from adapter.rpc import offsets_pb
+from adapter.runtime.backoff import pause_s
+from adapter.runtime.slices import others
+from adapter.sidecar.api.commits import SMALL, Commits
+from adapter.sidecar.bridge.agreement import Act, Agreed, Memory, era_of, on_meeting, when_broker_moved, when_store_moved
+from adapter.sidecar.bridge.counts import BridgeCounts
+from adapter.sidecar.bridge.giving import Gift, Given, Giver, at_once
+from adapter.sidecar.bridge.marks import FILE, Marks
+from adapter.sidecar.bridge.store_changes import StoreChanges
+from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.engine.core import Core
+from adapter.sidecar.engine.group_loader import Wanted
+
+log = structlog.get_logger(__name__)
+
+RECONNECT_S, RECONNECT_MAX_S = 0.05, 1.0  # a broker that comes back is met before its consumers have asked for their offsets
+SLAVE_S = 1.0  # between two looks whether a slave became the master
+LOOK_S = 1.0  # between two looks at the store, and at who the broker is
+# The shortest interval of polls is so many times what one takes, in time and in CPU time of this process: the broker's part is
+# larger than ours, so that a large table costs a fifth of a core or less.
+REST, REST_CPU = 2, 20
+POLLS_KEPT = 5  # the shortest of them counts: one that was held up by others says nothing of the table
+GONE_LOOKS = 3  # looks in which an offset has to be missing before it counts as deleted
+COMMIT_AT_ONCE = SMALL // 2  # offsets of a request, each with its group: such a request is checked in one go
+OWED_S, OWED_MAX_S = 1.0, 60.0  # between attempts to give an offset that the broker refused, such as of a topic that it lost
+LIST_AGAIN_S = 1.0  # between two attempts to list what the Meta Service has
+LIST_PAGE = 1_000  # offsets of a page of the Meta Service
+REFRESH_PART = 8  # of the retention: how often unchanged offsets are looked through
+MAX_TOLD = 20  # entries that cannot be used are logged one by one up to here
+
+
+class Bridge:
+    """Follows the broker of a configuration, over whichever store is open. `commits` is the way of everyone's commits."""
+
+    def __init__(self, config: AdapterConfig, commits: Commits) -> None:
+        self._config = config
+        self._commits = commits
+        self._signer = signer_of(config.rocketmq)
+        self.counts = BridgeCounts()
+        self._told = ""
+
+    async def run(self, core: Core) -> None:
+        """Follow the broker until cancelled."""
+        following = Following(self._config, core, self._commits, self.counts)
+        section = self._config.rocketmq
+        failures = 0
+        while True:
+            pause = RECONNECT_S
+            try:
+                async with connected(section, self._signer) as broker:
+                    await following.follow(broker)
+            except BrokerUnreachableError as error:
+                self._lost(error)
+            except AdapterError as error:
+                self._lost(error)
+                pause = pause_s(failures + 1, RECONNECT_S, RECONNECT_MAX_S)
+            failures = 0 if self.counts.connected else failures + 1
+            self.counts.connected = False
+            await anyio.sleep(pause)
+
+    def _lost(self, error: AdapterError) -> None:
+        """Log what is wrong, once for each reason in a row."""
+        if self.counts.connected:
+            self.counts.disconnects += 1
+        if self.counts.connected or str(error) != self._told:
+            address = self._config.rocketmq.broker
+            log.warning("rocketmq.lost", broker=address, error=str(error), help="it is tried again and again")
+        self._told = str(error)
+
+
+class _Owed(NamedTuple):
+    """When an offset that the broker refused is offered again, and how long after the last time."""
+
+    at_s: float
+    pause_s: float
+
+
+class Following:
+    """What is known of the broker while one store is open. One connection at a time."""
+
+    def __init__(self, config: AdapterConfig, core: Core, commits: Commits, counts: BridgeCounts) -> None:
+        self._section: RocketmqSection = config.rocketmq
+        self._retention_s = config.expiry.retention_hours * 3_600
+        self._core = core
+        self._commits = commits
+        self._counts = counts
+        self._marks_file = config.store.path / FILE
+        self._marks = Marks.load(self._marks_file)
+        self._marks_changed = False
+        self._identity: Identity | None = None  # of the life that `_agreed` is about
+        self._table = OffsetTable(Naming(self._section.namespace))
+        self._agreed: dict[OffsetKey, Agreed] = {}
+        self._unsent: dict[OffsetKey, OffsetRow] = {}  # changes of the broker that are not committed yet
+        self._gone: dict[OffsetKey, int] = {}  # offsets that are missing at the broker, for how many looks
+        self._owed: dict[OffsetKey, _Owed] = {}  # offsets that the broker refused
+        self._changes = StoreChanges(core.store, self._section.namespace)
+        self._unlisted = True  # whether the Meta Service is still to be asked for offsets that are not here
+        self._failing = False
+        self._rests: deque[float] = deque(maxlen=POLLS_KEPT)
+        self._refresh_at = 0.0
+
+    async def follow(self, broker: Broker) -> None:
+        """Follow the broker until its connection fails. Raises BrokerError."""
+        identity = await self._master(broker)
+        self._counts.connected = True
+        if self._identity is None or not identity.is_same_life(self._identity):
+            await self._meet(broker, identity)
+        # Apart from the polls, which do not wait for the Meta Service.
+        listing = asyncio.create_task(self._list(), name="rocketmq.list")
+        try:
+            await self._follow(broker, identity, listing)
+        finally:
+            listing.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([listing])
+
+    async def _follow(self, broker: Broker, identity: Identity, listing: "asyncio.Task[None]") -> None:
+        look_at, complete = 0.0, False
+        while True:
+            began, began_cpu = anyio.current_time(), time.thread_time()
+            self._note(await self._poll(broker))
+            await self._take_over(broker)
+            took, took_cpu = anyio.current_time() - began, time.thread_time() - began_cpu
+            self._rests.append(max(REST * took, REST_CPU * took_cpu))
+            if not complete and listing.done():
+                listing.result()
+                look_at = 0.0
+            if anyio.current_time() >= look_at:
+                looked, listed = anyio.current_time(), listing.done()
+                await self._look(broker)
+                if listed and not complete:
+                    complete = True
+                    log.info("rocketmq.following", broker=identity.name, offsets=len(self._agreed))
+                look_at = anyio.current_time() + max(LOOK_S, REST * (anyio.current_time() - looked))
+            await self._save_marks()
+            self._counts.offsets = len(self._agreed)
+            self._counts.poll_interval_s = max(self._section.poll_ms / 1000, min(self._rests))
+            await anyio.sleep(max(began + self._counts.poll_interval_s - anyio.current_time(), 0))
+
+    # Who the broker is.
+
+    async def _master(self, broker: Broker) -> Identity:
+        """The identity of the broker, once it is a master. Raises BrokerError."""
+        identity = await broker.identity()
+        if identity.is_slave:
+            log.warning(
+                "rocketmq.slave",
+                broker=identity.name,
+                help="a slave copies its offsets from its master, whose sidecar commits them; this one waits to be the master",
+            )
+            self._forget_life()
+            await self._save_marks()
+        while identity.is_slave:
+            await anyio.sleep(SLAVE_S)
+            identity = await broker.identity()
+        return identity
+
+    async def _still(self, broker: Broker) -> None:
+        """Raise BrokerError unless the broker is the one that was met: the same life of a master."""
+        identity, known = await broker.identity(), self._known_identity
+        if known.boot_ms == 0 and identity.is_same_life(known._replace(boot_ms=identity.boot_ms)):
+            # On the same connection, so it is the same life, old enough by now to say when it began.
+            self._identity = identity
+            self._note_life(identity)
+        elif identity.boot_ms and not identity.is_same_life(known):
+            if identity.role != known.role:
+                self._forget_life()
+            raise BrokerError(f"the broker at {self._section.broker} was restarted, or has another role: {identity}")
+
+    # The broker's table.
+
+    async def _poll(self, broker: Broker) -> TableChanges:
+        body = await broker.offsets()
+        began = time.thread_time()
+        changes = await self._table.take(body)
+        self._counts.poll_seconds += time.thread_time() - began
+        self._counts.polls += 1
+        self._counts.poll_bytes += len(body)
+        for reject in changes.rejects:
+            self._counts.rejected += 1
+            if self._counts.rejected <= MAX_TOLD:
+                log.warning("rocketmq.rejected", entry=reject.place, text=reject.text, reason=reject.reason)
+        return changes
+
+    def _note(self, changes: TableChanges) -> None:
+        for row in changes.changed:
+            self._unsent[row.key] = row
+            self._gone.pop(row.key, None)
+        for row in changes.gone:
+            self._unsent.pop(row.key, None)
+            self._gone[row.key] = 0
+
+    # The first look at both, after a start of the broker or of the bridge.
+
+    async def _meet(self, broker: Broker, identity: Identity) -> None:
+        """Compare all of both; the broker first gets what it lost, then its own news are committed."""
+        self._identity = None
+        self._table = OffsetTable(Naming(self._section.namespace, broker=identity.name if self._section.name_in_shards else ""))
+        self._agreed, self._unsent, self._gone, self._owed = {}, {}, {}, {}
+        if self._marks.broker != identity.name:
+            self._marks = Marks(identity.name)
+        known = self._marks.boot_ms > 0
+        same_life = known and self._marks.boot_ms == identity.boot_ms
+        # From here on `_still` compares with it, and a failure below begins anew.
+        self._note(await self._poll(broker))
+        there = dict(self._unsent)
+        gifts: list[Gift] = []
+        async for key, stored in StoreChanges(self._core.store, self._section.namespace).records():
+            queue = self._queue(key, identity)
+            if queue is None:
+                continue
+            row = there.get(key)
+            at_broker = row.offset if row else None
+            act = on_meeting(at_broker, stored, self._memory(key, known=known, same_life=same_life))
+            if act in {Act.GIVE, Act.PLACE, Act.RESET}:
+                gifts.append(Gift(key, queue.topic, queue.queue_id, stored, at_broker, act))
+            elif act is Act.NOTHING:
+                self._agree(key, at_broker, stored)
+        began = anyio.current_time()
+        given = await self._give(broker, identity, gifts)
+        for key in [key for key in self._unsent if key in self._agreed]:
+            del self._unsent[key]
+        self._identity = identity
+        log.info(
+            "rocketmq.met",
+            broker=identity.name,
+            version=identity.version,
+            life="the same" if same_life else "another" if known else "unknown",
+            there=len(there),
+            given_back=sum(one.moved for one in given),
+            beyond_the_log=sum(one.beyond for one in given),
+            refused=sum(bool(one.refused) for one in given),
+            seconds=round(anyio.current_time() - began, 3),
+        )
+        await self._take_over(broker, Memory(same_life=same_life, known=known))
+        self._note_life(identity)
+        await self._save_marks()
+        self._unlisted = True
+        self._refresh_at = 0.0
+
+    def _memory(self, key: OffsetKey, *, known: bool, same_life: bool) -> Memory:
+        return Memory(same_life, known, self._marks.eras.get(key, 0), self._marks.ceilings.get(key, -1))
+
+    def _queue(self, key: OffsetKey, identity: Identity | None = None) -> MessageQueue | None:
+        """The queue of a key, if it is one of this broker."""
+        whose = identity or self._identity
+        name = whose.name if whose and self._section.name_in_shards else ""
+        if name and not key.shard.startswith(name + "/"):
+            return None
+        queue = queue_of(key.shard)
+        return queue if queue and queue.broker_name == name else None
+
+    # From the broker to the store.
+
+    async def _take_over(self, broker: Broker, meeting: Memory | None = None) -> None:
+        """Commit what the broker changed. What cannot be committed now stays unsent."""
+        commits: list[OffsetRow] = []
+        rewinds: list[OffsetRow] = []
+        for done, (key, row) in enumerate(list(self._unsent.items())):
+            if done and done % SMALL == 0:
+                await others()
+            stored = self._core.store.get(key)
+            known = self._agreed.get(key)
+            if known:
+                act = when_broker_moved(row.offset, known, stored)
+            else:
+                life = meeting or Memory(same_life=True, known=True)
+                act = on_meeting(row.offset, stored, self._memory(key, known=life.known, same_life=life.same_life))
+            if act is Act.COMMIT:
+                commits.append(row)
+            elif act is Act.REWIND:
+                rewinds.append(row)
+            elif known:
+                # The store's move, if it was one, is passed on by the next look.
+                self._agreed[key] = known._replace(at_broker=row.offset)
+                del self._unsent[key]
+            else:
+                self._agreed[key] = Agreed.on(row.offset, stored if act is Act.NOTHING else None)
+                del self._unsent[key]
+        for part in _in_requests(commits):
+            await self._commit(part, offsets_pb.INCREASE_ONLY)
+        if rewinds:
+            await self._rewind(broker, rewinds)
+
+    async def _rewind(self, broker: Broker, rows: Sequence[OffsetRow]) -> None:
+        """Commit what went back. Only a table of the same life goes back on purpose."""
+        await self._still(broker)
+        giver = Giver(broker, self._known_identity)
+        await at_once(rows, lambda row: giver.bounds(row.topic, row.partition))
+        for row in rows:
+            stored = self._core.store.get(row.key)
+            bounds = await giver.bounds(row.topic, row.partition)  # which it has
+            # A log that ends before is another log: what this broker has on its disk is then not older than this.
+            if stored and stored.offset <= bounds.high:
+                self._raise_ceiling(row.key, stored.offset)
+        await self._save_marks()
+        for part in _in_requests(rows):
+            log.info("rocketmq.rewound", offsets=len(part), group=part[0].group, shard=part[0].shard, to=part[0].offset)
+            await self._commit(part, offsets_pb.OVERWRITE)
+
+    async def _commit(self, rows: Sequence[OffsetRow], mode: offsets_pb.CommitMode.ValueType) -> None:
+        """Commit some rows, and agree on what is stored then. On an error they stay unsent."""
+        groups: dict[str, offsets_pb.GroupCommits] = {}
+        for row in rows:
+            group = groups.setdefault(row.group, offsets_pb.GroupCommits(namespace=row.namespace, group=row.group))
+            known = self._agreed.get(row.key)
+            # The epoch that was agreed on: a commit of an older one is superseded by a reset that came between.
+            group.shards.add(
+                shard=row.shard,
+                offset=row.offset,
+                epoch=known.epoch if known else 0,
+                topic=row.topic,
+                partition=row.partition,
+            )
+        try:
+            reply = await self._commits.commit(offsets_pb.CommitOffsetsRequest(groups=groups.values(), mode=mode))
+        except AdapterError as error:
+            if not self._failing:
+                log.error("rocketmq.commit", error=str(error), help="it is repeated with each poll until it is stored")
+            self._failing = True
+            return
+        self._failing = False
+        superseded = {OffsetKey(row.namespace, row.group, row.shard) for row in reply.superseded}
+        self._counts.committed += len(rows) - len(superseded)
+        for row in rows:
+            key, stored = row.key, self._core.store.get(row.key)
+            if key in superseded or stored is None or not stored.live or stored.offset != row.offset:
+                # Somebody else's value stands; the next look finds that it is not what was agreed on.
+                known = self._agreed.get(key)
+                self._agreed[key] = known._replace(at_broker=row.offset) if known else Agreed.on(row.offset, None)
+            else:
+                self._counts.rewound += mode == offsets_pb.OVERWRITE
+                self._agree(key, row.offset, stored)
+            self._unsent.pop(key, None)
+        await others()  # most commits wait for nothing, and there may be many parts
+
+    # From the store to the broker.
+
+    async def _look(self, broker: Broker) -> None:
+        """Pass on changes of the store, delete what was deleted at the broker, keep unchanged offsets from expiring."""
+        await self._still(broker)
+        if self._changes.pending or min((owed.at_s for owed in self._owed.values()), default=inf) <= anyio.current_time():
+            await self._pass_on(broker)
+        await self._delete_gone()
+        if self._retention_s and anyio.current_time() >= self._refresh_at:
+            self._refresh_at = anyio.current_time() + self._retention_s / REFRESH_PART
+            await self._refresh()
+
+    async def _pass_on(self, broker: Broker) -> None:
+        """The one place where a foreign change of an offset goes to the broker."""
+        gifts: list[Gift] = []
+        now = anyio.current_time()
+        for key, stored in await self._changes.differing(self._agreed):
+            queue = self._queue(key)
+            owed = self._owed.get(key)
+            if queue is None or key in self._unsent or (owed and owed.at_s > now):
+                continue
+            known = self._agreed.get(key)
+            act = when_store_moved(stored, known) if known else on_meeting(None, stored, Memory())
+            at_broker = known.at_broker if known else None
+            if act is Act.NOTHING:
+                self._agree(key, at_broker, stored)
+                if at_broker is not None and is_deleted(stored):
+                    log.warning(
+                        "rocketmq.deleted_here_only",
+                        group=key.group,
+                        shard=key.shard,
+                        help="RocketMQ cannot delete the offset of a queue: the broker keeps it until the group is deleted there "
+                        "(mqadmin deleteSubGroup -r true), and its next commit brings it back",
+                    )
+            else:
+                gifts.append(Gift(key, queue.topic, queue.queue_id, stored, at_broker, act))
+        if gifts:
+            given = await self._give(broker, self._known_identity, gifts)
+            log.info("rocketmq.passed_on", offsets=sum(one.moved for one in given), of=len(gifts))
+
+    async def _give(self, broker: Broker, identity: Identity, gifts: Sequence[Gift]) -> list[Given]:
+        """Give offsets to the broker, and agree on what it has then."""
+        for gift in gifts:
+            if gift.act is not Act.GIVE and gift.at_broker is not None and gift.at_broker > gift.stored.offset:
+                self._raise_ceiling(gift.key, gift.at_broker)
+        await self._save_marks()
+        given = await Giver(broker, identity).give(gifts)
+        for one in given:
+            key = one.gift.key
+            if one.refused:
+                before = self._owed.get(key)
+                pause = min(before.pause_s * 2, OWED_MAX_S) if before else OWED_S
+                self._owed[key] = _Owed(anyio.current_time() + pause, pause)
+                if not before:
+                    log.info("rocketmq.refused", group=key.group, shard=key.shard, reason=one.refused, help="it is offered again")
+                continue
+            self._agree(key, one.at_broker, one.gift.stored)
+            if one.moved:
+                self._counts.reset += one.gift.act is Act.RESET
+                self._counts.given += one.gift.act is not Act.RESET
+        return given
+
+    async def _list(self) -> None:
+        """Bring what the Meta Service has of this broker, and not this store, into it, where the next look finds it."""
+        while self._unlisted:
+            try:
+                await self._core.loader.load_wanted(await self._unknown_here())
+            except AdapterError as error:
+                log.info("rocketmq.list", error=str(error), help="offsets that only the Meta Service has are looked for again")
+                await anyio.sleep(LIST_AGAIN_S)
+            else:
+                self._unlisted = False
+
+    async def _unknown_here(self) -> list[Wanted]:
+        """The offsets of this broker of which the Meta Service has a larger value, or the only one."""
+        found: dict[GroupKey, list[str]] = {}
+        token = b""
+        while True:
+            page, token = await self._core.meta.list_page(self._section.namespace, "", LIST_PAGE, token)
+            for key, record in page:
+                stored = self._core.store.get(key)
+                news = record.live if stored is None else record.position > stored.position
+                if news and self._queue(key):
+                    found.setdefault(key.group_key, []).append(key.shard)
+            await others()
+            if not token:
+                return [Wanted(group, shards) for group, shards in found.items()]
+
+    async def _delete_gone(self) -> None:
+        """Delete here what was deleted at the broker (mqadmin deleteSubGroup, deleteTopic), once it stays away."""
+        ripe: dict[GroupKey, list[str]] = {}
+        for key, looks in self._gone.items():
+            known = self._agreed.get(key)
+            self._gone[key] = looks + 1
+            if looks >= GONE_LOOKS and known and known.live and known.is_stored(self._core.store.get(key)):
+                ripe.setdefault(key.group_key, []).append(key.shard)
+        for group, shards in ripe.items():
+            try:
+                await self._core.resets.delete(Wanted(group, shards), execute=True)
+            except AdapterError as error:
+                log.warning("rocketmq.delete", group=group.group, shards=len(shards), error=str(error), help="it is repeated")
+                continue
+            log.info("rocketmq.deleted", group=group.group, shards=len(shards), reason="deleted at the broker")
+            self._counts.deleted += len(shards)
+            for shard in shards:
+                key = OffsetKey(*group, shard)
+                self._gone.pop(key, None)
+                self._agree(key, None, self._core.store.get(key))
+        for key in [key for key in self._gone if not (known := self._agreed.get(key)) or not known.live]:
+            del self._gone[key]
+
+    async def _refresh(self) -> None:
+        """Commit again what has stood unchanged for long, so that a group that is idle at the broker does not expire here."""
+        before_ms = self._core.clocks.now_ms() - int(self._retention_s * 1_000 / REFRESH_PART)
+        old: list[OffsetRow] = []
+        async for key, stored in StoreChanges(self._core.store, self._section.namespace).records():
+            known, queue = self._agreed.get(key), self._queue(key)
+            if not queue or not known or known.at_broker != stored.offset or not known.is_stored(stored):
+                continue
+            if stored.live and stored.committed_at_ms < before_ms:
+                old.append(OffsetRow(*key, stored.offset, topic=queue.topic, partition=queue.queue_id))
+        for part in _in_requests(old):
+            await self._commit(part, offsets_pb.INCREASE_ONLY)
+
+    # What is remembered.
+
+    @property
+    def _known_identity(self) -> Identity:
+        if self._identity is None:
+            raise BrokerError("the broker was not met yet")
+        return self._identity
+
+    def _agree(self, key: OffsetKey, at_broker: int | None, stored: OffsetRecord | None) -> None:
+        self._agreed[key] = Agreed.on(at_broker, stored)
+        self._owed.pop(key, None)
+        era = era_of(stored.epoch) if stored else 0
+        if era != self._marks.eras.get(key, 0):
+            self._marks.eras[key] = era
+            self._marks_changed = True
+        if stored and stored.offset > self._marks.ceilings.get(key, stored.offset):
+            del self._marks.ceilings[key]
+            self._marks_changed = True
+
+    def _forget_life(self) -> None:
+        """Of a broker that was a slave: what it copied may be older than what is here, so the larger values stand."""
+        self._identity = None
+        self._marks.boot_ms = 0
+        self._marks_changed = True
+
+    def _note_life(self, identity: Identity) -> None:
+        """Remember the life with which the store has agreed; of one that cannot be named yet, the one before stays."""
+        if identity.boot_ms:
+            self._marks.boot_ms = identity.boot_ms
+            self._marks_changed = True
+
+    def _raise_ceiling(self, key: OffsetKey, offset: int) -> None:
+        if offset > self._marks.ceilings.get(key, -1):
+            self._marks.ceilings[key] = offset
+            self._marks_changed = True
+
+    async def _save_marks(self) -> None:
+        if self._marks_changed:
+            self._marks_changed = False
+            await anyio.to_thread.run_sync(partial(self._marks.save, self._marks_file))
+
+
+def _in_requests(rows: Iterable[OffsetRow]) -> Iterator[list[OffsetRow]]:
+    """Rows in parts that fit into one small request each."""
+    left = list(rows)
+    for at in range(0, len(left), COMMIT_AT_ONCE):
+        yield left[at : at + COMMIT_AT_ONCE]
