@@ -21,7 +21,7 @@ from adapter.testing.processes import ServiceProcess, adapter_process, meta_proc
 from adapter.testing.waiting import PATIENCE_S
 from demo.rocketmq.designs import Design
 
-CACHE = Path.home() / ".cache/offset-adapter-interop"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-adapter-interop"
 SOURCE = Path(__file__).parent / "java/Lab.java"
 SILENT = ("rmq.logback-test.xml", "logback-test.xml", "rmq.client.logback.xml")  # as 5.x and 4.x look for it
 SILENT_49 = ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml")  # in conf; 4.9 does not start without them

@@ -1,8 +1,8 @@
 #!/bin/sh
-# What `make interop` uses: a JDK and Maven from Debian's packages, and RocketMQ's jars from the Maven registry in a store directory.
-# May run again at any time.
+# install-rocketmq.sh [VERSION...]: a JDK and Maven from Debian's packages, and the jars of these versions of RocketMQ (5.3.3 and
+# 4.9.7 if none is named) from the Maven registry in a store directory. May run again at any time.
 set -eu
-CACHE="${HOME}/.cache/offset-adapter-interop"
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}/offset-adapter-interop"
 
 sh "$(dirname "$0")/install-packages.sh" javac:openjdk-17-jdk-headless mvn:maven
 
@@ -34,5 +34,5 @@ POM
   fi
 }
 
-fetch 5.3.3
-fetch 4.9.7
+[ $# -gt 0 ] || set -- 5.3.3 4.9.7
+for version in "$@"; do fetch "$version"; done

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
 
-CACHE = Path.home() / ".cache/offset-adapter-interop"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "offset-adapter-interop"
 SOURCES = Path(__file__).parent / "java"
 SILENT = ("rmq.logback-test.xml", "logback-test.xml")  # as 5.x and 4.x look for it
 SECONDS_MAX = 120

@@ -40,7 +40,7 @@ TERM_CODE = 128 + signal.SIGTERM  # of a JVM whose shutdown hooks have run
 
 def jars(version: str = VERSION) -> Path:
     """The directory of a version's jars: broker, name server, tools, and all that they depend on."""
-    return CACHE / f"rocketmq-cluster-{version}"
+    return CACHE / f"rocketmq-{version}"
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 3 * PATIENCE_S) -> Any:

@@ -14,7 +14,7 @@ from adapter.errors import AdapterError, ContendedError, TransientError
 from adapter.meta.client import MetaClient
 from adapter.meta.store_marks import SKEW_HELP
 from adapter.model.codec import group_prefix
-from adapter.model.records import GroupKey, OffsetKey, expired
+from adapter.model.records import GroupKey, OffsetKey, expired, is_old_tombstone
 from adapter.runtime import logs
 from adapter.sidecar.config import ExpirySection
 from adapter.sidecar.engine.broadcast import Broadcasts, is_of_client
@@ -170,7 +170,7 @@ class Expiry:
     async def _forget_tombstones(self, group: GroupKey) -> None:
         before_ms = self._now_ms() - TOMBSTONE_MS
         async for page, _ in self._pages(group):
-            old = [key for key, record, _ in page if not record.live and record.committed_at_ms < before_ms]
+            old = [key for key, record, _ in page if is_old_tombstone(record, before_ms)]
             clean = [key for key in old if key not in self._dirty]
             if not clean:
                 continue
