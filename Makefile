@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq example check test tools lint format types proto proto-check mutants soak interop model bench lock clean
+.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq example check test coverage tools lint format types proto proto-check mutants soak interop model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -50,7 +50,10 @@ check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contrac
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
-	$(BIN)/python -m pytest --cov --cov-report=term --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading
+	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading
+
+coverage: ## Show the lines that the last `make test` did not run
+	$(BIN)/coverage report
 
 tools: ## Install the Debian packages that the fault tests use
 	@sh tests/install-tools.sh

@@ -24,10 +24,16 @@ HEALTH_S = 10.0  # a process that is frozen does not answer; a busy one does, ho
 
 
 def free_port() -> int:
-    """A TCP port on loopback that is not in use now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port on loopback that no other process is given for a minute, so that the one that it is for finds it free.
+
+    The kernel keeps the end of a connection that was closed first in TIME_WAIT. It gives that port to nobody who asks for any
+    port, and lets a server with SO_REUSEADDR, which all servers set, listen on it.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        accepted.close()
+        client.recv(1)
+        port: int = server.getsockname()[1]
     return port
 
 

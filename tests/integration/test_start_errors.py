@@ -183,7 +183,7 @@ def test_a_second_process_on_the_same_directory_is_refused(directory: Path) -> N
     with ended(first):
         first.start()
         code, line = _run(_settings(directory), directory / "2")
-        assert code == EXIT_FAILED
+        assert code == EXIT_FAILED, line
         assert f"{directory}/adapter" in line
         assert "another process has this store open; stop it, or give this one another path" in line
         with rpc(first.address) as stubs:
