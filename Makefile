@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq example check test coverage tools lint format types proto proto-check mutants soak interop model bench lock clean
+.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq plugin example check test coverage tools lint format types proto proto-check mutants soak interop model bench lock clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -38,9 +38,14 @@ demo-cluster: $(STAMP) ## Show the Meta Service on etcd: Raft groups, processes 
 demo-pipeline: $(SPARK_STAMP) ## Show the Spark pipeline: a fleet under load, lag tables, a crash, reconcile, repair, the report
 	$(BIN)/python -m demo.pipeline
 
-demo-rocketmq: $(STAMP) ## Show a real RocketMQ broker under kill -9: stock, and with the bridge (Java, Maven; KILLS=... DESIGNS="stock bridge")
+demo-rocketmq: $(STAMP) ## Show a real RocketMQ broker under kill -9: stock, with the bridge, with the plugin (Java, Maven; KILLS=... DESIGNS="stock bridge")
 	@sh tests/interop/install-rocketmq.sh
+	@$(MAKE) --no-print-directory plugin
 	$(BIN)/python -m demo.rocketmq $(if $(KILLS),--kills $(KILLS)) $(foreach design,$(DESIGNS),--design $(design))
+
+plugin: ## Build and test the plugin for RocketMQ brokers: integrations/rocketmq/target/offset-adapter-rocketmq.jar (Java, Maven)
+	@sh tests/interop/install-packages.sh javac:openjdk-17-jdk-headless mvn:maven
+	mvn -q -B -f integrations/rocketmq/pom.xml package
 
 example: $(STAMP) ## Show a real consumer: NATS JetStream, kills, positions in the adapter, beside NATS's own (MESSAGES=... KILLS=... ACK_WAIT=...)
 	@sh demo/unpack.sh nats-server nats-server
@@ -87,8 +92,8 @@ soak: $(STAMP) ## Crash real processes 200 times under load; nothing acknowledge
 	$(BIN)/python -m tests.soak $(if $(CYCLES),--cycles $(CYCLES)) $(if $(SEED),--seed $(SEED))
 
 interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PATH of its binary); RocketMQ's own classes on offset files; its brokers beside the bridge and with the plugin; h2spec and gRPC clients in five languages on both gRPC servers (Java, Node, Go, Cargo)
-	@sh tests/interop/install-rocketmq.sh
-	@sh tests/interop/install-rocketmq-plugin.sh
+	@sh tests/interop/install-rocketmq.sh 5.3.3 5.2.0 5.4.0 4.9.7
+	@$(MAKE) --no-print-directory plugin
 	@sh tests/interop/install-java-node.sh
 	@sh tests/interop/install-go-rust.sh
 	$(BIN)/python -m pytest tests/interop/exchange.py tests/interop/h2spec.py

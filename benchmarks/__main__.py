@@ -45,6 +45,7 @@ from benchmarks import (
     recovery,
     recovery_loss,
     robustmq,
+    rocketmq,
     worst_requests,
 )
 from benchmarks.peers import run as peers
@@ -82,10 +83,11 @@ ALL: dict[str, Benchmark] = {
     "etcd_placement": etcd_placement.run,
     "etcd_rebalance": etcd_rebalance.run,
     "robustmq": robustmq.run,
+    "rocketmq": rocketmq.run,
     "peers": peers.run,
 }
 # These start the servers of other projects, or Spark: a short run leaves them out unless it names them.
-HEAVY = {name for name in ALL if name in {"peers", "robustmq"} or name.startswith(("pipeline", "etcd"))}
+HEAVY = {name for name in ALL if name in {"peers", "robustmq", "rocketmq"} or name.startswith(("pipeline", "etcd"))}
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -94,7 +96,7 @@ RESULTS = Path(__file__).parent / "results"
 @click.option("--results", type=click.Path(path_type=Path), help="Where results go. Without it, a short run stores none.")
 @click.option("--stored", "only_stored", is_flag=True, help="Measure nothing: print the results that are stored.")
 def main(names: tuple[str, ...], results: Path | None, *, only_stored: bool) -> None:
-    """Run benchmarks (default: all). BENCH=short: tiny sizes; peers, pipeline and etcd only if named. BENCH=full: long ones."""
+    """Run benchmarks (default: all). BENCH=short: tiny sizes; servers of others and Spark only if named. BENCH=full: long."""
     console = Console(width=None if sys.stdout.isatty() else 130)
     if only_stored:
         _print_stored(results or RESULTS, names, console)

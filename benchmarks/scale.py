@@ -37,6 +37,10 @@ class Scale:
     drain_keys: int  # keys that become dirty in an outage
     worst_keys: int  # stored keys, most of them in one group
     robust_groups: int  # dirty groups before RobustMQ's Meta Service
+    rocketmq_rounds: int
+    rocketmq_commits: int  # by one client of a RocketMQ broker
+    rocketmq_table: int  # offsets in the broker's table
+    rocketmq_idle_s: float
 
 
 DEFAULT = Scale(
@@ -66,6 +70,10 @@ DEFAULT = Scale(
     drain_keys=1_000_000,
     worst_keys=1_000_000,
     robust_groups=10_000,
+    rocketmq_rounds=3,
+    rocketmq_commits=20_000,
+    rocketmq_table=10_000,
+    rocketmq_idle_s=10.0,
 )
 
 FULL = replace(
@@ -105,6 +113,10 @@ SHORT = Scale(
     drain_keys=10_000,
     worst_keys=2_000,
     robust_groups=200,
+    rocketmq_rounds=1,
+    rocketmq_commits=500,
+    rocketmq_table=400,
+    rocketmq_idle_s=1.0,
 )
 
 

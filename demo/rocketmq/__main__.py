@@ -45,7 +45,7 @@ def _cell(numbers: Sequence[int]) -> str:
 
 
 @click.command()
-@click.option("--design", "names", type=click.Choice(NAMES), multiple=True, help="May be repeated. Default: stock and bridge.")
+@click.option("--design", "names", type=click.Choice(NAMES), multiple=True, help="May be repeated. Default: all.")
 @click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="For each design.")
 @click.option("--version", "version", default="5.3.3", show_default=True, help="Of RocketMQ; 4.9.7 is there as well.")
 @click.option("--messages", type=click.IntRange(1_000), default=MESSAGES, show_default=True, help="Of a round.")
@@ -59,7 +59,7 @@ def main(names: tuple[str, ...], kills: int, version: str, messages: int, settin
     load = f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
     console.print(f"RocketMQ {version}, {COMMITS_PER_S:,} commits/s, {load}, --seed {seed}")
     try:
-        for design in [design_of(name) for name in names or ("stock", "bridge")]:
+        for design in [design_of(name) for name in names or NAMES]:
             found = costs[design.name] = []
             with Lab.open(design, version, settings.replace("\\n", "\n")) as lab:
                 for number, cost in enumerate(play(lab, kinds_of(kills), random.Random(seed), messages), start=1):

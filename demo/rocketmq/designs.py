@@ -33,13 +33,11 @@ def design_of(name: str) -> Design:
         return Design(name, adapter=False)
     if name == "bridge":
         return Design(name, adapter_settings='[rocketmq]\nbroker = "{broker}"\n', met="rocketmq.following")
-    ack = {"plugin": "async", "plugin-sync": "sync"}[name]
+    ways = {"plugin": "offsetAdapterAck=async", "plugin-sync": "offsetAdapterAck=sync\noffsetAdapterAbsent=refuse"}
     jars = tuple(jar for jar in sorted(PLUGIN_JARS.glob("*.jar")) if not jar.name.endswith(("-sources.jar", "-tests.jar")))
     if not jars:
-        raise DesignError(
-            f"the plugin is not built: no jar in {PLUGIN_JARS}; mvn -q -B -f integrations/rocketmq package makes it"
-        )
-    return Design(name, broker_settings=f"offsetAdapterAddress=unix:{{socket}}\noffsetAdapterAck={ack}\n", jars=jars)
+        raise DesignError(f"the plugin is not built: no jar in {PLUGIN_JARS}; make plugin builds it")
+    return Design(name, broker_settings=f"offsetAdapterAddress=unix:{{socket}}\n{ways[name]}\n", jars=jars)
 
 
 NAMES = ("stock", "bridge", "plugin", "plugin-sync")

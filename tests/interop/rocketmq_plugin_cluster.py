@@ -1,6 +1,6 @@
 """A real name server and broker of RocketMQ with the plugin, beside a real adapter and Meta Service, and RocketMQ's own clients.
 
-`install-rocketmq-plugin.sh` fetches and builds what is used here.
+`install-rocketmq.sh` fetches and `make plugin` builds what is used here.
 """
 
 import contextlib
