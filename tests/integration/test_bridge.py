@@ -16,6 +16,7 @@ from adapter.formats.rows import Naming, OffsetRow
 from adapter.model.records import next_era
 from adapter.rocketmq.config import RocketmqSection
 from adapter.rpc import offsets_pb
+from adapter.sidecar.bridge import store_changes
 from adapter.sidecar.bridge.broker_log import RocketmqLog
 from adapter.sidecar.process import Sidecar
 from adapter.testing.fake_meta import FakeMeta
@@ -310,6 +311,19 @@ async def test_a_reset_at_the_adapter_reaches_the_broker_and_its_consumers(broke
         await here.until(90)
 
 
+async def test_a_reset_is_passed_on_without_a_look_at_the_whole_store(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the watch."""
+    monkeypatch.setattr(store_changes, "WHOLE_S", 1e9)
+    async with broker.serving(), bridged(tmp_path, broker) as here:
+        await here.until(100)
+        await here.polled()
+        await here.reset(40)
+        await eventually(lambda: broker.offset("g", "T", 0) == 40)
+        assert broker.resets
+
+
 async def test_a_commit_that_meets_a_reset_does_not_undo_it(broker: FakeBroker, tmp_path: Path) -> None:
     """The bridge commits with the epoch on which it agreed."""
     async with broker.serving(), bridged(tmp_path, broker) as here:
@@ -357,8 +371,11 @@ async def test_a_broker_that_knows_no_reset_of_a_queue_is_not_asked_for_one(old:
         assert broker.offset("g", "T", 1) == 7
 
 
-async def test_a_larger_offset_of_another_client_goes_to_the_broker(broker: FakeBroker, tmp_path: Path) -> None:
-    """A Python consumer of the same group, an import, or another adapter."""
+async def test_a_larger_offset_of_another_client_goes_to_the_broker(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python consumer of the same group, an import, or another adapter: by the look at the whole store."""
+    monkeypatch.setattr(store_changes, "WHOLE_S", 0.05)
     async with broker.serving(), bridged(tmp_path, broker) as here:
         await here.until(100)
         await here.client.store.CommitOffsets(commits({"broker-a/T/0": 150, "broker-a/T/2": 4}))

@@ -6,6 +6,14 @@ BRIDGE = "integration/test_bridge.py"
 
 ROCKETMQ_MUTANTS = (
     Mutant(
+        "the-bridge-does-not-watch-the-store",
+        "sidecar/bridge/store_changes.py",
+        "            self.look_at(news.keys)\n",
+        "",
+        "a reset at the adapter reaches the broker late, by the look at the whole store, and commits meanwhile come first",
+        (f"{BRIDGE}::test_a_reset_is_passed_on_without_a_look_at_the_whole_store",),
+    ),
+    Mutant(
         "an-offset-of-another-log-is-given",
         "sidecar/bridge/giving.py",
         "        if gift.stored.offset > bounds.high:\n",

@@ -2,7 +2,7 @@
 
 Every `poll_ms` it reads the broker's whole table of offsets (code 43) and commits what changed, through the same `Commits` as
 every client. When broker or sidecar were restarted, both tables are compared first (`_meet`), and the broker gets what it lost
-before anything is committed. What others change in the store goes to the broker (`_look`). A loss of the broker is retried for
+before anything is committed. What others change in the store goes to the broker (`_pass_on`). A loss of the broker is retried for
 ever; an error of the store keeps what was not committed for the next poll. Never ends by itself.
 """
 
@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from math import inf
 from typing import NamedTuple
 
 import anyio
@@ -69,7 +68,12 @@ class Bridge:
 
     async def run(self, core: Core) -> None:
         """Follow the broker until cancelled."""
-        following = Following(self._config, core, self._commits, self.counts)
+        section = self._config.rocketmq
+        with core.watches.own((section.namespace,)) as watcher:
+            changes = StoreChanges(core.store, watcher, section.namespace)
+            await self._run(Following(self._config, core, self._commits, self.counts, changes))
+
+    async def _run(self, following: "Following") -> None:
         section = self._config.rocketmq
         failures = 0
         while True:
@@ -106,7 +110,7 @@ class _Owed(NamedTuple):
 class Following:
     """What is known of the broker while one store is open. One connection at a time."""
 
-    def __init__(self, config: AdapterConfig, core: Core, commits: Commits, counts: BridgeCounts) -> None:
+    def __init__(self, config: AdapterConfig, core: Core, commits: Commits, counts: BridgeCounts, changes: StoreChanges) -> None:
         self._section: RocketmqSection = config.rocketmq
         self._retention_s = config.expiry.retention_hours * 3_600
         self._core = core
@@ -121,7 +125,7 @@ class Following:
         self._unsent: dict[OffsetKey, OffsetRow] = {}  # changes of the broker that are not committed yet
         self._gone: dict[OffsetKey, int] = {}  # offsets that are missing at the broker, for how many looks
         self._owed: dict[OffsetKey, _Owed] = {}  # offsets that the broker refused
-        self._changes = StoreChanges(core.store, self._section.namespace)
+        self._changes = changes
         self._unlisted = True  # whether the Meta Service is still to be asked for offsets that are not here
         self._failing = False
         self._rests: deque[float] = deque(maxlen=POLLS_KEPT)
@@ -143,6 +147,7 @@ class Following:
                 await asyncio.wait([listing])
 
     async def _follow(self, broker: Broker, identity: Identity, listing: "asyncio.Task[None]") -> None:
+        self._changes.look_at_all()
         look_at, complete = 0.0, False
         while True:
             began, began_cpu = anyio.current_time(), time.thread_time()
@@ -150,15 +155,17 @@ class Following:
             await self._take_over(broker)
             took, took_cpu = anyio.current_time() - began, time.thread_time() - began_cpu
             self._rests.append(max(REST * took, REST_CPU * took_cpu))
-            if not complete and listing.done():
+            listed = listing.done()
+            if listed and not complete:
                 listing.result()
-                look_at = 0.0
+                self._changes.look_at_all()
+            await self._pass_on(broker)
+            if listed and not complete:
+                complete = True
+                log.info("rocketmq.following", broker=identity.name, offsets=len(self._agreed))
             if anyio.current_time() >= look_at:
-                looked, listed = anyio.current_time(), listing.done()
+                looked = anyio.current_time()
                 await self._look(broker)
-                if listed and not complete:
-                    complete = True
-                    log.info("rocketmq.following", broker=identity.name, offsets=len(self._agreed))
                 look_at = anyio.current_time() + max(LOOK_S, REST * (anyio.current_time() - looked))
             await self._save_marks()
             self._counts.offsets = len(self._agreed)
@@ -233,7 +240,7 @@ class Following:
         self._note(await self._poll(broker))
         there = dict(self._unsent)
         gifts: list[Gift] = []
-        async for key, stored in StoreChanges(self._core.store, self._section.namespace).records():
+        async for key, stored in self._changes.records():
             queue = self._queue(key, identity)
             if queue is None:
                 continue
@@ -298,12 +305,13 @@ class Following:
                 commits.append(row)
             elif act is Act.REWIND:
                 rewinds.append(row)
-            elif known:
-                # The store's move, if it was one, is passed on by the next look.
-                self._agreed[key] = known._replace(at_broker=row.offset)
-                del self._unsent[key]
             else:
-                self._agreed[key] = Agreed.on(row.offset, stored if act is Act.NOTHING else None)
+                if known:
+                    self._agreed[key] = known._replace(at_broker=row.offset)
+                else:
+                    self._agreed[key] = Agreed.on(row.offset, stored if act is Act.NOTHING else None)
+                if not self._agreed[key].is_stored(stored):  # the store's move is passed on
+                    self._changes.look_at([key])
                 del self._unsent[key]
         for part in _in_requests(commits):
             await self._commit(part, offsets_pb.INCREASE_ONLY)
@@ -353,7 +361,8 @@ class Following:
         for row in rows:
             key, stored = row.key, self._core.store.get(row.key)
             if key in superseded or stored is None or not stored.live or stored.offset != row.offset:
-                # Somebody else's value stands; the next look finds that it is not what was agreed on.
+                # Somebody else's value stands, and may have to be passed on.
+                self._changes.look_at([key])
                 known = self._agreed.get(key)
                 self._agreed[key] = known._replace(at_broker=row.offset) if known else Agreed.on(row.offset, None)
             else:
@@ -365,10 +374,8 @@ class Following:
     # From the store to the broker.
 
     async def _look(self, broker: Broker) -> None:
-        """Pass on changes of the store, delete what was deleted at the broker, keep unchanged offsets from expiring."""
+        """Delete what was deleted at the broker, keep unchanged offsets from expiring."""
         await self._still(broker)
-        if self._changes.pending or min((owed.at_s for owed in self._owed.values()), default=inf) <= anyio.current_time():
-            await self._pass_on(broker)
         await self._delete_gone()
         if self._retention_s and anyio.current_time() >= self._refresh_at:
             self._refresh_at = anyio.current_time() + self._retention_s / REFRESH_PART
@@ -376,9 +383,20 @@ class Following:
 
     async def _pass_on(self, broker: Broker) -> None:
         """The one place where a foreign change of an offset goes to the broker."""
-        gifts: list[Gift] = []
         now = anyio.current_time()
-        for key, stored in await self._changes.differing(self._agreed):
+        due = [key for key, owed in self._owed.items() if owed.at_s <= now]
+        self._changes.look_at(due)
+        if not self._changes.pending:
+            return
+        await self._still(broker)
+        differing = dict(await self._changes.differing(self._agreed))
+        for key in due:
+            if key not in differing:
+                del self._owed[key]
+        # The next commit of these decides what stands.
+        self._changes.look_at(key for key in differing if key in self._unsent)
+        gifts: list[Gift] = []
+        for key, stored in differing.items():
             queue = self._queue(key)
             owed = self._owed.get(key)
             if queue is None or key in self._unsent or (owed and owed.at_s > now):
@@ -477,7 +495,7 @@ class Following:
         """Commit again what has stood unchanged for long, so that a group that is idle at the broker does not expire here."""
         before_ms = self._core.clocks.now_ms() - int(self._retention_s * 1_000 / REFRESH_PART)
         old: list[OffsetRow] = []
-        async for key, stored in StoreChanges(self._core.store, self._section.namespace).records():
+        async for key, stored in self._changes.records():
             known, queue = self._agreed.get(key), self._queue(key)
             if not queue or not known or known.at_broker != stored.offset or not known.is_stored(stored):
                 continue

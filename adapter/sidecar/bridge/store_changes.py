@@ -1,48 +1,81 @@
 """What others changed in the local store: resets of this adapter, values adopted from the Meta Service, imports, other clients.
 
-This is the one place where the bridge learns of changes that are not its own. It reads the store in slices and compares it with
-what the bridge has agreed on with the broker; nothing is read while the store's write counter stands still.
+This is the one place where the bridge learns of changes that are not its own. The store's watch tells it of all but ordinary
+commits, at once. Ordinary commits of others are found by comparing the whole store, in slices, with what the bridge has agreed on
+with the broker: rarely, because it takes microseconds for each record, and never while the store's write counter stands still.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+
+import anyio
 
 from adapter.model.codec import pack_names
 from adapter.model.records import OffsetKey, OffsetRecord
 from adapter.runtime.large_calls import SLICE_ROWS
 from adapter.runtime.slices import others
 from adapter.sidecar.bridge.agreement import Agreed
+from adapter.sidecar.engine.watching import Watcher
 from adapter.sidecar.storage.store import LocalStore
+
+WHOLE_S = 10.0  # the shortest time between two comparisons of the whole store
+REST_CPU = 20  # and so many times the CPU time of one
 
 
 class StoreChanges:
     """Finds the records of a namespace that differ from what was agreed on."""
 
-    def __init__(self, store: LocalStore, namespace: str) -> None:
+    def __init__(self, store: LocalStore, watcher: Watcher, namespace: str) -> None:
         self._store = store
+        self._watcher = watcher
         self._prefix = pack_names(namespace)
+        self._keys: dict[OffsetKey, None] = {}
         self._seen_seq = -1
+        self._whole_at = 0.0
 
     @property
     def pending(self) -> bool:
-        """True when something was written since the last complete look."""
-        return self._store.seq != self._seen_seq
+        """True when there may be something to find."""
+        return bool(self._keys) or self._watcher.pending or self._is_whole_due()
+
+    def look_at(self, keys: Iterable[OffsetKey]) -> None:
+        """Let the next `differing` look at these records too."""
+        self._keys.update(dict.fromkeys(keys))
+
+    def look_at_all(self) -> None:
+        """Let the next `differing` compare the whole store."""
+        self._seen_seq, self._whole_at = -1, 0.0
 
     async def records(self) -> AsyncIterator[tuple[OffsetKey, OffsetRecord]]:
         """All records of the namespace, tombstones included. Others may write between two slices."""
-        seq = self._store.seq
         after: OffsetKey | None = None
         while page := self._store.first(SLICE_ROWS, prefix=self._prefix, after=after):
             for stored in page:
                 yield stored.key, stored.record
             after = page[-1].key
             await others()
-        self._seen_seq = seq
 
     async def differing(self, agreed: Mapping[OffsetKey, Agreed]) -> list[tuple[OffsetKey, OffsetRecord]]:
         """The records that are not what was agreed on, or on which nothing was agreed."""
-        found = []
-        async for key, record in self.records():
-            known = agreed.get(key)
-            if known is None or not known.is_stored(record):
-                found.append((key, record))
-        return found
+        while self._watcher.pending:
+            news = await self._watcher.next()
+            if news.resync:
+                self.look_at_all()
+            self.look_at(news.keys)
+        whole = self._is_whole_due()
+        keys, self._keys = self._keys, {}
+        if not whole:
+            found = ((key, self._store.get(key)) for key in keys)
+            return [(key, record) for key, record in found if record and _differs(record, agreed.get(key))]
+        seq, began = self._store.seq, time.thread_time()
+        differing = [(key, record) async for key, record in self.records() if _differs(record, agreed.get(key))]
+        self._seen_seq = seq
+        self._whole_at = anyio.current_time() + max(WHOLE_S, REST_CPU * (time.thread_time() - began))
+        return differing
+
+    def _is_whole_due(self) -> bool:
+        return self._store.seq != self._seen_seq and anyio.current_time() >= self._whole_at
+
+
+def _differs(record: OffsetRecord, agreed: Agreed | None) -> bool:
+    return agreed is None or not agreed.is_stored(record)

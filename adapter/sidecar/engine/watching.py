@@ -49,6 +49,11 @@ class Watcher:
         if self._keys or self._resync:
             self._changed.set()
 
+    @property
+    def pending(self) -> bool:
+        """True when `next` does not wait."""
+        return bool(self._resync or self._keys or self._ended)
+
     def end(self) -> None:
         """No more news: `next` raises from now on."""
         self._ended = True
@@ -56,7 +61,7 @@ class Watcher:
 
     async def next(self) -> News:
         """Wait for news, and return a slice of them. Raises NotReadyError when the watch has ended."""
-        while not (self._resync or self._keys or self._ended):
+        while not self.pending:
             self._changed.clear()
             await self._changed.wait()
         if self._ended:
@@ -75,16 +80,17 @@ class Watches:
 
     def __init__(self) -> None:
         self._watchers: set[Watcher] = set()
+        self._own: set[Watcher] = set()
         self._ended = False
 
     @property
     def any(self) -> bool:
         """True while there is a watcher."""
-        return bool(self._watchers)
+        return bool(self._watchers or self._own)
 
     def note(self, keys: Collection[OffsetKey]) -> None:
         """These keys changed, and are written."""
-        for watcher in self._watchers if keys else ():
+        for watcher in (*self._watchers, *self._own) if keys else ():
             watcher.note(keys)
 
     @contextmanager
@@ -103,8 +109,18 @@ class Watches:
         finally:
             self._watchers.discard(found)
 
+    @contextmanager
+    def own(self, names: tuple[str, ...]) -> Iterator[Watcher]:
+        """As `watcher`, for a part of this process: it is neither counted nor ended."""
+        found = Watcher(names)
+        self._own.add(found)
+        try:
+            yield found
+        finally:
+            self._own.discard(found)
+
     def end(self) -> None:
-        """End all watchers, and those that come: nothing is written any more, or calls are to end."""
+        """End all watchers of callers, and those that come: nothing is written any more, or calls are to end."""
         self._ended = True
         for watcher in self._watchers:
             watcher.end()
