@@ -212,7 +212,8 @@ async def test_too_many_watchers_are_refused(directory: Path, monkeypatch: pytes
     """And there is room again when one goes."""
     monkeypatch.setattr(watching, "MAX_WATCHERS", 1)
     async with serving(directory) as (sidecar, client):
-        with sidecar.core().watches.watcher(()):
+        with sidecar.core().watches.watcher(()), sidecar.core().watches.own(()):
+            assert sidecar.gauges.gauges()["watchers"][1] == 1
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await Watching(client).next()
             assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

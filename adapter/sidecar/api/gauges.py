@@ -60,6 +60,7 @@ class SidecarGauges:
             "dirty_keys": ("Keys that the Meta Service has not acknowledged.", float(len(core.dirty))),
             "refused_keys": ("Keys that the Meta Service refused.", float(core.dirty.refused)),
             "oldest_dirty_age_seconds": ("Age of the oldest dirty key.", core.dirty.oldest_age(time.monotonic())),
+            "watchers": ("Open calls of WatchOffsets.", float(core.watches.callers)),
             "unsynced_writes": ("Acknowledged writes that a power cut would lose now.", float(core.store.unsynced_writes)),
             "store_lost_writes": ("Acknowledged writes that were found missing, about.", float(loss.writes if loss else 0)),
         }

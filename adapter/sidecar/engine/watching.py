@@ -88,6 +88,11 @@ class Watches:
         """True while there is a watcher."""
         return bool(self._watchers or self._own)
 
+    @property
+    def callers(self) -> int:
+        """How many callers watch."""
+        return len(self._watchers)
+
     def note(self, keys: Collection[OffsetKey]) -> None:
         """These keys changed, and are written."""
         for watcher in (*self._watchers, *self._own) if keys else ():
