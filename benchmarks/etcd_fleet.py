@@ -14,7 +14,7 @@ from adapter.meta.config import MetaSection
 from adapter.model.records import OffsetKey, OffsetRecord, SaveEntry
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.processes import ServiceProcess, ended
-from benchmarks.etcd_machine import clusters, front, percentile
+from benchmarks.etcd_machine import clusters, meta, percentile
 from benchmarks.machine import cpu_s, memory_mib
 from benchmarks.report import Result, Table
 from benchmarks.scale import Scale
@@ -32,38 +32,46 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     result = Result("etcd_fleet", TITLE)
     rows: list[list[str | float]] = []
     with clusters(directory, "metadata", "offsets-1") as (metadata, offsets):
-        fronts = [front(directory / str(number), metadata, [offsets]) for number in range(2)]
-        with ended(*fronts):
-            for service in fronts:
+        metas = [meta(directory / str(number), metadata, [offsets]) for number in range(2)]
+        with ended(*metas):
+            for service in metas:
                 service.start()
             task = progress.add_task("etcd_fleet", total=2 * len(DIRTY))
-            for used in (fronts[:1], fronts):
+            for used in (metas[:1], metas):
                 for dirty in DIRTY:
-                    load = f"{len(used)} front{'s' * (len(used) > 1)}, {dirty} keys a flush"
+                    load = f"{len(used)} Meta Service{'s' * (len(used) > 1)}, {dirty} keys a flush"
                     rows.append([load, *await _measure(used, offsets, dirty, seconds)])
                     progress.advance(task)
         sizes = [member.status() for member in offsets.members]
         in_use = max((status.dbSizeInUse for status in sizes if status), default=0)
         result.notes.append(f"etcd's store at the end: {in_use / 2**20:.0f} MiB in use, for {ADAPTERS * DIRTY[-1]:,} keys.")
-    columns = ("load", "saves/s", "offsets/s", "flush p50 ms", "p99 ms", "late %", "front CPU %", "etcd CPU %", "front MiB")
+    columns = (
+        "load",
+        "saves/s",
+        "offsets/s",
+        "flush p50 ms",
+        "p99 ms",
+        "late %",
+        "Meta Service CPU %",
+        "etcd CPU %",
+        "Meta Service MiB",
+    )
     result.tables.append(Table(f"{ADAPTERS} adapters", columns, rows))
     result.notes.append(
-        "CPU in percent of one core: all fronts; the three members of the offsets together. Late: began an interval late."
+        "CPU in percent of one core: all Meta Services; the three members of the offsets together. Late: began an interval late."
     )
     return result
 
 
-async def _measure(fronts: Sequence[ServiceProcess], offsets: LocalCluster, dirty: int, seconds: float) -> list[str | float]:
+async def _measure(metas: Sequence[ServiceProcess], offsets: LocalCluster, dirty: int, seconds: float) -> list[str | float]:
     took: list[float] = []
     late = 0
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(
-                GrpcMetaClient.open(MetaSection(endpoints=(fronts[number % len(fronts)].tcp_address,)))
-            )
+            await stack.enter_async_context(GrpcMetaClient.open(MetaSection(endpoints=(metas[number % len(metas)].tcp_address,))))
             for number in range(ADAPTERS)
         ]
-        pids = [[service.pid for service in fronts], [member.pid for member in offsets.members]]
+        pids = [[service.pid for service in metas], [member.pid for member in offsets.members]]
         before = [sum(map(cpu_s, group)) for group in pids]
         started = time.perf_counter()
 
@@ -82,7 +90,7 @@ async def _measure(fronts: Sequence[ServiceProcess], offsets: LocalCluster, dirt
         await asyncio.gather(*(flush(number, client) for number, client in enumerate(clients)))
         lasted = time.perf_counter() - started
         used = [100 * (sum(map(cpu_s, group)) - start) / lasted for group, start in zip(pids, before, strict=True)]
-    memory = median(memory_mib(service.pid)[0] for service in fronts)
+    memory = median(memory_mib(service.pid)[0] for service in metas)
     p50, p99 = (percentile(took, share) * 1000 for share in (0.5, 0.99))
     return [len(took) / lasted, len(took) * dirty / lasted, p50, p99, 100 * late / len(took), *used, memory]
 

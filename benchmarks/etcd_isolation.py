@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from adapter.rpc import metadata_grpc, metadata_pb
 from adapter.testing.processes import ended
-from benchmarks.etcd_machine import clusters, front, percentile
+from benchmarks.etcd_machine import clusters, meta, percentile
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 
@@ -36,7 +36,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     samples: dict[str, list[float]] = defaultdict(list)
     offered: dict[str, list[float]] = defaultdict(list)
     with clusters(directory, "metadata", "offsets-1") as (metadata, offsets):
-        service = front(directory / "front", metadata, [offsets], serve="metadata")
+        service = meta(directory / "Meta Service", metadata, [offsets], serve="metadata")
         with ended(service):
             service.start()
             task = progress.add_task("etcd_isolation", total=rounds * (1 + 2 * len(loads)))
@@ -94,6 +94,6 @@ def _result(samples: Mapping[str, Sequence[float]], offered: Mapping[str, Sequen
             result.bars.append(Bar(f"metadata p99 apart, of the same Raft group; offsets {load}", apart / same, APART_OF_SAME))
             result.bars.append(Bar(f"metadata p99 apart, of idle; offsets {load}", apart / worst["idle"], APART_OF_IDLE))
     result.notes.append(
-        "All members, the front, the sender and this process share the cores; on machines of their own, apart is nearer to idle."
+        "All members, the Meta Service, the sender and this process share the cores; alone on a machine, apart is nearer to idle."
     )
     return result

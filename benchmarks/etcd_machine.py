@@ -31,7 +31,7 @@ def clusters(directory: Path, *names: str, fast: bool = False) -> Iterator[list[
             cluster.stop()
 
 
-def front(
+def meta(
     directory: Path, metadata: LocalCluster, offsets: Sequence[LocalCluster], *, serve: str = "", top: str = "", extra: str = ""
 ) -> ServiceProcess:
     """A Meta Service over Raft groups, not started. `serve`: only `offsets` or `metadata`.

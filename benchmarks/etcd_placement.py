@@ -16,7 +16,7 @@ from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.testing.etcd import LocalCluster
 from adapter.testing.processes import ended
-from benchmarks.etcd_machine import clusters, entries, front
+from benchmarks.etcd_machine import clusters, entries, meta
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 
@@ -32,7 +32,7 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     deaths = DEATHS_SHORT if scale.short else DEATHS
     rows: list[list[str | float | int]] = []
     with clusters(directory, "metadata", "offsets-1", "offsets-2") as groups:
-        service = front(directory / "front", groups[0], groups[1:], extra="[etcd.placement]\nbalance = true\n")
+        service = meta(directory / "Meta Service", groups[0], groups[1:], extra="[etcd.placement]\nbalance = true\n")
         with ended(service):
             service.start()
             await _until_apart(groups)

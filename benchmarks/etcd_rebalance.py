@@ -17,7 +17,7 @@ from rich.progress import Progress
 from adapter.meta.client import GrpcMetaClient
 from adapter.meta.config import MetaSection
 from adapter.testing.processes import ServiceProcess, ended
-from benchmarks.etcd_machine import clusters, entries, front, percentile
+from benchmarks.etcd_machine import clusters, entries, meta, percentile
 from benchmarks.keyspace import fill_meta, pairs
 from benchmarks.report import Result, Table
 from benchmarks.scale import Scale
@@ -36,14 +36,14 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     keys, quiet_s = (KEYS_SHORT, QUIET_SHORT_S) if scale.short else (KEYS, QUIET_S)
     rows: list[Row] = []
     with clusters(directory, "metadata", *NAMES) as (metadata, *offsets):
-        first = front(directory / "first", metadata, offsets[:2])
+        first = meta(directory / "first", metadata, offsets[:2])
         with ended(first):
             first.start()
             task = progress.add_task("etcd_rebalance: filling", total=keys)
             async with GrpcMetaClient.open(MetaSection(endpoints=(first.tcp_address,))) as client:
                 await fill_meta(pairs(keys), client, lambda count: progress.advance(task, count))
             first.stop()
-        service = front(directory / "front", metadata, offsets)
+        service = meta(directory / "Meta Service", metadata, offsets)
         with ended(service):
             service.start()
             task = progress.add_task("etcd_rebalance", total=3)

@@ -86,7 +86,7 @@ def outcome(**reads: Positions) -> Outcome:
     return Outcome({name: compare(ACKNOWLEDGED, ACKNOWLEDGED, read) for name, read in reads.items()})
 
 
-def test_all_fronts_reading_all_is_a_success() -> None:
+def test_all_metas_reading_all_is_a_success() -> None:
     """Exit code 0, and the verdict has the numbers."""
     found, state = outcome(a=ACKNOWLEDGED, b=ACKNOWLEDGED), RaftState()
     state.ledger.began("g")
@@ -104,7 +104,7 @@ def test_all_fronts_reading_all_is_a_success() -> None:
         ({}, "MISSING at b: 2 of 2 keys"),
     ],
 )
-def test_one_front_that_reads_something_else_is_a_failure(read: Positions, text: str) -> None:
+def test_one_meta_that_reads_something_else_is_a_failure(read: Positions, text: str) -> None:
     """Also when the other one reads all."""
     found = outcome(a=ACKNOWLEDGED, b=read)
     assert exit_code(found) == 1

@@ -43,7 +43,7 @@ def adapter(directory: Path) -> AdapterConfig:
 
 
 @pytest.mark.parametrize("directory", [DEPLOY, KUBERNETES])
-def test_deployed_fronts_use_etcd_and_adapters_use_the_fronts(directory: Path) -> None:
+def test_deployed_metas_use_etcd_and_adapters_use_the_metas(directory: Path) -> None:
     """The files are valid, and name two Raft groups of three members."""
     etcd = meta(directory).etcd
     assert etcd.metadata

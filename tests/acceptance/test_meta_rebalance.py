@@ -15,7 +15,7 @@ from adapter.runtime.retry import retrying
 from adapter.testing.processes import free_port
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
-from tests.durability.moving import CLUSTER, A, B, front, layout_of, section_of, settings
+from tests.durability.moving import CLUSTER, A, B, layout_of, meta, section_of, settings
 
 DONE, UNFINISHED = 0, 1
 KEYS = 40
@@ -27,7 +27,7 @@ class Command:
     def __init__(self, directory: Path) -> None:
         require("Raft groups that offsets move between", etcd)
         self.section = section_of(A, B)
-        self.config = directory / "front.toml"
+        self.config = directory / "Meta Service.toml"
         self.config.write_text(settings(self.section))
         asyncio.run(self._fill())
 
@@ -42,7 +42,7 @@ class Command:
 
     async def _fill(self) -> None:
         entries = [SaveEntry(OffsetKey("default", f"group-{number}", "s"), OffsetRecord(1, 1)) for number in range(KEYS)]
-        async with front(self.section.model_copy(update={"offsets": self.section.offsets[:1]})) as each:
+        async with meta(self.section.model_copy(update={"offsets": self.section.offsets[:1]})) as each:
             await each.save(CLUSTER, entries)
 
 
@@ -105,7 +105,7 @@ def test_mistakes_are_named(command: Command, tmp_path: Path) -> None:
 
 
 def test_without_an_answer_it_is_unfinished(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 1, and what to do; the fronts do not depend on it."""
+    """Exit code 1, and what to do; the Meta Services do not depend on it."""
     monkeypatch.setattr(rebalancing, "_retrying", retrying("rebalance", first_s=0.01, max_s=0.01, limit_s=0.0))
     text = command.config.read_text()
     assert command.section.metadata

@@ -1,4 +1,4 @@
-"""The Meta Service on etcd for the fault tests: two Raft groups and two fronts, and what is saved and read there meanwhile.
+"""The Meta Service on etcd for the fault tests: two Raft groups, two Meta Services, and what is saved and read there meanwhile.
 
 What was sent, answered and read is in a history, which decides whether anything acknowledged is missing (2, 3).
 """
@@ -44,8 +44,8 @@ def etcd() -> str:
     return ""
 
 
-def front_process(directory: Path, metadata: Sequence[str], offsets: Sequence[str]) -> ServiceProcess:
-    """A front before a Raft group of metadata and one of offsets, given by the endpoints of their members."""
+def meta_process(directory: Path, metadata: Sequence[str], offsets: Sequence[str]) -> ServiceProcess:
+    """A Meta Service before a Raft group of metadata and one of offsets, given by the endpoints of their members."""
     port = free_port()
     settings = f"""engine = "etcd"
 [server]
@@ -65,12 +65,12 @@ endpoints = {list(offsets)}
 
 @dataclass
 class Fleet:
-    """One Raft group of metadata with one member, one of offsets with three; and two fronts before them."""
+    """One Raft group of metadata with one member, one of offsets with three; and two Meta Services before them."""
 
     metadata: LocalCluster
     offsets: LocalCluster
     network: PeerNetwork
-    fronts: tuple[ServiceProcess, ServiceProcess]
+    metas: tuple[ServiceProcess, ServiceProcess]
 
     @classmethod
     @contextmanager
@@ -80,8 +80,8 @@ class Fleet:
         offsets = LocalCluster("offsets", directory=directory, fast=fast, options={"quota-backend-bytes": str(QUOTA_BYTES)})
         network = PeerNetwork(offsets)
         # They do not call the same member, so that one of them can be told less than the other.
-        first = front_process(directory / "front-1", metadata.endpoints, offsets.endpoints)
-        second = front_process(directory / "front-2", metadata.endpoints, offsets.endpoints[::-1])
+        first = meta_process(directory / "Meta Service-1", metadata.endpoints, offsets.endpoints)
+        second = meta_process(directory / "Meta Service-2", metadata.endpoints, offsets.endpoints[::-1])
         with ExitStack() as stack:
             if divisible:
                 stack.enter_context(network.running())
@@ -99,22 +99,22 @@ class Fleet:
                 if member.process and member.process.poll() is None:
                     member.thaw()
             cluster.start()
-        for front in self.fronts:
-            if front.process is None or front.process.poll() is not None:
-                front.launch()
-        for front in self.fronts:
-            front.wait_ready()
+        for meta in self.metas:
+            if meta.process is None or meta.process.poll() is not None:
+                meta.launch()
+        for meta in self.metas:
+            meta.wait_ready()
 
 
 class Savers:
-    """Savers, each of ever higher offsets to shards of its own, spread over the fronts; each front is asked for all the time."""
+    """Savers, each of ever higher offsets to shards of its own, spread over the Meta Services; each is asked all the time."""
 
-    def __init__(self, fronts: Sequence[ServiceProcess], group: str, *, savers: int = 4, shards: int = 5) -> None:
+    def __init__(self, metas: Sequence[ServiceProcess], group: str, *, savers: int = 4, shards: int = 5) -> None:
         self.history = History()
         self.acknowledged_at: list[float] = []  # seconds; when each save came back
         self.failures = 0  # saves of which at least one entry was not acknowledged
         self.reads = 0
-        self._fronts = fronts
+        self._metas = metas
         self._keys = [
             [OffsetKey(DEFAULT_NAMESPACE, f"{group}-{saver}", f"s{shard}") for shard in range(shards)] for saver in range(savers)
         ]
@@ -139,19 +139,19 @@ class Savers:
         enough = self.failures + more
         await eventually(lambda: self.failures >= enough, WAIT_S)
 
-    async def check(self, *fronts: ServiceProcess) -> None:
-        """Each of these fronts shows at least what was acknowledged, and so did every read before."""
-        for front in fronts:
-            async with _client(front) as meta:
-                await self._read(meta)
+    async def check(self, *metas: ServiceProcess) -> None:
+        """Each of these Meta Services shows at least what was acknowledged, and so did every read before."""
+        for meta in metas:
+            async with _client(meta) as client:
+                await self._read(client)
         assert self.history.check() == []
         assert self.history.acknowledged > 0
-        assert self.reads > len(fronts)
+        assert self.reads > len(metas)
 
     async def run(self) -> None:
         """Save and read until cancelled."""
         async with AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(_client(front)) for front in self._fronts]
+            clients = [await stack.enter_async_context(_client(meta)) for meta in self._metas]
             savers = [self._save_on(clients[number % len(clients)], keys) for number, keys in enumerate(self._keys)]
             await asyncio.gather(*savers, *(self._read_on(client) for client in clients))
 
@@ -216,13 +216,13 @@ def held_revision(member: LocalMember) -> int:
     return revision(member, serializable=True)
 
 
-def _client(front: ServiceProcess) -> AbstractAsyncContextManager[GrpcMetaClient]:
-    return GrpcMetaClient.open(MetaSection(endpoints=(front.address,)))
+def _client(meta: ServiceProcess) -> AbstractAsyncContextManager[GrpcMetaClient]:
+    return GrpcMetaClient.open(MetaSection(endpoints=(meta.address,)))
 
 
 @asynccontextmanager
 async def engine_before(fleet: Fleet, member: LocalMember) -> AsyncIterator[EtcdEngine]:
-    """The engine of a front that knows only one member of the offsets, to read with."""
+    """The engine of a Meta Service that knows only one member of the offsets, to read with."""
     section = EtcdSection(max_txn_ops=512)
     async with AsyncExitStack() as stack:
         clusters = [

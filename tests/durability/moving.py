@@ -1,4 +1,4 @@
-"""Fronts and rebalances over shared Raft groups, which die at a call of a test's choosing.
+"""Meta Services and rebalances over shared Raft groups, which die at a call of a test's choosing.
 
 Nothing is patched: a client of etcd that stops in the middle of a call is what a killed process leaves behind.
 """
@@ -38,7 +38,7 @@ def section_of(*names: str) -> EtcdSection:
 
 
 def settings(section: EtcdSection, port: int = 0) -> str:
-    """The configuration file of a front, or of a command."""
+    """The configuration file of a Meta Service, or of a command."""
     assert section.metadata
     groups = "".join(f"[[etcd.offsets]]\nname = '{each.name}'\nendpoints = {list(each.endpoints)}\n" for each in section.offsets)
     return f"""engine = "etcd"
@@ -106,8 +106,8 @@ class Silent:
 
 
 @asynccontextmanager
-async def front(section: EtcdSection, life: Life | None = None, only: str = "") -> AsyncIterator[EtcdEngine]:
-    """An engine as a front runs it. `only`: see `clusters`."""
+async def meta(section: EtcdSection, life: Life | None = None, only: str = "") -> AsyncIterator[EtcdEngine]:
+    """An engine as a Meta Service runs it. `only`: see `clusters`."""
     async with clusters(section, life, only) as (metadata, offsets):
         engine = EtcdEngine(metadata, offsets, section)
         async with _running(engine.run()):
@@ -219,7 +219,7 @@ class Until:
 async def begun(*names: str, groups: int = GROUPS) -> EtcdSection:
     """Settings for some Raft groups; offsets are in all but the last one, one for each consumer group."""
     section = section_of(*names)
-    async with front(section.model_copy(update={"offsets": section.offsets[:-1]})) as each:
+    async with meta(section.model_copy(update={"offsets": section.offsets[:-1]})) as each:
         await save(each, 7, groups=groups)
     return section
 

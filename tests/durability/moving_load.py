@@ -1,4 +1,4 @@
-"""Saves, resets, deletes and reads through fronts while offsets move, and a history that decides whether all was well (2, 3)."""
+"""Saves, resets, deletes and reads by Meta Services while offsets move, and a history that decides if all was well (2, 3)."""
 
 import asyncio
 import contextlib
@@ -19,12 +19,12 @@ OLD_MS = 1  # when tombstones are from: long ago
 
 
 class Load:
-    """Saves, resets, deletes, compare-and-sets and reads of groups by several fronts, and what they were told."""
+    """Saves, resets, deletes, compare-and-sets and reads of groups by several Meta Services, and what they were told."""
 
-    def __init__(self, fronts: Sequence[EtcdEngine], *, groups: int = 12, shards: int = 4) -> None:
+    def __init__(self, metas: Sequence[EtcdEngine], *, groups: int = 12, shards: int = 4) -> None:
         self.history = History()
         self.compared = 0  # compare-and-sets that met what they expected
-        self._fronts = fronts
+        self._metas = metas
         self._random = random.Random(6)
         self._keys = [[OffsetKey("default", f"group-{group}", f"s{shard}") for shard in range(shards)] for group in range(groups)]
         # The last one was begun; each is above all before it.
@@ -49,16 +49,16 @@ class Load:
     async def fill(self) -> None:
         """Save every key once."""
         for number, group in enumerate(self._keys):
-            await self._save(self._fronts[number % len(self._fronts)], group)
+            await self._save(self._metas[number % len(self._metas)], group)
 
     async def run(self) -> None:
         """Write, read and drop tombstones until cancelled. A group has two writers, a key one, which knows its last write."""
         writers = [self._write(half) for group in self._keys for half in (group[::2], group[1::2])]
-        await asyncio.gather(*writers, *(self._read_on(each) for each in self._fronts), *(map(self._drop, self._fronts)))
+        await asyncio.gather(*writers, *(self._read_on(each) for each in self._metas), *(map(self._drop, self._metas)))
 
-    async def check(self, *fronts: EtcdEngine) -> None:
-        """Everything that was acknowledged is at these fronts, whichever way they are asked, and no read before was wrong."""
-        for each in fronts:
+    async def check(self, *metas: EtcdEngine) -> None:
+        """All that was acknowledged is at these Meta Services, whichever way they are asked, and no read before was wrong."""
+        for each in metas:
             for way in (self._get, self._get_groups, self._list):
                 await way(each)
         assert self.history.check() == []
@@ -67,7 +67,7 @@ class Load:
         while True:
             chosen = self._random.sample(keys, self._random.randint(1, len(keys)))
             with contextlib.suppress(MetaUnavailableError):
-                await self._save(self._random.choice(self._fronts), chosen)
+                await self._save(self._random.choice(self._metas), chosen)
             await asyncio.sleep(PAUSE_S)
 
     async def _save(self, each: EtcdEngine, keys: Sequence[OffsetKey]) -> None:

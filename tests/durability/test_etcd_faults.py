@@ -1,4 +1,4 @@
-"""Members of etcd and fronts killed, frozen, cut off, without disk or space: nothing acknowledged is ever missing (2, 3).
+"""Members of etcd and Meta Services killed, frozen, cut off, without disk or space: nothing acknowledged is ever missing (2, 3).
 
 `ETCD_KILLS=30 ETCD_TIMERS=default` in the environment: so many kills, with etcd's own timers. The output has the longest gap
 between two acknowledgements.
@@ -25,7 +25,7 @@ from adapter.testing.processes import ServiceProcess, adapter_process, ended
 from adapter.testing.waiting import eventually
 from tests.durability import machine
 from tests.durability.callers import Callers, check_remote, under
-from tests.durability.etcd_cluster import WAIT_S, Fleet, Savers, etcd, front_process, revision, saving
+from tests.durability.etcd_cluster import WAIT_S, Fleet, Savers, etcd, meta_process, revision, saving
 from tests.durability.load import status_when
 from tests.durability.machine import Strace, require
 from tests.durability.proxy import Proxy
@@ -54,8 +54,8 @@ def fleet(started: Fleet) -> Fleet:
 
 @pytest.fixture(scope="module")
 def started_adapter(started: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """An adapter whose Meta Service is both fronts."""
-    adapter = adapter_process(tmp_path_factory.mktemp("adapter"), "', '".join(front.address for front in started.fronts))
+    """An adapter whose Meta Service is both Meta Services."""
+    adapter = adapter_process(tmp_path_factory.mktemp("adapter"), "', '".join(meta.address for meta in started.metas))
     with ended(adapter):
         adapter.start()
         yield adapter
@@ -70,20 +70,20 @@ def adapter(fleet: Fleet, started_adapter: ServiceProcess) -> ServiceProcess:
 
 async def test_kills_of_the_leader_lose_nothing(fleet: Fleet) -> None:
     """Each SIGKILL strikes the leader of the offsets under load; another member goes on with all that was acknowledged (2, 3)."""
-    async with saving(Savers(fleet.fronts, "kills")) as savers:
+    async with saving(Savers(fleet.metas, "kills")) as savers:
         for _ in range(KILLS):
             leader = await run_sync(fleet.offsets.leader)
             leader.kill()
             await savers.acknowledged_more()
             await run_sync(leader.start)
             await savers.acknowledged_more()
-    await savers.check(*fleet.fronts)
+    await savers.check(*fleet.metas)
     sys.stdout.write(f"kills={KILLS} fast={FAST} longest gap between acknowledgements: {savers.longest_gap_s:.2f} s\n")
 
 
 async def test_a_frozen_leader_loses_nothing(fleet: Fleet) -> None:
     """SIGSTOP: it keeps its connections. Thawed, it does not answer with what was true when it was frozen (2, 3)."""
-    async with saving(Savers(fleet.fronts, "frozen")) as savers:
+    async with saving(Savers(fleet.metas, "frozen")) as savers:
         leader = await run_sync(fleet.offsets.leader)
         leader.freeze()
         await savers.acknowledged_more()
@@ -91,14 +91,14 @@ async def test_a_frozen_leader_loses_nothing(fleet: Fleet) -> None:
         leader.thaw()
         assert await run_sync(revision, leader) >= newest
         await savers.acknowledged_more()
-    await savers.check(*fleet.fronts)
+    await savers.check(*fleet.metas)
 
 
 async def test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do(fleet: Fleet, adapter: ServiceProcess) -> None:
     """One member of three is not missed. Without two, commits are acknowledged from the store, and arrive afterwards (3, 4)."""
     history = History()
     callers = Callers(adapter.address, history, group="majority")
-    async with saving(Savers(fleet.fronts, "lost")) as savers, under(callers):
+    async with saving(Savers(fleet.metas, "lost")) as savers, under(callers):
         leader = await run_sync(fleet.offsets.leader)
         follower, other = (member for member in fleet.offsets.members if member is not leader)
         follower.kill()
@@ -114,13 +114,13 @@ async def test_without_a_minority_saves_go_on_and_without_a_majority_adapters_do
         await savers.acknowledged_more()
     assert not callers.refused
     await _everything_arrives(adapter, fleet, history)
-    await savers.check(*fleet.fronts)
+    await savers.check(*fleet.metas)
 
 
 async def test_a_leader_whose_disk_fails_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
     """The member ends itself at the first failed fdatasync, before it says that it has what it has not (3)."""
     require("fdatasync EIO on the leader of etcd", machine.strace)
-    before, savers = Savers(fleet.fronts, "before"), Savers(fleet.fronts, "disk")
+    before, savers = Savers(fleet.metas, "before"), Savers(fleet.metas, "disk")
     async with saving(before):
         leader = await run_sync(fleet.offsets.leader)
     # Attached while nobody saves: it would end before every thread of it is traced.
@@ -131,35 +131,35 @@ async def test_a_leader_whose_disk_fails_loses_nothing(fleet: Fleet, tmp_path: P
             await run_sync(leader.start)
             await savers.acknowledged_more()
     assert fault.failures
-    await before.check(*fleet.fronts)
-    await savers.check(*fleet.fronts)
+    await before.check(*fleet.metas)
+    await savers.check(*fleet.metas)
 
 
-async def test_a_front_that_dies_between_the_txn_and_its_reply_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
-    """What was written without saying so stands; it is sent again to the next front, which changes nothing (2, 3)."""
+async def test_a_meta_that_dies_between_the_txn_and_its_reply_loses_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    """What was written without saying so stands; it is sent again to the next Meta Service, which changes nothing (2, 3)."""
     proxy = Proxy(fleet.offsets.endpoints[0])
-    front = front_process(tmp_path, fleet.metadata.endpoints, [proxy.address])
-    with ended(front):
+    meta = meta_process(tmp_path, fleet.metadata.endpoints, [proxy.address])
+    with ended(meta):
         async with proxy.listening():
-            await run_sync(front.start)
-            async with saving(Savers([front], "reply")) as savers:
+            await run_sync(meta.start)
+            async with saving(Savers([meta], "reply")) as savers:
                 proxy.delay_s = WAIT_S
                 await eventually(lambda: proxy.disturbed > 0, WAIT_S)
-                front.kill()
+                meta.kill()
                 proxy.delay_s = 0.0
-                await run_sync(front.start)
+                await run_sync(meta.start)
                 await savers.acknowledged_more()
-        await savers.check(*fleet.fronts)
+        await savers.check(*fleet.metas)
 
 
 async def test_a_backlog_is_saved_when_the_meta_service_is_back(fleet: Fleet, adapter: ServiceProcess) -> None:
-    """Without any front, and without etcd behind them, adapters go on; then everything arrives at once (3, 4)."""
+    """Without any Meta Service, and without etcd behind them, adapters go on; then everything arrives at once (3, 4)."""
     history = History()
     callers = Callers(adapter.address, history, group="backlog")
     async with under(callers):
         await callers.acknowledged_more()
-        for front in fleet.fronts:
-            front.kill()
+        for meta in fleet.metas:
+            meta.kill()
         fleet.offsets.stop()
         until = time.monotonic() + OUTAGE_S
         await _commit_many(adapter, history)
@@ -178,7 +178,7 @@ async def test_a_full_quota_stops_saves_until_the_drill(fleet: Fleet, adapter: S
     """NOSPACE: nothing is lost, adapters go on; compacted, defragmented and disarmed, everything arrives (3, 4)."""
     history = History()
     callers = Callers(adapter.address, history, group="full")
-    async with saving(Savers(fleet.fronts, "quota")) as savers, under(callers):
+    async with saving(Savers(fleet.metas, "quota")) as savers, under(callers):
         try:
             await run_sync(_fill, await run_sync(fleet.offsets.leader))
             await savers.failed_more()
@@ -189,8 +189,8 @@ async def test_a_full_quota_stops_saves_until_the_drill(fleet: Fleet, adapter: S
     assert not callers.refused
     await _everything_arrives(adapter, fleet, history)
     # One event for each change, though reads are answered between the refused writes.
-    assert 1 <= fleet.fronts[0].log.count("quota is used up") <= DRILLS
-    await savers.check(*fleet.fronts)
+    assert 1 <= fleet.metas[0].log.count("quota is used up") <= DRILLS
+    await savers.check(*fleet.metas)
 
 
 async def _everything_arrives(adapter: ServiceProcess, fleet: Fleet, history: History) -> None:
@@ -199,8 +199,8 @@ async def _everything_arrives(adapter: ServiceProcess, fleet: Fleet, history: Hi
     await status_when(adapter.address, lambda status: status.dirty_keys == 0)
     flush.done()
     assert history.least(META)
-    for front in fleet.fronts:
-        await check_remote(front, history)
+    for meta in fleet.metas:
+        await check_remote(meta, history)
 
 
 async def _commit_many(adapter: ServiceProcess, history: History) -> None:

@@ -22,8 +22,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 
 async def test_a_member_that_is_cut_off_answers_no_read_and_loses_nothing(fleet: Fleet) -> None:
-    """The leader, then others: it holds what was true before; a front that asks it what is true gets no answer (2, 3)."""
-    async with saving(Savers(fleet.fronts, "cut", savers=2)) as savers:
+    """The leader, then others: it holds what was true before; a Meta Service that asks it what is true gets no answer (2, 3)."""
+    async with saving(Savers(fleet.metas, "cut", savers=2)) as savers:
         leader = await run_sync(fleet.offsets.leader)
         for member in sorted(fleet.offsets.members, key=lambda member: member is not leader):
             async with engine_before(fleet, member) as engine:
@@ -36,4 +36,4 @@ async def test_a_member_that_is_cut_off_answers_no_read_and_loses_nothing(fleet:
                 fleet.network.heal()
                 await savers.acknowledged_more()
                 assert await engine.get("default", savers.keys)
-    await savers.check(*fleet.fronts)
+    await savers.check(*fleet.metas)

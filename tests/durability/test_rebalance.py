@@ -29,10 +29,10 @@ from tests.durability.moving import (
     check_clean,
     clusters,
     delete_below,
-    front,
     key_of,
     layout_of,
     lived,
+    meta,
     offsets_at,
     packed,
     rebalance,
@@ -57,14 +57,14 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_rebalances_and_fronts_that_die_at_every_point_lose_nothing() -> None:
+async def test_rebalances_and_metas_that_die_at_every_point_lose_nothing() -> None:
     """A Raft group is added, and another one taken away. What comes next goes on from whatever was left behind (2, 3)."""
     section = section_of(A, B, C)
     async with AsyncExitStack() as stack:
-        async with front(section.model_copy(update={"offsets": section.offsets[:2]})):
+        async with meta(section.model_copy(update={"offsets": section.offsets[:2]})):
             pass
-        fronts = [await stack.enter_async_context(front(section)) for _ in range(2)]
-        load = Load(fronts)
+        metas = [await stack.enter_async_context(meta(section)) for _ in range(2)]
+        load = Load(metas)
         await load.fill()
         async with under(load):
             for target in ((A, B, C), (A, C)):
@@ -76,25 +76,25 @@ async def test_rebalances_and_fronts_that_die_at_every_point_lose_nothing() -> N
                         break
                 await check_clean(section, *target)
                 await load.acknowledged_more()
-        await load.check(*fronts)
+        await load.check(*metas)
         await _look(section, load, None)
     assert load.compared
 
 
 async def _look(section: EtcdSection, load: Load, life: Life | None) -> None:
-    """A front that has just started reads everything."""
-    async with front(section, life) as each:
+    """A Meta Service that has just started reads everything."""
+    async with meta(section, life) as each:
         await load.check(each)
 
 
 @pytest.mark.parametrize("target", [(A, B, C), (B,)])
-async def test_a_front_finds_everything_where_it_was_before_it_is_copied(target: tuple[str, ...]) -> None:
+async def test_a_meta_finds_everything_where_it_was_before_it_is_copied(target: tuple[str, ...]) -> None:
     """Whatever touches a consumer group first: what stands there decides, as if it were at home (2)."""
     section = await begun(A, B, C)
     with pytest.raises(StoppedError):
         await rebalance(section, target, watcher=Until("copying"))
     ways = {number: number % 5 for number in range(GROUPS)}
-    async with front(section) as each:
+    async with meta(section) as each:
         listed, _ = await each.list_page(CLUSTER, [], 10_000, b"")
         assert sorted(listed) == sorted((key_of(number), OffsetRecord(1, 7)) for number in range(GROUPS))
         for number, way in ways.items():
@@ -114,7 +114,7 @@ async def test_a_front_finds_everything_where_it_was_before_it_is_copied(target:
                 await each.delete(CLUSTER, *key[:2], [])
     assert await rebalance(section, target)
     await check_clean(section, *target)
-    async with front(section) as each:
+    async with meta(section) as each:
         found = dict(await each.get(CLUSTER, [key_of(number) for number in ways]))
     stands = {number: (found[key_of(number)].offset, found[key_of(number)].live) for number in ways}
     assert stands == {number: {3: (8, True), 4: (0, False)}.get(way, (7, True)) for number, way in ways.items()}
@@ -128,7 +128,7 @@ async def test_a_consumer_group_is_not_at_home_before_its_copy_is_done() -> None
     layout = await layout_of(section)
     key = next(key_of(number) for number in range(GROUPS) if layout.former(packed(number)))
     stuck = Life(1)  # in A, behind the raising of its fence
-    async with front(section, stuck, only=A) as each:
+    async with meta(section, stuck, only=A) as each:
         reads = [asyncio.create_task(each.get(CLUSTER, [key]))]
         await stuck.over.wait()
         reads.append(asyncio.create_task(each.get(CLUSTER, [key])))
@@ -144,7 +144,7 @@ async def test_what_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPa
     """Lives that are too short for all of it come to the end together, and what one has noted as copied is copied (2)."""
     monkeypatch.setattr(rebalancing, "PAGE", 3)
     section = await begun(A, B, C, groups=FEW)
-    async with front(section) as each:
+    async with meta(section) as each:
         for number in range(DELETED):
             await each.delete(CLUSTER, *key_of(number)[:2], [])
     lives = [Life(20 + number % 3, done=number % 4 == 0) for number in range(100)]
@@ -154,7 +154,7 @@ async def test_what_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPa
         except StoppedError:
             break
     assert (await layout_of(section)).leftovers_in == (A, B)
-    async with front(section) as each:
+    async with meta(section) as each:
         assert await offsets_at(each, FEW) == [0] * DELETED + [7] * (FEW - DELETED)
     while not await rebalance(section, (A, B, C), lives.pop()):
         pass
@@ -167,11 +167,11 @@ async def test_several_rebalances_at_once_are_as_good_as_one() -> None:
     section = await begun(A, B, C)
     assert await asyncio.gather(*(rebalance(section, (A, B, C)) for _ in range(3))) == [True] * 3
     await check_clean(section, A, B, C)
-    async with front(section) as each:
+    async with meta(section) as each:
         assert await offsets_at(each) == [7] * GROUPS
     await asyncio.gather(*(rebalance(section, (B, C)) for _ in range(3)))
     await check_clean(section, B, C)
-    async with front(section) as each:
+    async with meta(section) as each:
         assert await offsets_at(each) == [7] * GROUPS
 
 
@@ -232,20 +232,20 @@ async def test_old_copies_outlive_a_new_home_that_was_lost() -> None:
     for step in ("copying", "deleting old copies"):
         with pytest.raises(StoppedError):
             await rebalance(section, [A, B], watcher=Until(step))
-    async with front(section) as each:
+    async with meta(section) as each:
         assert await offsets_at(each) == [7] * GROUPS
     async with clusters(section) as (_, [_, new]):
         await delete_below(new, section.prefix.encode())
     assert await rebalance(section, [A, B])
     await check_clean(section, A, B)
-    async with front(section) as each:
+    async with meta(section) as each:
         assert await offsets_at(each) == [7] * GROUPS
 
 
 async def test_nothing_expires_and_no_tombstone_goes_while_offsets_move() -> None:
     """A tombstone that went could not stop an old copy; one of an expiry is below it (7)."""
     section = await begun(A, B, groups=8)
-    async with front(section) as each:
+    async with meta(section) as each:
         await each.delete(CLUSTER, "default", "group-0", ["s1"])
         for step in ("copying", "deleting old copies"):
             with pytest.raises(StoppedError):

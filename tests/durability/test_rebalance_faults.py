@@ -1,4 +1,4 @@
-"""What fails while offsets are on their way between Raft groups: a Raft group, a front, the rebalance itself (2, 3, 4)."""
+"""What fails while offsets are on their way between Raft groups: a Raft group, a Meta Service, the rebalance itself (2, 3, 4)."""
 
 import asyncio
 import signal
@@ -28,8 +28,8 @@ from tests.durability.moving import (
     Until,
     begun,
     check_clean,
-    front,
     layout_of,
+    meta,
     offsets_at,
     packed,
     rebalance,
@@ -55,9 +55,9 @@ async def test_a_raft_group_that_is_down_holds_up_only_what_is_its_own(tmp_path:
         named = section_of(A, C)
         own = RaftGroupSection(name="down", endpoints=down.endpoints)
         section = named.model_copy(update={"offsets": (own, *named.offsets), "timeout_ms": 1_000})
-        async with front(section.model_copy(update={"offsets": section.offsets[:-1]})) as each:
+        async with meta(section.model_copy(update={"offsets": section.offsets[:-1]})) as each:
             await save(each, 1)
-        async with front(section) as each:
+        async with meta(section) as each:
             down.stop()
             with pytest.raises(MetaUnavailableError):
                 await rebalance(section, ["down", A, C])
@@ -84,21 +84,21 @@ async def _at_once(work: Callable[..., object], *args: object) -> object:
 
 
 async def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
-    """Real ones: SIGKILL to a rebalance that copies, Ctrl-C to one that deletes, SIGKILL to a front in between (2, 3)."""
+    """Real ones: SIGKILL to a rebalance that copies, Ctrl-C to one that deletes, SIGKILL to a Meta Service in between (2, 3)."""
     section = await begun(A, B, C, groups=MANY)
     config = tmp_path / "rebalance.toml"
     config.write_text(settings(section))
-    fronts = [ServiceProcess("meta", tmp_path / f"front-{number}", "", free_port()) for number in range(2)]
-    for process in fronts:
+    metas = [ServiceProcess("meta", tmp_path / f"Meta Service-{number}", "", free_port()) for number in range(2)]
+    for process in metas:
         process.settings = settings(section, process.port)
-    with ended(*fronts):
-        for process in fronts:
+    with ended(*metas):
+        for process in metas:
             process.launch()
-        for process in fronts:
+        for process in metas:
             await run_sync(process.wait_ready)
-        async with saving(Savers(fronts, "moving")) as savers:
+        async with saving(Savers(metas, "moving")) as savers:
             assert await _struck(section, config, signal.SIGKILL, lambda layout: bool(layout.moving_from)) == -signal.SIGKILL
-            fronts[0].kill()
+            metas[0].kill()
             await savers.acknowledged_more()
             assert await _struck(section, config, signal.SIGINT, lambda layout: bool(layout.leftovers_in)) in {
                 0,
@@ -106,9 +106,9 @@ async def test_killed_processes_lose_nothing(tmp_path: Path) -> None:
             }  # 0: done before
             await savers.acknowledged_more()
             assert await _struck(section, config, 0, lambda layout: layout.settled) == 0
-        await savers.check(fronts[1])
+        await savers.check(metas[1])
     await check_clean(section, A, B, C)
-    async with front(section) as each:
+    async with meta(section) as each:
         assert await offsets_at(each, MANY) == [7] * MANY
 
 

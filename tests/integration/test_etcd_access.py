@@ -26,14 +26,14 @@ PATIENT_MS = 10_000  # etcd takes its time to check a password, and so does a bu
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """An etcd with authentication, by the commands of docs/etcd.md: `front` may use what is under `p/`."""
+    """An etcd with authentication, by the commands of docs/etcd.md: `Meta Service` may use what is under `p/`."""
     require("an etcd with users", etcd, lambda: "" if shutil.which("etcdctl") else "etcdctl is not installed (etcd-client)")
     with LocalCluster("locked", 1, directory=tmp_path_factory.mktemp("locked")) as cluster:
         for command in (
             "role add offsets",
             "role grant-permission offsets --prefix=true readwrite p/",
-            "user add front:secret",
-            "user grant-role front offsets",
+            "user add Meta Service:secret",
+            "user grant-role Meta Service offsets",
             "user add root:root",
             "user grant-role root root",
             "auth enable",
@@ -43,7 +43,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def section(directory: Path, password: str, user: str = "front") -> EtcdSection:
+def section(directory: Path, password: str, user: str = "Meta Service") -> EtcdSection:
     """Settings with a password file."""
     path = directory / "password"
     path.write_text(password + "\n")
@@ -76,7 +76,7 @@ async def test_a_token_that_is_not_valid_any_more_is_replaced(locked: LocalClust
         assert await put(cluster, b"p/b")
 
 
-@pytest.mark.parametrize(("user", "password"), [("front", "wrong"), ("nobody", "secret")])
+@pytest.mark.parametrize(("user", "password"), [("Meta Service", "wrong"), ("nobody", "secret")])
 async def test_a_wrong_password_is_refused_at_once(locked: LocalCluster, tmp_path: Path, user: str, password: str) -> None:
     """No retry helps."""
     async with EtcdCluster.open("g", MembersSection(endpoints=locked.endpoints), section(tmp_path, password, user)) as cluster:
@@ -105,7 +105,7 @@ async def test_certificates_are_checked_by_both_sides(tmp_path: Path) -> None:
     """Etcd lets in who shows one that its authority has signed; the client calls none that shows another's."""
     require("an etcd with certificates", etcd)
     ours, others = Authority(tmp_path), Authority(tmp_path, "other")
-    server, front, stranger = ours.issue("etcd"), ours.issue("front"), others.issue("stranger")
+    server, meta, stranger = ours.issue("etcd"), ours.issue("Meta Service"), others.issue("stranger")
     port, metrics = free_port(), free_port()
     flags = [
         f"--data-dir={tmp_path / 'data'}",
@@ -123,13 +123,13 @@ async def test_certificates_are_checked_by_both_sides(tmp_path: Path) -> None:
     process = _started(flags)
     try:
         await eventually(lambda: _healthy(metrics))
-        tls = ClientTls(ca=ours.cert, cert=front.cert, key=front.key)
+        tls = ClientTls(ca=ours.cert, cert=meta.cert, key=meta.key)
         async with EtcdCluster.open("g", members, EtcdSection(tls=tls, timeout_ms=PATIENT_MS)) as cluster:
             assert await put(cluster, b"a")
         for wrong in (
             ClientTls(ca=ours.cert),
             ClientTls(ca=ours.cert, cert=stranger.cert, key=stranger.key),
-            ClientTls(ca=others.cert, cert=front.cert, key=front.key),
+            ClientTls(ca=others.cert, cert=meta.cert, key=meta.key),
         ):
             async with EtcdCluster.open("g", members, EtcdSection(tls=wrong)) as cluster:
                 with pytest.raises(MetaUnavailableError):

@@ -1,4 +1,4 @@
-"""Fronts with different ideas of where offsets are: etcd refuses the one that has not heard, whatever it wants to do."""
+"""Meta Services with different ideas of where offsets are: etcd refuses the one that has not heard, whatever it wants to do."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -25,8 +25,8 @@ KEY = OffsetKey("default", "group", "s1")
 
 
 @dataclass
-class Front:
-    """A front's view of the layout, and its ways to the Raft groups."""
+class Meta:
+    """A Meta Service's view of the layout, and its ways to the Raft groups."""
 
     fences: Fences
     batchers: Mapping[str, TxnBatcher]
@@ -70,10 +70,10 @@ class Front:
 
 
 @asynccontextmanager
-async def front(
+async def meta(
     section: EtcdSection, *names: str, members: Mapping[str, MembersSection] | None = None, kind: type[EtcdCluster] = EtcdCluster
-) -> AsyncIterator[Front]:
-    """A front that is configured for these Raft groups, and has not read the layout yet."""
+) -> AsyncIterator[Meta]:
+    """A Meta Service that is configured for these Raft groups, and has not read the layout yet."""
     keys = Keys(section.prefix)
     async with AsyncExitStack() as stack:
         metadata = await stack.enter_async_context(EtcdCluster.open("metadata", shared_members(), section))
@@ -83,7 +83,7 @@ async def front(
             batchers[name] = TxnBatcher(await stack.enter_async_context(kind.open(name, where, section)), keys, "test", 128)
         running = asyncio.gather(*(batcher.run() for batcher in batchers.values()))
         try:
-            yield Front(
+            yield Meta(
                 Fences(metadata, {name: batcher.cluster for name, batcher in batchers.items()}, keys), batchers, metadata, keys
             )
         finally:
@@ -100,10 +100,10 @@ async def settled(fences: Fences, groups: Iterable[str]) -> Layout:
     return fences.layout
 
 
-async def test_a_front_that_has_not_heard_of_a_change_can_neither_write_nor_read() -> None:
+async def test_a_meta_that_has_not_heard_of_a_change_can_neither_write_nor_read() -> None:
     """Nothing is done for it in a Raft group that knows better; it reads the layout again, and goes on."""
     section = shared_section()
-    async with front(section, A, B) as one, front(section, A, B, C) as other, front(section, A, B, C) as late:
+    async with meta(section, A, B) as one, meta(section, A, B, C) as other, meta(section, A, B, C) as late:
         old = await one.fences.open()
         assert await other.fences.open() == old == await late.fences.open() == first_layout([A, B])
         assert (await one.save(A, old, 5)).outcome is not None
@@ -119,7 +119,7 @@ async def test_a_front_that_has_not_heard_of_a_change_can_neither_write_nor_read
         assert await other.get(other.batchers[A].cluster, other.where) == await late.get(late.batchers[A].cluster, late.where)
         with pytest.raises(LayoutChangedError):
             late.fences.guard(late_old, A)
-        # Not configured for C: its calls fail as if nobody answered, so that adapters ask another front.
+        # Not configured for C: its calls fail as if nobody answered, so that adapters ask another Meta Service.
         with pytest.raises(MetaUnavailableError, match=f"offsets are also in {C}, which is not configured here"):
             await one.fences.reload(old)
         with pytest.raises(ConfigError, match=f"offsets are also in {C}, which is not configured here"):
@@ -130,7 +130,7 @@ async def test_a_front_that_has_not_heard_of_a_change_can_neither_write_nor_read
 async def test_a_fence_that_was_not_raised_is_raised_by_who_is_refused_there() -> None:
     """Who changed the layout died between two fences; or a Raft group was restored from before it had one."""
     section = shared_section()
-    async with front(section, A, B) as one, front(section, A, B) as other:
+    async with meta(section, A, B) as one, meta(section, A, B) as other:
         old = await one.fences.open()
         after = old.move_to([A])
         await one.put(one.metadata, one.keys.layout, after.encode())
@@ -147,14 +147,14 @@ async def test_a_fence_that_was_not_raised_is_raised_by_who_is_refused_there() -
 
 @pytest.mark.parametrize("gone", [A, B, C])
 async def test_exchanged_endpoints_are_a_mistake_in_the_configuration(gone: str) -> None:
-    """Whatever layout the front knows, and whichever it asks first: no fence of another Raft group is ever raised."""
+    """Whatever layout the Meta Service knows, and whichever it asks first: no fence of another Raft group is ever raised."""
     section = shared_section()
-    async with front(section, A, B, C) as right:
+    async with meta(section, A, B, C) as right:
         layout = await right.fences.open()
         raised = layout.move_to({A, B, C} - {gone})
         await right.put(right.metadata, right.keys.layout, raised.encode())
         members = {A: shared_members(B), B: shared_members(A)}
-        async with front(section, A, B, C, members=members) as wrong:
+        async with meta(section, A, B, C, members=members) as wrong:
             with pytest.raises(ConfigError, match=r"the endpoints of contract(-2)? are those of the Raft group contract"):
                 await wrong.fences.open()
         for name in (A, B):
@@ -164,7 +164,7 @@ async def test_exchanged_endpoints_are_a_mistake_in_the_configuration(gone: str)
 async def test_a_new_raft_group_with_the_endpoints_of_another_is_refused_before_the_change() -> None:
     """The layout stays as it was."""
     section = shared_section()
-    async with front(section, A, B) as right, front(section, A, C, members={C: shared_members(B)}) as wrong:
+    async with meta(section, A, B) as right, meta(section, A, C, members={C: shared_members(B)}) as wrong:
         layout = await right.fences.open()
         await settled(right.fences, [A])
         await wrong.fences.open()
@@ -174,9 +174,9 @@ async def test_a_new_raft_group_with_the_endpoints_of_another_is_refused_before_
 
 
 async def test_a_first_layout_that_was_lost_is_not_made_anew() -> None:
-    """A front that starts then is configured for more Raft groups: they are not in use."""
+    """A Meta Service that starts then is configured for more Raft groups: they are not in use."""
     section = shared_section()
-    async with front(section, A, B) as one, front(section, A, B, C) as new:
+    async with meta(section, A, B) as one, meta(section, A, B, C) as new:
         layout = await one.fences.open()
         await one.put(one.metadata, one.keys.layout, None)
         assert await new.fences.open() == layout
@@ -184,9 +184,9 @@ async def test_a_first_layout_that_was_lost_is_not_made_anew() -> None:
 
 @pytest.mark.parametrize("lost", ["all of it", "the last changes"])
 async def test_a_lost_layout_is_restored_from_the_fences(lost: str) -> None:
-    """By a front that starts, whatever it is configured for; and by one that runs and has heard nothing."""
+    """By a Meta Service that starts, whatever it is configured for; and by one that runs and has heard nothing."""
     section = shared_section()
-    async with front(section, A, B, C) as one, front(section, A, B, C) as running, front(section, A, B, C) as new:
+    async with meta(section, A, B, C) as one, meta(section, A, B, C) as running, meta(section, A, B, C) as new:
         first = first_layout([A, B])
         await one.put(one.metadata, one.keys.layout, first.encode())
         old = await running.fences.open()
@@ -213,7 +213,7 @@ class Half(EtcdCluster):
 async def test_the_first_layout_is_made_only_when_every_raft_group_answers() -> None:
     """One that does not may know another one; and a change is begun only then, so that it does not stop half way."""
     section = shared_section()
-    async with front(section, A, B, kind=Half) as one, front(section, A) as other:
+    async with meta(section, A, B, kind=Half) as one, meta(section, A) as other:
         with pytest.raises(MetaUnavailableError):
             await one.fences.open()
         assert await one.get(one.metadata, one.keys.layout) is None
@@ -227,7 +227,7 @@ async def test_the_first_layout_is_made_only_when_every_raft_group_answers() -> 
 async def test_of_two_changes_one_wins() -> None:
     """The other one is told, and changes nothing; but the same change twice is one."""
     section = shared_section()
-    async with front(section, A, B, C) as one, front(section, A, B, C) as other:
+    async with meta(section, A, B, C) as one, meta(section, A, B, C) as other:
         layout = await one.fences.open()
         await other.fences.open()
         await one.fences.change(layout, layout.move_to([A, B]))
@@ -240,7 +240,7 @@ async def test_of_two_changes_one_wins() -> None:
 async def test_two_layouts_of_one_version_are_not_taken_for_each_other() -> None:
     """Two fleets with the same prefix: neither raises the other one's fences."""
     section = shared_section()
-    async with front(section, A, B) as one, front(section, A) as other:
+    async with meta(section, A, B) as one, meta(section, A) as other:
         layout = await one.fences.open()
         await other.put(other.metadata, other.keys.layout, first_layout([A]).encode())
         with pytest.raises(StoreDamagedError, match="are two fleets using the same"):
@@ -262,7 +262,7 @@ class Counting(EtcdCluster):
 async def test_of_many_that_are_refused_together_one_reads_the_layout() -> None:
     """A change of the layout under load must not become a load of its own."""
     section = shared_section()
-    async with front(section, A, kind=Counting) as one:
+    async with meta(section, A, kind=Counting) as one:
         layout = await one.fences.open()
         counting = one.batchers[A].cluster
         assert isinstance(counting, Counting)

@@ -1,4 +1,4 @@
-"""Overload end to end: real servers and clients; a front whose limit is one, and what an adapter and its callers make of it."""
+"""Overload end to end: real servers and clients; a Meta Service whose limit is one, an adapter, and its callers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -62,8 +62,8 @@ class HeldEngine(MemoryEngine):
         await self.gate.wait()
 
 
-class Front:
-    """A front that takes one offset at a time, over an engine that holds it."""
+class Meta:
+    """A Meta Service that takes one offset at a time, over an engine that holds it."""
 
     def __init__(self) -> None:
         self.engine = HeldEngine()
@@ -83,34 +83,34 @@ class Front:
 
 
 @asynccontextmanager
-async def fronts(count: int, *, full: bool = True) -> AsyncIterator[list[Front]]:
-    """Serving fronts; `full`: each has a save under way, until its gate is opened."""
-    made = [Front() for _ in range(count)]
+async def metas(count: int, *, full: bool = True) -> AsyncIterator[list[Meta]]:
+    """Serving Meta Services; `full`: each has a save under way, until its gate is opened."""
+    made = [Meta() for _ in range(count)]
     async with anyio.create_task_group() as tasks:
         stop = anyio.Event()
-        for front in made:
-            await tasks.start(_serve, front, stop, full)
+        for meta in made:
+            await tasks.start(_serve, meta, stop, full)
         try:
             yield made
         finally:
-            for front in made:
-                front.engine.gate.set()
+            for meta in made:
+                meta.engine.gate.set()
             stop.set()
 
 
-async def _serve(front: Front, stop: anyio.Event, full: bool, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+async def _serve(meta: Meta, stop: anyio.Event, full: bool, *, task_status: anyio.abc.TaskStatus[None]) -> None:
     def add(server: grpc.aio.Server) -> None:
-        service = MetaService(front.engine, Limits(LimitsSection(offsets=1), front.metrics), front.metrics)
+        service = MetaService(meta.engine, Limits(LimitsSection(offsets=1), meta.metrics), meta.metrics)
         meta_grpc.add_MetaServiceServiceServicer_to_server(service, server)
 
     async with listening(ServerSection(listen="127.0.0.1:0"), [], add) as server:
-        front.address = server.addresses[0]
-        async with GrpcMetaClient.open(meta_section(front.address, timeout_ms=60_000)) as client:
+        meta.address = server.addresses[0]
+        async with GrpcMetaClient.open(meta_section(meta.address, timeout_ms=60_000)) as client:
             saving = asyncio.create_task(client.save([ENTRY])) if full else None
             if saving:
-                await front.engine.entered.wait()
+                await meta.engine.entered.wait()
             else:
-                front.engine.gate.set()
+                meta.engine.gate.set()
             task_status.started()
             await stop.wait()
             if saving:
@@ -119,33 +119,33 @@ async def _serve(front: Front, stop: anyio.Event, full: bool, *, task_status: an
 
 async def test_a_save_over_the_limit_is_refused_before_anything_is_written_and_reads_go_on() -> None:
     """It says when to come back. The server did answer: it is there for loads of groups and for the recovery."""
-    async with fronts(1) as (front,), GrpcMetaClient.open(meta_section(front.address)) as client:
+    async with metas(1) as (meta,), GrpcMetaClient.open(meta_section(meta.address)) as client:
         with pytest.raises(MetaUnavailableError, match="RESOURCE_EXHAUSTED: 1 offset under way, of at most 1") as caught:
             await client.save([SaveEntry(key("a"), record(5)), SaveEntry(key("b"), record(5))])
         assert MIN_DELAY_S <= caught.value.retry_after_s <= MAX_DELAY_S
-        assert (front.engine.calls, front.refusals, client.available) == (1, 1, True)
+        assert (meta.engine.calls, meta.refusals, client.available) == (1, 1, True)
         assert await client.get([key("a")]) == {}
         assert await whole_groups(client, GroupKey("default", "g")) == [{}]
-        front.engine.gate.set()
+        meta.engine.gate.set()
         await retrying("save", first_s=0.01, max_s=0.1)(client.save, [SaveEntry(key("a"), record(5))])
-        assert front.standing(key("a")) == 5
+        assert meta.standing(key("a")) == 5
 
 
-async def test_another_front_with_room_takes_the_save_and_stays_the_current_one() -> None:
+async def test_another_meta_with_room_takes_the_save_and_stays_the_current_one() -> None:
     """In the same call: whoever is overloaded is relieved."""
     async with (
-        fronts(1) as (busy,),
-        fronts(1, full=False) as (idle,),
+        metas(1) as (busy,),
+        metas(1, full=False) as (idle,),
         GrpcMetaClient.open(meta_section(busy.address, idle.address)) as client,
     ):
         await client.save([SaveEntry(key("a"), record(5))])
         assert (client.endpoint, busy.refusals, idle.standing(key("a"))) == (idle.address, 1, 5)
 
 
-async def test_when_no_front_has_room_the_shortest_time_counts_and_one_that_is_there_is_called_next() -> None:
+async def test_when_no_meta_has_room_the_shortest_time_counts_and_one_that_is_there_is_called_next() -> None:
     """A dead one beside them changes neither: it may be why the others are overloaded."""
-    async with fronts(2) as made:
-        addresses = ["127.0.0.1:1", *(front.address for front in made)]
+    async with metas(2) as made:
+        addresses = ["127.0.0.1:1", *(meta.address for meta in made)]
         async with GrpcMetaClient.open(meta_section(*addresses)) as client:
             with pytest.raises(MetaUnavailableError, match=r"^127\.0\.0\.1:1: UNAVAILABLE.*; .*RESOURCE_EXHAUSTED.*; ") as caught:
                 await client.save([ENTRY])
@@ -155,7 +155,7 @@ async def test_when_no_front_has_room_the_shortest_time_counts_and_one_that_is_t
             assert (client.endpoint, client.available) == (made[0].address, True)
 
 
-async def test_a_fleet_with_one_configuration_begins_at_all_of_its_fronts() -> None:
+async def test_a_fleet_with_one_configuration_begins_at_all_of_its_metas() -> None:
     """Else the first one would serve every adapter, and the others nobody."""
     section = meta_section("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
     begins = {True: set[str](), False: set[str]()}
@@ -165,52 +165,52 @@ async def test_a_fleet_with_one_configuration_begins_at_all_of_its_fronts() -> N
     assert begins == {True: set(section.endpoints), False: {"127.0.0.1:1"}}
 
 
-async def test_an_adapter_goes_on_beside_an_overloaded_front_and_flushes_when_there_is_room(directory: Path) -> None:
+async def test_an_adapter_goes_on_beside_an_overloaded_meta_and_flushes_when_there_is_room(directory: Path) -> None:
     """Commits are taken and new groups loaded; it is not degraded, and nothing is lost (4, 9)."""
-    async with fronts(1) as (front,), GrpcMetaClient.open(meta_section(front.address)) as way:
+    async with metas(1) as (meta,), GrpcMetaClient.open(meta_section(meta.address)) as way:
         async with serving(directory, way, flush={"interval_ms": 10, "backoff_max_ms": 20}) as (_, client):
             await client.commit("g", {"a": 1})
             with anyio.fail_after(PATIENCE_S):
-                while not front.refusals:  # noqa: ASYNC110 - counted by the server
+                while not meta.refusals:  # noqa: ASYNC110 - counted by the server
                     await anyio.sleep(0.01)
             await client.commit("other", {"a": 1})
             status = await client.status()
             assert (status.state, status.meta_available, status.dirty_keys) == (offsets_pb.StatusReply.SERVING, True, 2)
             assert "RESOURCE_EXHAUSTED" in status.last_flush_error
-            front.engine.gate.set()
+            meta.engine.gate.set()
             await until_clean(client)
-        assert [front.standing(key("a", group)) for group in ("g", "other")] == [1, 1]
+        assert [meta.standing(key("a", group)) for group in ("g", "other")] == [1, 1]
 
 
 async def test_a_written_through_commit_under_overload_tells_its_caller_when_to_come_back(directory: Path) -> None:
     """It does not count; UNAVAILABLE as without a Meta Service, since the adapter's own disk is not full."""
-    async with fronts(1) as (front,), GrpcMetaClient.open(meta_section(front.address)) as way:
+    async with metas(1) as (meta,), GrpcMetaClient.open(meta_section(meta.address)) as way:
         async with serving(directory, way, mode="write_through") as (_, client):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await client.store.CommitOffsets(commits({"s": 1}), timeout=PATIENCE_S)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             assert MIN_DELAY_S <= pushback_s(caught.value.trailing_metadata()) <= MAX_DELAY_S
-            assert front.standing(key()) == 0
-            front.engine.gate.set()
+            assert meta.standing(key()) == 0
+            meta.engine.gate.set()
             await client.commit("g", {"s": 1})
-        assert front.standing(key()) == 1
+        assert meta.standing(key()) == 1
 
 
 async def test_a_merge_of_the_pipeline_waits_for_room() -> None:
     """The bulk calls count as saves do, and Spark's workers honour the answer."""
 
     def merge() -> int:
-        with closing(MetaCalls(meta_section(front.address), retry_s=PATIENCE_S)) as calls:
+        with closing(MetaCalls(meta_section(meta.address), retry_s=PATIENCE_S)) as calls:
             return calls.merge([pack_names(*key("a"))], [encode_plain(0, 1, 5, 1)]).applied
 
-    async with fronts(1) as (front,):
+    async with metas(1) as (meta,):
         merging = asyncio.create_task(anyio.to_thread.run_sync(merge))
         with anyio.fail_after(PATIENCE_S):
-            while not front.refusals:  # noqa: ASYNC110 - counted by the server
+            while not meta.refusals:  # noqa: ASYNC110 - counted by the server
                 await anyio.sleep(0.01)
-        front.engine.gate.set()
+        meta.engine.gate.set()
         assert await merging == 1
-        assert front.standing(key("a")) == 5
+        assert meta.standing(key("a")) == 5
 
 
 async def test_a_process_with_a_limit_of_one_serves_everybody_in_the_end(directory: Path) -> None:

@@ -89,7 +89,7 @@ ETCD_MUTANTS = (
         "        await self._migration.ensure_copied(groups.values(), layout)\n",
         "",
         "while offsets move, a consumer finds none and begins anew",
-        ("durability/test_rebalance.py::test_a_front_finds_everything_where_it_was_before_it_is_copied",),
+        ("durability/test_rebalance.py::test_a_meta_finds_everything_where_it_was_before_it_is_copied",),
     ),
     Mutant(
         "etcd-is-home-before-it-is-copied",

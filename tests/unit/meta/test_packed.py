@@ -117,7 +117,7 @@ async def test_a_packed_save_ends_as_a_save_of_its_entries(tmp_path: Path) -> No
     rng = Random(15)
     nothing: Any = None
     async with rocksdb(tmp_path) as engine:
-        front = service_over(engine)
+        meta = service_over(engine)
         for turn in range(ROUNDS):
             keys = [key(f"s{at}", f"g{at // 5}") for at in range(15)]
             before = [SaveEntry(where, some_record(rng, (1, 2, 2**32))) for where in keys if rng.random() < 0.7]
@@ -127,10 +127,10 @@ async def test_a_packed_save_ends_as_a_save_of_its_entries(tmp_path: Path) -> No
             bad = rng.randrange(len(entries))
             broken = rng.choice(({"metadata": LONG}, {"epoch": EPOCH_MAX + 1}, {"topic": "\n"}))
             entries[bad] = entries[bad]._replace(record=entries[bad].record._replace(**broken))
-            rows = await front.SaveOffsetData(await save_request(f"one-{turn}", entries), nothing)
+            rows = await meta.SaveOffsetData(await save_request(f"one-{turn}", entries), nothing)
             wanted = list(map(save_outcome, entries, rows.results))
             chunk = chunk_of([entry[:2] for entry in entries])
-            answer = await front.MergeOffsetData(await merge_request(f"packed-{turn}", chunk), nothing)
+            answer = await meta.MergeOffsetData(await merge_request(f"packed-{turn}", chunk), nothing)
             found = list(await merge_outcomes(chunk, answer))
             assert [outcome[:2] for outcome in found] == [outcome[:2] for outcome in wanted]
             assert found[bad].status is INVALID

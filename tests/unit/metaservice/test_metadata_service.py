@@ -58,7 +58,7 @@ class MemoryStore:
             raise self.error
 
 
-class Front:
+class Service:
     """The service over such a store, with at most `most` calls in progress."""
 
     def __init__(self, most: int = 10) -> None:
@@ -90,16 +90,16 @@ class Front:
 
 async def test_put_get_delete_and_list() -> None:
     """The cluster is `default` if none is named; the reply for an absent entry has none."""
-    front = Front()
-    assert (await front(metadata_pb.PutRequest(key="k", value=b"v"))).revision == 1
+    service = Service()
+    assert (await service(metadata_pb.PutRequest(key="k", value=b"v"))).revision == 1
     entry = metadata_pb.Entry(key="k", value=b"v", revision=1)
-    assert await front(metadata_pb.GetRequest(key="k")) == metadata_pb.GetReply(entry=entry)
-    assert await front(metadata_pb.GetRequest(cluster_name="c", key="k")) == metadata_pb.GetReply()
-    assert await front(metadata_pb.ListRequest(page_size=1)) == metadata_pb.ListReply(entries=[entry], next_page_token=b"k")
-    assert (await front(metadata_pb.DeleteRequest(key="k"))).deleted
-    assert not (await front(metadata_pb.DeleteRequest(key="k"))).deleted
-    assert await front(metadata_pb.ListRequest(prefix="k", page_token=b"kk")) == metadata_pb.ListReply()
-    assert front.store.calls == [
+    assert await service(metadata_pb.GetRequest(key="k")) == metadata_pb.GetReply(entry=entry)
+    assert await service(metadata_pb.GetRequest(cluster_name="c", key="k")) == metadata_pb.GetReply()
+    assert await service(metadata_pb.ListRequest(page_size=1)) == metadata_pb.ListReply(entries=[entry], next_page_token=b"k")
+    assert (await service(metadata_pb.DeleteRequest(key="k"))).deleted
+    assert not (await service(metadata_pb.DeleteRequest(key="k"))).deleted
+    assert await service(metadata_pb.ListRequest(prefix="k", page_token=b"kk")) == metadata_pb.ListReply()
+    assert service.store.calls == [
         ("put", "default", "k", b"v", None),
         ("get", "default", "k"),
         ("get", "c", "k"),
@@ -141,31 +141,31 @@ BAD: list[tuple[Message, str]] = [
 @pytest.mark.parametrize(("request_", "text"), BAD, ids=[f"{type(bad).__name__}-{text[:20]}" for bad, text in BAD])
 async def test_a_bad_request_is_refused_by_the_name_of_its_field(request_: Message, text: str) -> None:
     """The store is not asked."""
-    front = Front()
-    assert await front.refusal(request_) == (grpc.StatusCode.INVALID_ARGUMENT, text)
-    assert front.store.calls == []
+    service = Service()
+    assert await service.refusal(request_) == (grpc.StatusCode.INVALID_ARGUMENT, text)
+    assert service.store.calls == []
 
 
 @pytest.mark.parametrize("size", [0, 1, MAX_PAGE])
 async def test_the_sizes_of_pages_up_to_the_largest_are_allowed(size: int) -> None:
     """0 is the default."""
-    front = Front()
-    await front(metadata_pb.ListRequest(page_size=size))
-    assert front.store.calls == [("list", "default", "", size or 100, "")]
+    service = Service()
+    await service(metadata_pb.ListRequest(page_size=size))
+    assert service.store.calls == [("list", "default", "", size or 100, "")]
 
 
 async def test_a_conflict_is_aborted_and_tells_what_stands() -> None:
     """An expected 0 is an expectation too: the key must be absent."""
-    front = Front()
-    assert await front.refusal(metadata_pb.PutRequest(key="k", expected_revision=5)) == (
+    service = Service()
+    assert await service.refusal(metadata_pb.PutRequest(key="k", expected_revision=5)) == (
         grpc.StatusCode.ABORTED,
         "key 'k': revision 7 stands, expected was revision 5; nothing was written",
     )
-    assert await front.refusal(metadata_pb.PutRequest(key="k", expected_revision=0)) == (
+    assert await service.refusal(metadata_pb.PutRequest(key="k", expected_revision=0)) == (
         grpc.StatusCode.ABORTED,
         "key 'k': revision 7 stands, expected was that it is absent; nothing was written",
     )
-    assert await front.refusal(metadata_pb.DeleteRequest(key="k", expected_revision=5)) == (
+    assert await service.refusal(metadata_pb.DeleteRequest(key="k", expected_revision=5)) == (
         grpc.StatusCode.ABORTED,
         "key 'k': it is absent, expected was revision 5; nothing was written",
     )
@@ -173,24 +173,26 @@ async def test_a_conflict_is_aborted_and_tells_what_stands() -> None:
 
 async def test_what_is_over_the_limit_is_refused_before_the_store_is_asked() -> None:
     """For every call. A failed call frees its place."""
-    front = Front(most=1)
-    front.store.error = MetaUnavailableError("gone")
+    service = Service(most=1)
+    service.store.error = MetaUnavailableError("gone")
     requests = [Message(key="k") for Message in (metadata_pb.PutRequest, metadata_pb.GetRequest, metadata_pb.DeleteRequest)]
     for request in (*requests, metadata_pb.ListRequest()):
-        assert await front.refusal(request) == (grpc.StatusCode.UNAVAILABLE, "gone")
-    asked = len(front.store.calls)
-    with front._service._limit.admit(1):
+        assert await service.refusal(request) == (grpc.StatusCode.UNAVAILABLE, "gone")
+    asked = len(service.store.calls)
+    with service._service._limit.admit(1):
         for request in (*requests, metadata_pb.ListRequest()):
-            code, _ = await front.refusal(request)
+            code, _ = await service.refusal(request)
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert (front.refused, len(front.store.calls)) == (4, asked)
+    assert (service.refused, len(service.store.calls)) == (4, asked)
 
 
 async def test_calls_are_counted_and_those_that_were_answered_are_timed() -> None:
     """For each RPC; the metrics exist from the start."""
-    front = Front()
-    await front(metadata_pb.PutRequest(key="k"))
-    await front.refusal(metadata_pb.PutRequest(key="k", expected_revision=5))
-    await front.refusal(metadata_pb.PutRequest())
-    counted = {rpc: (front.counted("calls_total", rpc), front.counted("seconds_count", rpc)) for rpc in ("Put", "Get", "List")}
+    service = Service()
+    await service(metadata_pb.PutRequest(key="k"))
+    await service.refusal(metadata_pb.PutRequest(key="k", expected_revision=5))
+    await service.refusal(metadata_pb.PutRequest())
+    counted = {
+        rpc: (service.counted("calls_total", rpc), service.counted("seconds_count", rpc)) for rpc in ("Put", "Get", "List")
+    }
     assert counted == {"Put": (3, 1), "Get": (0, 0), "List": (0, 0)}

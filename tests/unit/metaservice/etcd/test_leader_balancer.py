@@ -83,7 +83,7 @@ async def test_nothing_is_moved_when_all_is_well() -> None:
 
 
 @in_virtual_time
-async def test_a_leader_that_another_front_moved_lately_stays() -> None:
+async def test_a_leader_that_another_meta_moved_lately_stays() -> None:
     """It is moved when the cool-down is over; until then watchers get it as held."""
     fleet, seen = Fleet(), Seen()
     await fleet.balancer().once()
@@ -210,8 +210,8 @@ async def test_of_two_balancers_one_works_and_the_other_stands_by() -> None:
 async def test_one_round_is_refused_while_another_has_the_turn() -> None:
     """The error names the holder."""
     fleet = Fleet()
-    fleet.metadata.stored[TURN] = (b"a front", 0)
-    with pytest.raises(LeaseTakenError, match="a front"):
+    fleet.metadata.stored[TURN] = (b"a Meta Service", 0)
+    with pytest.raises(LeaseTakenError, match="a Meta Service"):
         await fleet.balancer().once()
     assert fleet.offsets.asked == []
 

@@ -27,7 +27,7 @@ FULL, INVALID = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], grpc.StatusCode.INV
 REMOVE = "/offsets.v1.OffsetStore/RemoveOffsets"
 
 
-class Front:
+class Served:
     """A client of the built-in server, with the store behind it."""
 
     def __init__(self, core: Core) -> None:
@@ -61,14 +61,14 @@ class Front:
 
 
 @asynccontextmanager
-async def front_over(directory: Path) -> AsyncIterator[Front]:
+async def served_over(directory: Path) -> AsyncIterator[Served]:
     """A client over a store with one shard in memory, clean."""
     store = watched(directory)
     async with core_over(directory, FakeMeta(), knows="g", store=store) as core:
         store.write({key("a"): record(1), key("b"): record(1)})
-        front = Front(core)
-        await front.answers()
-        yield front
+        served = Served(core)
+        await served.answers()
+        yield served
 
 
 def stream_requests(*offsets: int, shard: str = "a") -> list[bytes]:
@@ -79,26 +79,26 @@ def stream_requests(*offsets: int, shard: str = "a") -> list[bytes]:
 
 async def test_an_answer_is_sent_when_a_flush_was_due_before_it(tmp_path: Path) -> None:
     """A connection that was about to send other frames sends the reply too."""
-    async with front_over(tmp_path) as front:
-        front.call("fast", request("a", offset=5).SerializeToString())
-        front.client.peer.flush_soon()
-        assert await front.answers() == {"fast": OK}
+    async with served_over(tmp_path) as served:
+        served.call("fast", request("a", offset=5).SerializeToString())
+        served.client.peer.flush_soon()
+        assert await served.answers() == {"fast": OK}
 
 
 async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_path: Path) -> None:
     """Invalid input, no request at all, a new shard, two messages, with plain commits between them (10)."""
-    async with front_over(tmp_path) as front:
-        other = Client(front.server)
-        front.call("fast", request("a", offset=5).SerializeToString())
-        front.call("bad", request("", offset=5).SerializeToString())
-        front.call("none", b"\xff")
-        front.call("new", request("new", offset=3).SerializeToString())
-        front.call("two", request("b", offset=8).SerializeToString(), request("b", offset=9).SerializeToString())
-        front.call("empty")
-        front.call("back", request("a", offset=4).SerializeToString())
-        front.call("elsewhere", request("b", offset=2).SerializeToString(), client=other)
+    async with served_over(tmp_path) as served:
+        other = Client(served.server)
+        served.call("fast", request("a", offset=5).SerializeToString())
+        served.call("bad", request("", offset=5).SerializeToString())
+        served.call("none", b"\xff")
+        served.call("new", request("new", offset=3).SerializeToString())
+        served.call("two", request("b", offset=8).SerializeToString(), request("b", offset=9).SerializeToString())
+        served.call("empty")
+        served.call("back", request("a", offset=4).SerializeToString())
+        served.call("elsewhere", request("b", offset=2).SerializeToString(), client=other)
         other.send()
-        assert await front.answers() == {
+        assert await served.answers() == {
             "fast": OK,
             "bad": INVALID,
             "none": grpc.StatusCode.UNKNOWN.value[0],
@@ -108,77 +108,77 @@ async def test_one_read_of_good_and_bad_calls_answers_each_as_it_deserves(tmp_pa
             "back": OK,
             "elsewhere": OK,
         }
-        assert front.told["fast"][0] == b""
-        (row,) = offsets_pb.CommitOffsetsReply.FromString(cast("bytes", front.told["back"][0])).superseded
+        assert served.told["fast"][0] == b""
+        (row,) = offsets_pb.CommitOffsetsReply.FromString(cast("bytes", served.told["back"][0])).superseded
         assert (row.shard, row.offset) == ("a", 5)
-        found = {stored.key.shard: stored.record.offset for stored in front.core.store.scan()}
+        found = {stored.key.shard: stored.record.offset for stored in served.core.store.scan()}
         assert found == {"a": 5, "b": 2, "new": 3}
 
 
 async def test_a_call_of_two_messages_is_not_done(tmp_path: Path) -> None:
     """Its caller gets an error, and nothing is stored."""
-    async with front_over(tmp_path) as front:
+    async with served_over(tmp_path) as served:
         group = offsets_pb.GroupShards(group="g")
         message = offsets_pb.RemoveOffsetsRequest(groups=[group]).SerializeToString()
-        front.call("remove", message, message, path=REMOVE)
-        front.call("commit", *[request("a", offset=5).SerializeToString()] * 2)
-        assert await front.answers() == {"remove": UNIMPLEMENTED, "commit": UNIMPLEMENTED}
-        assert front.core.store.get(key("a")) == record(1)
+        served.call("remove", message, message, path=REMOVE)
+        served.call("commit", *[request("a", offset=5).SerializeToString()] * 2)
+        assert await served.answers() == {"remove": UNIMPLEMENTED, "commit": UNIMPLEMENTED}
+        assert served.core.store.get(key("a")) == record(1)
 
 
 async def test_a_call_that_is_cancelled_in_its_read_is_answered_to_nobody(tmp_path: Path) -> None:
     """Calls before and after it get their replies."""
-    async with front_over(tmp_path) as front:
-        front.call("before", request("a", offset=5).SerializeToString())
-        stream = front.call("cancelled", request("a", offset=6).SerializeToString())
-        front.call("new", request("new", offset=6).SerializeToString())
-        front.client.cancel(stream)
-        front.call("after", request("b", offset=7).SerializeToString())
-        assert await front.answers() == {"before": OK, "new": OK, "after": OK}
-        assert front.told["cancelled"] == []
+    async with served_over(tmp_path) as served:
+        served.call("before", request("a", offset=5).SerializeToString())
+        stream = served.call("cancelled", request("a", offset=6).SerializeToString())
+        served.call("new", request("new", offset=6).SerializeToString())
+        served.client.cancel(stream)
+        served.call("after", request("b", offset=7).SerializeToString())
+        assert await served.answers() == {"before": OK, "new": OK, "after": OK}
+        assert served.told["cancelled"] == []
 
 
 async def test_a_connection_that_is_lost_before_the_write_is_not_answered(tmp_path: Path) -> None:
     """Its commits may be stored; other connections get their replies."""
-    async with front_over(tmp_path) as front:
-        other = Client(front.server)
-        front.call("gone", request("a", offset=5).SerializeToString(), client=other)
+    async with served_over(tmp_path) as served:
+        other = Client(served.server)
+        served.call("gone", request("a", offset=5).SerializeToString(), client=other)
         other.send()
-        front.call("here", request("b", offset=7).SerializeToString())
+        served.call("here", request("b", offset=7).SerializeToString())
         other.wire.close()
-        assert await front.answers() == {"gone": GONE, "here": OK}
-        assert front.told["gone"] == [Ended(GONE)]
+        assert await served.answers() == {"gone": GONE, "here": OK}
+        assert served.told["gone"] == [Ended(GONE)]
 
 
 async def test_what_the_disk_refuses_is_refused_to_every_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of two connections and a stream; all succeed when they are repeated."""
-    async with front_over(tmp_path) as front:
-        other = Client(front.server)
+    async with served_over(tmp_path) as served:
+        other = Client(served.server)
 
         def full(_: object) -> None:
             raise DiskFullError("full by the test")
 
         def send() -> None:
-            front.call("one", request("a", offset=5).SerializeToString())
-            front.call("two", request("b", offset=6).SerializeToString(), client=other)
-            front.call("stream", *stream_requests(7, 8), path=STREAM)
+            served.call("one", request("a", offset=5).SerializeToString())
+            served.call("two", request("b", offset=6).SerializeToString(), client=other)
+            served.call("stream", *stream_requests(7, 8), path=STREAM)
             other.send()
 
         with monkeypatch.context() as patched:
-            patched.setattr(front.core.store._disk, "write", full)
+            patched.setattr(served.core.store._disk, "write", full)
             send()
-            assert await front.answers() == {"one": FULL, "two": FULL, "stream": OK}
-        assert front.replies("stream") == [(0, 1, FULL), (1, 1, FULL)]
-        assert (front.core.store.get(key("a")), len(front.core.dirty)) == (record(1), 0)
-        front.told.clear()
+            assert await served.answers() == {"one": FULL, "two": FULL, "stream": OK}
+        assert served.replies("stream") == [(0, 1, FULL), (1, 1, FULL)]
+        assert (served.core.store.get(key("a")), len(served.core.dirty)) == (record(1), 0)
+        served.told.clear()
         send()
-        assert await front.answers() == {"one": OK, "two": OK, "stream": OK}
-        assert front.replies("stream") == [(1, 2, 0)]
+        assert await served.answers() == {"one": OK, "two": OK, "stream": OK}
+        assert served.replies("stream") == [(1, 2, 0)]
 
 
 async def test_a_stream_keeps_its_order_whatever_is_between(tmp_path: Path) -> None:
     """Commits, one of a lower offset, an invalid one, and a new shard: replies come in the order of requests."""
-    async with front_over(tmp_path) as front:
+    async with served_over(tmp_path) as served:
         messages = stream_requests(5, 6, 2, 7)
         messages[3:] = [
             offsets_pb.StreamCommitsRequest(id=3, commit=Request()).SerializeToString(),
@@ -187,33 +187,33 @@ async def test_a_stream_keeps_its_order_whatever_is_between(tmp_path: Path) -> N
                 for at in range(3)
             ),
         ]
-        front.call("stream", *messages, path=STREAM)
-        assert await front.answers() == {"stream": OK}
-        assert front.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, INVALID), (4, 1, 0), (6, 2, 0)]
-        assert {stored.key.shard: stored.record.offset for stored in front.core.store.scan()} == {"a": 6, "b": 1, "new": 2}
+        served.call("stream", *messages, path=STREAM)
+        assert await served.answers() == {"stream": OK}
+        assert served.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, INVALID), (4, 1, 0), (6, 2, 0)]
+        assert {stored.key.shard: stored.record.offset for stored in served.core.store.scan()} == {"a": 6, "b": 1, "new": 2}
 
 
 async def test_a_stop_answers_what_its_streams_have_committed(tmp_path: Path) -> None:
     """Also what was in progress when the reader ended (8); the stream then ends with a status that says what to do."""
-    async with front_over(tmp_path) as front:
-        front.call("stream", *stream_requests(5, 6, 7), path=STREAM, ends=False)
-        front.client.send()
-        while not front.offsets.commits._group_commit._runs:  # noqa: ASYNC110 - the instant between an offer and its write
+    async with served_over(tmp_path) as served:
+        served.call("stream", *stream_requests(5, 6, 7), path=STREAM, ends=False)
+        served.client.send()
+        while not served.offsets.commits._group_commit._runs:  # noqa: ASYNC110 - the instant between an offer and its write
             await asyncio.sleep(0)
-        front.offsets.end_streams()
-        assert await front.answers() == {"stream": UNAVAILABLE}
-        assert front.replies("stream") == [(2, 3, 0)]
-        assert cast("Ended", front.told["stream"][-1]).text == ENDED
-        assert (front.core.store.get(key("a")) or record(0)).offset == 7
+        served.offsets.end_streams()
+        assert await served.answers() == {"stream": UNAVAILABLE}
+        assert served.replies("stream") == [(2, 3, 0)]
+        assert cast("Ended", served.told["stream"][-1]).text == ENDED
+        assert (served.core.store.get(key("a")) or record(0)).offset == 7
 
 
 async def test_a_long_run_of_a_stream_is_cut_to_what_may_be_unanswered(tmp_path: Path) -> None:
     """The rest follows when replies have been sent."""
-    async with front_over(tmp_path) as front:
-        front.call("stream", *stream_requests(*range(1, MAX_PIPELINED * 2)), path=STREAM)
-        assert await front.answers() == {"stream": OK}
-        assert sum(covers for _, covers, _ in front.replies("stream")) == MAX_PIPELINED * 2 - 1
-        assert max(covers for _, covers, _ in front.replies("stream")) <= MAX_PIPELINED
+    async with served_over(tmp_path) as served:
+        served.call("stream", *stream_requests(*range(1, MAX_PIPELINED * 2)), path=STREAM)
+        assert await served.answers() == {"stream": OK}
+        assert sum(covers for _, covers, _ in served.replies("stream")) == MAX_PIPELINED * 2 - 1
+        assert max(covers for _, covers, _ in served.replies("stream")) <= MAX_PIPELINED
 
 
 async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> None:
@@ -223,22 +223,22 @@ async def test_with_always_a_call_is_answered_after_its_sync(tmp_path: Path) -> 
         store.write({key("a"): record(1)})
         await store.sync()
         store.gate = asyncio.Event()
-        front = Front(core)
-        front.call("synced", request("a", offset=5).SerializeToString())
-        front.call("stream", *stream_requests(6), path=STREAM)
-        assert await front.answers() == {}
+        served = Served(core)
+        served.call("synced", request("a", offset=5).SerializeToString())
+        served.call("stream", *stream_requests(6), path=STREAM)
+        assert await served.answers() == {}
         assert (core.store.get(key("a")) or record(0)).offset == 6
         store.gate.set()
-        await eventually(lambda: front.ended() == {"synced": OK, "stream": OK})
+        await eventually(lambda: served.ended() == {"synced": OK, "stream": OK})
 
 
 class Steps:
     """Counts how often each offset is parsed, and offered to the fast path."""
 
-    def __init__(self, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         self.parsed: list[int] = []
         self.offered: list[int] = []
-        method, fast_path = front.server.methods[COMMIT], front.core.fast_path
+        method, fast_path = served.server.methods[COMMIT], served.core.fast_path
         stage = fast_path._stage
 
         def parse(message: bytes) -> Request:
@@ -250,28 +250,28 @@ class Steps:
             self.offered.append(request.groups[0].shards[0].offset)
             return stage(forward, staged, request, now_ms)
 
-        front.server.methods[COMMIT] = method._replace(parse=parse)
+        served.server.methods[COMMIT] = method._replace(parse=parse)
         monkeypatch.setattr(fast_path, "_stage", counted)
 
 
 async def test_a_call_is_parsed_once_and_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it is accepted, declined, or too long for a group commit."""
-    async with front_over(tmp_path) as front:
-        steps = Steps(front, monkeypatch)
-        front.call("taken", request("a", offset=5).SerializeToString())
-        front.call("left", request("new", offset=6).SerializeToString())
-        front.call("long", request("b", offset=7, metadata="m" * 2_000).SerializeToString())
-        assert await front.answers() == {"taken": OK, "left": OK, "long": OK}
+    async with served_over(tmp_path) as served:
+        steps = Steps(served, monkeypatch)
+        served.call("taken", request("a", offset=5).SerializeToString())
+        served.call("left", request("new", offset=6).SerializeToString())
+        served.call("long", request("b", offset=7, metadata="m" * 2_000).SerializeToString())
+        assert await served.answers() == {"taken": OK, "left": OK, "long": OK}
         assert (sorted(steps.parsed), sorted(steps.offered)) == ([5, 6, 7], [5, 6, 7])
-        found = {stored.key.shard: stored.record.offset for stored in front.core.store.scan()}
+        found = {stored.key.shard: stored.record.offset for stored in served.core.store.scan()}
         assert found == {"a": 5, "b": 7, "new": 6}
 
 
 async def test_a_request_of_a_stream_is_offered_to_the_fast_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the one at which a run ends, and one that begins a run."""
-    async with front_over(tmp_path) as front:
-        steps = Steps(front, monkeypatch)
-        front.call("stream", *stream_requests(5, 6, 4, 3, 7), path=STREAM)
-        assert await front.answers() == {"stream": OK}
+    async with served_over(tmp_path) as served:
+        steps = Steps(served, monkeypatch)
+        served.call("stream", *stream_requests(5, 6, 4, 3, 7), path=STREAM)
+        assert await served.answers() == {"stream": OK}
         assert steps.offered == [5, 6, 4, 3, 7]
-        assert front.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, 0), (4, 1, 0)]
+        assert served.replies("stream") == [(1, 2, 0), (2, 1, 0), (3, 1, 0), (4, 1, 0)]

@@ -16,16 +16,16 @@ from adapter.meta.wire import save_request
 from adapter.model.records import SaveEntry
 from adapter.rpc import etcd_grpc, etcd_pb, meta_grpc
 from adapter.testing.processes import ended
-from benchmarks.etcd_machine import CLUSTER, clusters, entries, front, merging_txn, plain_txn, rate
+from benchmarks.etcd_machine import CLUSTER, clusters, entries, merging_txn, meta, plain_txn, rate
 from benchmarks.machine import cpu_s
 from benchmarks.report import Bar, Result, Table
 from benchmarks.scale import Scale
 
-TITLE = "Offsets per second through a front into etcd"
+TITLE = "Offsets per second through a Meta Service into etcd"
 ROUNDS, SECONDS = 5, 3.0
 SECONDS_SHORT = 0.3
 SIZES = ((128, 8), (500, 4))  # (entries of a transaction or save, calls in flight)
-FRONT_LEAST = 0.6
+META_LEAST = 0.6
 
 Call = Callable[[int, int], Awaitable[int]]
 
@@ -36,12 +36,12 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
     measured: dict[str, list[float]] = defaultdict(list)
     cpu: dict[str, list[float]] = defaultdict(list)
     with clusters(directory, "metadata", "offsets-1", "offsets-2") as (metadata, one, two):
-        fronts = {
-            "1 Raft group": front(directory / "one", metadata, [one], top='prefix = "one/"'),  # another layout: other keys
-            "2 Raft groups": front(directory / "two", metadata, [one, two]),
+        metas = {
+            "1 Raft group": meta(directory / "one", metadata, [one], top='prefix = "one/"'),  # another layout: other keys
+            "2 Raft groups": meta(directory / "two", metadata, [one, two]),
         }
-        with ended(*fronts.values()):
-            for service in fronts.values():
+        with ended(*metas.values()):
+            for service in metas.values():
                 service.start()
             kinds: dict[str, tuple[Call, int, int | None]] = {}
             async with grpc.aio.insecure_channel(one.leader().endpoint) as channel:
@@ -49,11 +49,11 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
                     kinds[f"plain puts, {size} x {in_flight}"] = (_bare(channel, plain_txn, size), in_flight, None)
                     kinds[f"merging, {size} x {in_flight}"] = (_bare(channel, merging_txn, size), in_flight, None)
                 channels = []
-                for name, service in fronts.items():
+                for name, service in metas.items():
                     channels.append(grpc.aio.insecure_channel(service.tcp_address))
                     for size, in_flight in SIZES:
-                        kinds[f"front, {name}, {size} x {in_flight}"] = (_front(channels[-1], size), in_flight, service.pid)
-                task = progress.add_task("etcd_front", total=rounds * len(kinds))
+                        kinds[f"Meta Service, {name}, {size} x {in_flight}"] = (_meta(channels[-1], size), in_flight, service.pid)
+                task = progress.add_task("etcd_meta", total=rounds * len(kinds))
                 for _ in range(rounds):
                     for name, (call, in_flight, pid) in kinds.items():
                         before = cpu_s(pid) if pid else 0.0
@@ -77,7 +77,7 @@ def _bare(channel: grpc.aio.Channel, make: Callable[[Sequence[SaveEntry]], etcd_
     return call
 
 
-def _front(channel: grpc.aio.Channel, size: int) -> Call:
+def _meta(channel: grpc.aio.Channel, size: int) -> Call:
     stub = meta_grpc.MetaServiceServiceStub(channel)
 
     async def call(number: int, turn: int) -> int:
@@ -94,17 +94,17 @@ def _front(channel: grpc.aio.Channel, size: int) -> Call:
 
 
 def _result(measured: dict[str, float], cpu: dict[str, float]) -> Result:
-    result = Result("etcd_front", TITLE)
+    result = Result("etcd_meta", TITLE)
     rows: list[list[str | float]] = []
     for name, found in measured.items():
         size = name.rpartition(", ")[2]
         bare = measured[f"merging, {size}"]
         rows.append([name, found, f"{found / bare:.2f}", f"{cpu[name]:.1f}" if name in cpu else ""])
     result.tables.append(
-        Table("Offsets per second", ("kind, entries x in flight", "offsets/s", "of merging", "front's CPU us each"), rows)
+        Table("Offsets per second", ("kind, entries x in flight", "offsets/s", "of merging", "Meta Service's CPU us each"), rows)
     )
-    best = _best(measured, "front, 1 Raft group") / _best(measured, "merging")
-    result.bars.append(Bar("offsets/s through a front, of the bare merging loop", best, FRONT_LEAST, least=True))
+    best = _best(measured, "Meta Service, 1 Raft group") / _best(measured, "merging")
+    result.bars.append(Bar("offsets/s through a Meta Service, of the bare merging loop", best, META_LEAST, least=True))
     result.notes.append(f"Medians of {ROUNDS} rounds of {SECONDS:g} s. Three members each; everything shares the cores.")
     return result
 
