@@ -40,7 +40,6 @@ class _Forks:
     def run(
         self, arguments: Sequence[str], directory: Path, environment: Mapping[str, str], timeout_s: float, given: str
     ) -> subprocess.CompletedProcess[str]:
-        """See above."""
         with ExitStack() as opened:
             files = [opened.enter_context(tempfile.TemporaryFile()) for _ in range(FILES - 1)]
             files[0].write(given.encode())

@@ -44,19 +44,19 @@ class ScriptedAdmin(offsets_grpc.OffsetAdminServicer):
     ResetOffsets = DeleteOffsets = CloneGroup = ImportOffsets = change
     Status = Flush = SnapshotOffsets = None  # type: ignore[assignment] # which nobody calls here
 
-    def ExportOffsets(self, request: Any, context: Any) -> Iterator[offsets_pb.ExportOffsetsReply]:  # noqa: ARG002, D102
+    def ExportOffsets(self, request: Any, context: Any) -> Iterator[offsets_pb.ExportOffsetsReply]:  # noqa: ARG002
         for group in request.groups:
             rows = [
                 offsets_pb.ShardOffset(group=group.group, namespace="default", shard=shard, offset=7) for shard in self.shards
             ]
             yield offsets_pb.ExportOffsetsReply(offsets=rows)
 
-    def ListGroups(self, request: Any, context: Any) -> offsets_pb.ListGroupsReply:  # noqa: ARG002, D102
+    def ListGroups(self, request: Any, context: Any) -> offsets_pb.ListGroupsReply:  # noqa: ARG002
         at = int(request.page_token or b"0")
         row = offsets_pb.ListGroupsReply.Group(namespace="default", group=f"g{at}", shards=1)
         return offsets_pb.ListGroupsReply(groups=[row], next_page_token=b"" if at == 4 else str(at + 1).encode())
 
-    def DescribeGroup(self, request: Any, context: Any) -> Described:  # noqa: ARG002, D102
+    def DescribeGroup(self, request: Any, context: Any) -> Described:  # noqa: ARG002
         return self.described
 
     @property

@@ -175,7 +175,6 @@ class Commits:
         self.meanwhile: Callable[[], object] = lambda: None
 
     async def commit(self, group: str, offsets: Mapping[str, int], *, epochs: Mapping[str, int]) -> list[offsets_pb.Superseded]:
-        """See `OffsetClient`."""
         assert (group, epochs) == ("delays", {SHARD: 2})
         self.asked.append(offsets[SHARD])
         self.meanwhile()

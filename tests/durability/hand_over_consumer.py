@@ -80,11 +80,9 @@ class Consumer:
         self._rebalance = Rebalance(self._store, StartPositions(self._store, self, ConsumeFromWhere.FIRST), self._stop)
 
     async def bounds(self, queues: Iterable[MessageQueue]) -> Mapping[MessageQueue, QueueBounds]:
-        """See `LogBounds`."""
         return dict.fromkeys(queues, QueueBounds(0, self._high))
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int | None:
-        """See `LogBounds`."""
         raise NotImplementedError
 
     async def obey(self, command: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,10 +99,10 @@ class Silent:
     """A watcher of nothing."""
 
     def step(self, what: str, keys: int) -> None:
-        """See `Watcher`."""
+        pass
 
     def looked(self, keys: int) -> None:
-        """See `Watcher`."""
+        pass
 
 
 @asynccontextmanager
@@ -208,12 +208,11 @@ class Until:
         self._what = what
 
     def step(self, what: str, keys: int) -> None:
-        """See `Watcher`."""
         if what == self._what:
             raise StoppedError(keys)
 
     def looked(self, keys: int) -> None:
-        """See `Watcher`."""
+        pass
 
 
 async def begun(*names: str, groups: int = GROUPS) -> EtcdSection:

@@ -39,7 +39,6 @@ class Remote:
         self._stub = metadata_grpc.MetadataStoreStub(channel)
 
     async def put(self, cluster: str, key: str, value: bytes, expected: int | None = None) -> int:
-        """See `MetadataStore`."""
         request = metadata_pb.PutRequest(cluster_name=cluster, key=key, value=value, expected_revision=expected)
         try:
             return (await self._stub.Put(request, timeout=CALL_S)).revision
@@ -49,7 +48,6 @@ class Remote:
             raise
 
     async def get(self, cluster: str, key: str) -> Entry | None:
-        """See `MetadataStore`."""
         reply = await self._stub.Get(metadata_pb.GetRequest(cluster_name=cluster, key=key), timeout=CALL_S)
         return Entry(key, reply.entry.value, reply.entry.revision) if reply.HasField("entry") else None
 

@@ -65,7 +65,6 @@ class HangingMeta(FakeMeta):
         self.open.set()
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """See `MetaClient.save`."""
         if any(entry.key.group == "through" for entry in entries):
             await self.open.wait()
         return await super().save(entries)

@@ -34,7 +34,6 @@ class Waiting(offsets_grpc.OffsetStoreServicer):
         self.open = 0
 
     async def CommitOffsets(self, request: offsets_pb.CommitOffsetsRequest, context: Any) -> offsets_pb.CommitOffsetsReply:  # noqa: ARG002
-        """See the class."""
         self.open += 1
         self.begun.set()
         try:

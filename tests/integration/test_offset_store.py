@@ -226,7 +226,7 @@ async def step(world: World, name: str, word: str) -> None:
     ],
 )
 async def test_the_store_does_what_rocketmqs_does(tmp_path_factory: pytest.TempPathFactory, kind: str, row: Row) -> None:
-    """See the table."""
+    """Every row of the table, in one life."""
     async with world(kind, tmp_path_factory.mktemp("d")) as about:
         for words in row.steps.split("; "):
             name, _, word = words.partition(" ")

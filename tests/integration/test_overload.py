@@ -45,14 +45,12 @@ class HeldEngine(MemoryEngine):
         self.calls = 0
 
     async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
-        """See `Engine`."""
         await self._wait()
         return await super().save(cluster, entries, reported)
 
     async def merge(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> MergeCounts:
-        """See `Engine`."""
         await self._wait()
         return await super().merge(cluster, keys, records, reported)
 

@@ -209,7 +209,6 @@ class GatedMeta(FakeMeta):
         self.waiting = 0
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
-        """See `MetaClient.groups_page`."""
         found = await super().groups_page(groups, after, patient=patient)
         self.waiting += 1
         await self.gate.wait()

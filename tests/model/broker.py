@@ -70,10 +70,9 @@ class _Server(GrpcServer):
         self.addresses = []
 
     async def set_serving(self, *, serving: bool) -> None:
-        """See `GrpcServer`."""
+        pass
 
     async def stop(self, grace_s: float | None) -> None:
-        """See `GrpcServer`."""
         self._process.grpc_server = None
         stopping = asyncio.create_task(self._grpc_server.stop(grace_s))
         if self._calls:
@@ -217,7 +216,6 @@ class Running(Process):
 
     @property
     def state(self) -> int:
-        """See StatusReply.State."""
         return self.sidecar.state.state if self.sidecar else State.RECOVERING
 
     def call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

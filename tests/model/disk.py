@@ -84,7 +84,7 @@ class Platter:
 
 
 class SimBatch:
-    """See `Batch`."""
+    """Changes that are kept in memory until they are written."""
 
     __slots__ = ("changes",)
 
@@ -92,16 +92,14 @@ class SimBatch:
         self.changes: list[Change] = []
 
     def put(self, key: bytes, value: bytes) -> None:
-        """See `Batch`."""
         self.changes.append((key, value))
 
     def delete(self, key: bytes) -> None:
-        """See `Batch`."""
         self.changes.append((key, None))
 
 
 class SimDisk:
-    """See `adapter.sidecar.storage.disk.Disk`. `died` is called when the fuse blows: the process ends before that operation."""
+    """A disk in memory. `died` is called when the fuse blows: the process ends before that operation."""
 
     name = "simulated"
 
@@ -115,39 +113,33 @@ class SimDisk:
 
     @property
     def watermark(self) -> int:
-        """See `Disk`."""
         return self._platter.watermark
 
     @property
     def watermark_intact(self) -> bool:
-        """See `Disk`: nothing damages it here."""
+        """Nothing damages it here."""
         return True
 
     def missing(self) -> str:
-        """See `Disk`: nothing goes away here."""
+        """Nothing goes away here."""
         return ""
 
     def get(self, key: bytes) -> bytes | None:
-        """See `Disk`."""
         self._check_alive()
         return self._platter.contents.get(key)
 
     def get_many(self, keys: list[bytes]) -> Sequence[bytes | None]:
-        """See `Disk`."""
         return [self.get(key) for key in keys]
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See `Disk`."""
         self._check_alive()
         contents = self._platter.contents
         yield from [(key, contents[key]) for key in sorted(contents) if start <= key and (not end or key < end)]
 
     def batch(self) -> SimBatch:
-        """See `Disk`."""
         return SimBatch()
 
     def write(self, batch: Batch) -> None:
-        """See `Disk`."""
         assert isinstance(batch, SimBatch)
         self._burn()
         if self._platter.full or self._stuck:
@@ -156,13 +148,12 @@ class SimDisk:
         self._platter.write(batch.changes)
 
     def sync_now(self) -> None:
-        """See `Disk`."""
         self._burn()
         self._check_sync()
         self._platter.synced(self._platter.unsynced)
 
     async def sync(self) -> None:
-        """See `Disk`: it covers what was written when it began."""
+        """It covers what was written when it began."""
         async with self._syncing:
             self._burn()
             batches = self._platter.unsynced
@@ -172,34 +163,29 @@ class SimDisk:
             self._platter.synced(batches)
 
     async def apart(self, work: Callable[[], R]) -> R:
-        """See `Disk`: at once, but not in this moment."""
+        """At once, but not in this moment."""
         await asyncio.sleep(0)
         return work()
 
     def advance_watermark(self, value: int) -> None:
-        """See `Disk`."""
         self._burn()
         self._platter.watermark = value
 
     async def sync_watermark(self) -> None:
-        """See `Disk`."""
         async with self._syncing:
             await asyncio.sleep(SYNC_S)
             self._burn()
             self._platter.sync_watermark()
 
     def machine_went_down(self) -> bool:
-        """See `Disk`."""
         mark = self._platter.mark
         return mark is not None and mark[0] != self._platter.boot and mark[1] != "always"
 
     def begin(self, wal_sync: WalSync) -> None:
-        """See `Disk`."""
         self._burn()
         self._platter.mark = (self._platter.boot, wal_sync)
 
     def finish(self) -> None:
-        """See `Disk`."""
         self.sync_now()
         self._burn()
         self._platter.sync_watermark()
@@ -207,15 +193,12 @@ class SimDisk:
         self._platter.mark = None
 
     def has_room(self) -> bool:
-        """See `Disk`."""
         return not self._platter.full
 
     def properties(self) -> dict[str, int]:
-        """See `Disk`."""
         return {}
 
     def close(self) -> None:
-        """See `Disk`."""
         self.dead = True
 
     def _check_alive(self) -> None:

@@ -37,7 +37,7 @@ Records = dict[bytes, OffsetRecord]
 
 
 class MemoryEngine:
-    """See `Engine`. Answers, also of reads, only what a crash cannot take any more."""
+    """A store of the Meta Service in memory. It answers, also reads, only what a crash cannot take any more."""
 
     kind = "rocksdb"
 
@@ -60,7 +60,6 @@ class MemoryEngine:
         self._synced_writes = self._writes
 
     async def save(self, cluster: str, entries: Sequence[SaveEntry], reported: StoreReport | None = None) -> list[SaveOutcome]:
-        """See `Engine`."""
         self._note(cluster, reported, b"", self._now_ms())
         outcomes = []
         for entry in entries:
@@ -73,14 +72,12 @@ class MemoryEngine:
         return outcomes
 
     async def get(self, cluster: str, keys: Sequence[OffsetKey]) -> list[tuple[OffsetKey, OffsetRecord]]:
-        """See `Engine`."""
         packed = {key: pack_names(cluster, *key) for key in keys}
         found = [(key, self._written[at]) for key, at in packed.items() if at in self._written]
         await self._sync()
         return found
 
     async def group_page(self, cluster: str, namespace: str, group: str, size: int, room: int, after: str) -> GroupPage:
-        """See `Engine`."""
         behind = pack_names(cluster, namespace, group, after) if after else b""
         entries: list[tuple[OffsetKey, OffsetRecord]] = []
         for key, record in self._below(pack_names(cluster, namespace, group), behind):
@@ -92,7 +89,6 @@ class MemoryEngine:
         return GroupPage(entries, more=len(entries) == size or room <= 0)
 
     async def delete(self, cluster: str, namespace: str, group: str, shards: Sequence[str]) -> None:
-        """See `Engine`."""
         found = self._below(pack_names(cluster, namespace, group))
         now_ms = self._now_ms()
         chosen = tombstones_for([entry for entry in found if not shards or entry[0].shard in shards], now_ms)
@@ -100,7 +96,6 @@ class MemoryEngine:
         await self._sync()
 
     async def expire(self, cluster: str, namespace: str, group: str, before_ms: int, now_ms: int) -> Expiry:
-        """See `Engine`."""
         live = [(key, record) for key, record in self._below(pack_names(cluster, namespace, group)) if record.live]
         newest_ms = max((record.committed_at_ms for _, record in live), default=0)
         if newest_ms >= before_ms:
@@ -111,7 +106,6 @@ class MemoryEngine:
         return Expiry(len(live))
 
     async def drop_tombstones(self, before_ms: int) -> int:
-        """See `Engine`."""
         old = [key for key, record in self._written.items() if not record.live and record.committed_at_ms < before_ms]
         for key in old:
             del self._written[key]
@@ -120,13 +114,11 @@ class MemoryEngine:
         return len(old)
 
     async def list_page(self, cluster: str, names: Sequence[str], size: int, after: bytes) -> Page:
-        """See `Engine`."""
         rows = self._below(pack_names(cluster, *names), after)[:size]
         await self._sync()
         return Page(rows, pack_names(cluster, *rows[-1][0]) if len(rows) == size else b"")
 
     async def scan_page(self, cluster: str, names: Sequence[str], size: int, after: bytes, until: bytes) -> RawPage:
-        """See `Engine`."""
         rows = [
             row for row in self._below(pack_names(cluster, *names), after) if not until or pack_names(cluster, *row[0]) <= until
         ]
@@ -140,7 +132,6 @@ class MemoryEngine:
         )
 
     async def split(self, cluster: str, names: Sequence[str], parts: int) -> Parts:
-        """See `Engine`."""
         cuts = Cuts(parts)
         cuts.add([pack_names(cluster, *key) for key, _ in self._below(pack_names(cluster, *names))])
         await self._sync()
@@ -149,7 +140,7 @@ class MemoryEngine:
     async def merge(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> MergeCounts:
-        """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
+        """Decided by the rule for a single save, which the packed one is held to."""
         entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
         outcomes = await self.save(cluster, entries, reported)
         statuses = Counter(outcome.status for outcome in outcomes)
@@ -157,24 +148,20 @@ class MemoryEngine:
         return MergeCounts(statuses[Status.APPLIED], statuses[Status.SUPERSEDED], tuple(rejected))
 
     async def report_store(self, cluster: str, store: StoreReport, replaces: bytes, now_ms: int) -> KnownStore | None:
-        """See `Engine`."""
         known = self._note(cluster, store, replaces, now_ms)
         await self._sync()
         return known
 
     async def forget_stores(self, before_ms: int) -> int:
-        """See `Engine`."""
         old = [at for at, known in self._stores.items() if known.reported_at_ms < before_ms]
         for at in old:
             del self._stores[at]
         return len(old)
 
     def marks(self) -> list[StoreMark]:
-        """See `Engine`."""
         return [StoreMark("", self.store_id, self.incarnation, self._synced_writes)]
 
     def loss(self) -> Loss | None:
-        """See `Engine`."""
         return None
 
     def _note(self, cluster: str, store: StoreReport | None, replaces: bytes, now_ms: int) -> KnownStore | None:
@@ -191,7 +178,7 @@ class MemoryEngine:
     async def save_packed(
         self, cluster: str, keys: Sequence[bytes], records: Sequence[bytes], reported: StoreReport | None = None
     ) -> list[Differing]:
-        """See `Engine`. Decided by the rule for a single save, which the packed one is held to."""
+        """Decided by the rule for a single save, which the packed one is held to."""
         entries = [SaveEntry(decode_key(key), decode_record(record)) for key, record in zip(keys, records, strict=True)]
         return differing(entries, await self.save(cluster, entries, reported))
 

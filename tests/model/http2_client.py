@@ -63,7 +63,6 @@ class Wire(asyncio.Transport):
         self._client.received(bytes(data))
 
     def is_closing(self) -> bool:
-        """See `asyncio.Transport`."""
         return self._closing
 
     def close(self) -> None:
@@ -74,18 +73,16 @@ class Wire(asyncio.Transport):
             self._client.lost()
 
     def abort(self) -> None:
-        """See `asyncio.Transport`."""
         self.close()
 
     def get_write_buffer_size(self) -> int:
-        """See `asyncio.Transport`."""
         return 0
 
     def pause_reading(self) -> None:
         """Never asked for: nothing waits to be written."""
 
     def resume_reading(self) -> None:
-        """See `pause_reading`."""
+        pass
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """There is no buffer."""

@@ -98,7 +98,7 @@ class Link:
 
 
 class SimMeta:
-    """See `MetaClient`: the client of one process."""
+    """The client of one process."""
 
     endpoint = "simulated"
     knows_epochs = True
@@ -113,22 +113,19 @@ class SimMeta:
         self.server_reports = ServerReports()
 
     async def report_store(self, store: StoreReport, replaces: bytes = b"") -> KnownStore | None:
-        """See `MetaClient`."""
         return await self._call(lambda: self._service.report_store(store, replaces))
 
     async def save(self, entries: Sequence[SaveEntry]) -> list[SaveOutcome]:
-        """See `MetaClient`."""
         sent = list(entries)
         if not self.dead:
             self._on_save(SaveCall(asyncio.get_running_loop().time(), sent))
         return await self._call(lambda: self._service.save(sent))
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
-        """See `MetaClient`."""
         return dict(await self._call(lambda: self._service.engine.get(CLUSTER, keys), TIMEOUT_S if patient else LOAD_TIMEOUT_S))
 
     async def groups_page(self, groups: Sequence[GroupKey], after: bytes = b"", *, patient: bool = True) -> GroupsPage:
-        """See `MetaClient`; of the first group alone, and of a few rows."""
+        """Of the first group alone, and of a few rows."""
         first = groups[0]
         page = await self._call(
             lambda: self._service.engine.group_page(CLUSTER, *first, GROUP_PAGE, 2**20, after.decode()),
@@ -138,17 +135,15 @@ class SimMeta:
         return GroupsPage(page.entries, groups if page.more else groups[1:], last)
 
     async def list_page(self, namespace: str, group: str, size: int, token: bytes) -> Page:
-        """See `MetaClient`: live records only."""
+        """Live records only."""
         names = [name for name in (namespace, group) if name]
         page = await self._call(lambda: self._service.engine.list_page(CLUSTER, names, size, token))
         return [(key, record) for key, record in page.entries if record.live], page.after
 
     async def expire(self, group: GroupKey, before_ms: int, now_ms: int) -> int:
-        """See `MetaClient`."""
         return (await self._call(lambda: self._service.engine.expire(CLUSTER, *group, before_ms, now_ms))).newest_ms
 
     async def delete(self, group: GroupKey, shards: Sequence[str]) -> None:
-        """See `MetaClient`."""
         await self._call(lambda: self._service.engine.delete(CLUSTER, *group, shards))
 
     async def _call(self, work: Callable[[], Awaitable[R]], timeout_s: float = TIMEOUT_S) -> R:

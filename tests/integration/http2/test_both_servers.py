@@ -157,7 +157,6 @@ class HeldMeta(FakeMeta):
         self.release = anyio.Event()
 
     async def save(self, entries: Sequence[SaveEntry]) -> Any:
-        """See `MetaClient.save`."""
         self.saves.append(list(entries))
         await self.release.wait()
         return self.apply(entries)
@@ -248,7 +247,6 @@ class SilentMeta(FakeMeta):
         self.asked = self.given_up = 0
 
     async def groups_page(self, *_: Any, **__: Any) -> Any:
-        """See `MetaClient.groups_page`."""
         self.asked += 1
         try:
             await anyio.sleep_forever()

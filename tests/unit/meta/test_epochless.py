@@ -49,7 +49,6 @@ class TurningMeta(FakeMeta):
     """A failover to a server with epochs, behind the read of a save that was meant for one without."""
 
     async def get(self, keys: Sequence[OffsetKey], *, patient: bool = True) -> dict[OffsetKey, OffsetRecord]:
-        """See `MetaClient.get`."""
         found = await super().get(keys, patient=patient)
         self.knows_epochs = True
         return found

@@ -43,7 +43,7 @@ class Admin:
         return self.reply
 
     @audited
-    async def Export(  # noqa: D102
+    async def Export(
         self,
         request: offsets_pb.ExportOffsetsRequest,  # noqa: ARG002
         context: Context,  # noqa: ARG002
