@@ -52,6 +52,8 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     yield "recovery", f"{done} in {recovery.seconds:.1f} s: {counts}"
     if reply.HasField("journal"):
         yield "journal", _journal_text(reply.journal)
+    if reply.HasField("rocketmq"):
+        yield "RocketMQ broker", _rocketmq_text(reply.rocketmq)
     if reply.HasField("store"):
         store = reply.store
         yield "store", f"{store.id} of broker {store.broker}, newest write {store.seq:,}, flushed up to {store.flushed_seq:,}"
@@ -69,6 +71,13 @@ def _clock_text(reply: offsets_pb.StatusReply) -> str:
     seconds = reply.clock_skew_seconds
     text = f"{abs(seconds):,.1f} s {'ahead of' if seconds > 0 else 'behind'} the Meta Service's"
     return f"WRONG here or there: {text}; nothing expires through this adapter" if reply.clock_is_off else text
+
+
+def _rocketmq_text(broker: offsets_pb.RocketmqStatus) -> str:
+    name = " ".join(filter(None, [broker.broker, broker.version, f"at {broker.address}"]))
+    if not broker.connected:
+        return f"{name}: NOT CONNECTED: {broker.last_error or 'it was not reached yet'}"
+    return f"{name}: {counted(broker.offsets, 'offset')}, read every {broker.poll_interval_seconds:.2f} s"
 
 
 def _journal_text(journal: offsets_pb.JournalStatus) -> str:

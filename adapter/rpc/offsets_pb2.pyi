@@ -1788,6 +1788,7 @@ class StatusReply(_message.Message):
     CLOCK_IS_OFF_FIELD_NUMBER: _builtins.int
     FLUSH_PACE_FIELD_NUMBER: _builtins.int
     WEAKER_FIELD_NUMBER: _builtins.int
+    ROCKETMQ_FIELD_NUMBER: _builtins.int
     state: Global___StatusReply.State.ValueType
     version: _builtins.str
     uptime_seconds: _builtins.float
@@ -1853,6 +1854,10 @@ class StatusReply(_message.Message):
         knows epochs.
         """
 
+    @_builtins.property
+    def rocketmq(self) -> Global___RocketmqStatus:
+        """Absent unless the adapter follows a RocketMQ broker ([rocketmq] broker)."""
+
     def __init__(
         self,
         *,
@@ -1889,21 +1894,26 @@ class StatusReply(_message.Message):
         clock_is_off: _builtins.bool = ...,
         flush_pace: _builtins.str = ...,
         weaker: _abc.Iterable[_builtins.str] | None = ...,
+        rocketmq: Global___RocketmqStatus | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "store", b"store"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "journal", b"journal", "loss", b"loss", "recovery", b"recovery", "rocketmq", b"rocketmq", "store", b"store"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_store", b"_store", "at_risk", b"at_risk", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_journal", b"_journal", "_loss", b"_loss", "_rocketmq", b"_rocketmq", "_store", b"_store", "at_risk", b"at_risk", "clock_is_off", b"clock_is_off", "clock_skew_seconds", b"clock_skew_seconds", "commits", b"commits", "dirty_keys", b"dirty_keys", "flush_pace", b"flush_pace", "journal", b"journal", "last_flush_at_ms", b"last_flush_at_ms", "last_flush_error", b"last_flush_error", "last_flush_seconds", b"last_flush_seconds", "loss", b"loss", "meta_available", b"meta_available", "meta_endpoint", b"meta_endpoint", "meta_endpoints", b"meta_endpoints", "meta_loss", b"meta_loss", "meta_loss_at_ms", b"meta_loss_at_ms", "meta_losses", b"meta_losses", "mode", b"mode", "oldest_dirty_seconds", b"oldest_dirty_seconds", "policies", b"policies", "reason", b"reason", "recovery", b"recovery", "refused_keys", b"refused_keys", "rocketmq", b"rocketmq", "save_calls", b"save_calls", "state", b"state", "store", b"store", "store_path", b"store_path", "stored_keys", b"stored_keys", "unsynced_writes", b"unsynced_writes", "uptime_seconds", b"uptime_seconds", "version", b"version", "wal_sync", b"wal_sync", "weaker", b"weaker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__journal: _TypeAlias = _typing.Literal["journal"]  # noqa: Y015
     _WhichOneofArgType__journal: _TypeAlias = _typing.Literal["_journal", b"_journal"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    _WhichOneofReturnType__rocketmq: _TypeAlias = _typing.Literal["rocketmq"]  # noqa: Y015
+    _WhichOneofArgType__rocketmq: _TypeAlias = _typing.Literal["_rocketmq", b"_rocketmq"]  # noqa: Y015
     _WhichOneofReturnType__store: _TypeAlias = _typing.Literal["store"]  # noqa: Y015
     _WhichOneofArgType__store: _TypeAlias = _typing.Literal["_store", b"_store"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__journal) -> _WhichOneofReturnType__journal | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rocketmq) -> _WhichOneofReturnType__rocketmq | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__store) -> _WhichOneofReturnType__store | None: ...
 
@@ -1940,6 +1950,50 @@ class StoreStatus(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StoreStatus: _TypeAlias = StoreStatus  # noqa: Y015
+
+@_typing.final
+class RocketmqStatus(_message.Message):
+    """The RocketMQ broker whose offsets the adapter keeps."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    BROKER_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    POLL_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    broker: _builtins.str
+    """Its brokerName and version; empty until it was reached."""
+    version: _builtins.str
+    connected: _builtins.bool
+    """True while the broker answers, and is a master."""
+    last_error: _builtins.str
+    """Why not, or why the last connection ended."""
+    offsets: _builtins.int
+    """Offsets that broker and adapter have agreed on."""
+    poll_interval_seconds: _builtins.float
+    """Seconds between two reads of the broker's table."""
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        broker: _builtins.str = ...,
+        version: _builtins.str = ...,
+        connected: _builtins.bool = ...,
+        last_error: _builtins.str = ...,
+        offsets: _builtins.int = ...,
+        poll_interval_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "broker", b"broker", "connected", b"connected", "last_error", b"last_error", "offsets", b"offsets", "poll_interval_seconds", b"poll_interval_seconds", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RocketmqStatus: _TypeAlias = RocketmqStatus  # noqa: Y015
 
 @_typing.final
 class JournalStatus(_message.Message):

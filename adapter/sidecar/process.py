@@ -70,10 +70,11 @@ class Sidecar:
         self._journal = journal_of(config.broker, config.journal, clocks)
         self._stop = anyio.Event()
         self.state = SidecarState()
-        self.status = SidecarStatus(config, meta, self._metrics, self.state, self._journal)
         self.gauges = SidecarGauges(meta, self.state, self._journal)
         self.offsets = OffsetService(self.core, self._metrics)
         self._bridge = Bridge(config, self.offsets.commits) if config.rocketmq.broker else None
+        rocketmq = self._bridge.counts.status if self._bridge else None
+        self.status = SidecarStatus(config, meta, self._metrics, self.state, self._journal, rocketmq)
         self.ready = anyio.Event()
         self.addresses: list[str] = []
 

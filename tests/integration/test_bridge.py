@@ -653,6 +653,23 @@ async def test_the_metrics_tell_what_polling_costs(broker: FakeBroker, tmp_path:
         assert (registry.get_sample_value("offset_adapter_rocketmq_committed_total") or 0) >= 2
 
 
+async def test_status_tells_which_broker_is_followed(broker: FakeBroker, tmp_path: Path) -> None:
+    """Absent without a bridge; with one, whether the broker answers, and why not."""
+    async with serving(tmp_path / "none") as (_, client):
+        assert not (await client.status()).HasField("rocketmq")
+    async with bridged(tmp_path / "one", broker) as here:
+        found = (await here.client.status()).rocketmq
+        assert (found.address, found.broker, found.connected) == (broker.address, "", False)
+        async with broker.serving():
+            await here.until(100)
+            await here.polled()
+            found = (await here.client.status()).rocketmq
+            assert (found.broker, found.connected, found.offsets) == ("broker-a", True, 2)
+            assert found.poll_interval_seconds >= 0.01
+        await eventually(lambda: not here.sidecar.status.reply().rocketmq.connected)
+        assert here.sidecar.status.reply().rocketmq.last_error
+
+
 async def test_an_unexpected_end_of_the_bridge_ends_the_sidecar(tmp_path: Path) -> None:
     """As that of every background task (a bug must not end in silence)."""
     sidecar = Sidecar(adapter_config(tmp_path, rocketmq={"broker": "127.0.0.1:1"}), FakeMeta(), RocketmqLog(RocketmqSection()))

@@ -1,6 +1,7 @@
 """What Status shows: the state of the sidecar, its store, its flushes and what was lost."""
 
 import time
+from collections.abc import Callable
 
 from adapter import __version__
 from adapter.meta.client import MetaClient
@@ -32,13 +33,20 @@ class SidecarStatus:
     """Composes the reply to Status from the components of a sidecar."""
 
     def __init__(
-        self, config: AdapterConfig, meta: MetaClient, metrics: AdapterMetrics, state: SidecarState, journal: Journal = NO_JOURNAL
+        self,
+        config: AdapterConfig,
+        meta: MetaClient,
+        metrics: AdapterMetrics,
+        state: SidecarState,
+        journal: Journal = NO_JOURNAL,
+        rocketmq: Callable[[], offsets_pb.RocketmqStatus] | None = None,
     ) -> None:
         self._config = config
         self._meta = meta
         self._metrics = metrics
         self._state = state
         self._journal = journal
+        self._rocketmq = rocketmq
         self._started = time.monotonic()
 
     def reply(self) -> offsets_pb.StatusReply:
@@ -76,6 +84,8 @@ class SidecarStatus:
             reply.journal.bytes = counts.bytes
             reply.journal.deleted_segments = counts.deleted_segments
             reply.journal.last_error = counts.last_error
+        if self._rocketmq:
+            reply.rocketmq.CopyFrom(self._rocketmq())
         return reply
 
     def _reason(self) -> str:

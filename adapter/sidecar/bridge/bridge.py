@@ -63,8 +63,7 @@ class Bridge:
         self._config = config
         self._commits = commits
         self._signer = signer_of(config.rocketmq)
-        self.counts = BridgeCounts()
-        self._told = ""
+        self.counts = BridgeCounts(address=config.rocketmq.broker)
 
     async def run(self, core: Core) -> None:
         """Follow the broker until cancelled."""
@@ -94,10 +93,10 @@ class Bridge:
         """Log what is wrong, once for each reason in a row."""
         if self.counts.connected:
             self.counts.disconnects += 1
-        if self.counts.connected or str(error) != self._told:
+        if self.counts.connected or str(error) != self.counts.last_error:
             address = self._config.rocketmq.broker
             log.warning("rocketmq.lost", broker=address, error=str(error), help="it is tried again and again")
-        self._told = str(error)
+        self.counts.last_error = str(error)
 
 
 class _Owed(NamedTuple):
@@ -134,6 +133,7 @@ class Following:
     async def follow(self, broker: Broker) -> None:
         """Follow the broker until its connection fails. Raises BrokerError."""
         identity = await self._master(broker)
+        self._counts.broker, self._counts.version = identity.name, identity.version
         self._counts.connected = True
         if self._identity is None or not identity.is_same_life(self._identity):
             await self._meet(broker, identity)

@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass
 
+from adapter.rpc import offsets_pb
+
 
 @dataclass
 class BridgeCounts:
-    """The present numbers. Counters begin at 0 with the process."""
+    """The present numbers. Counters begin at 0 with the process. `last_error`: why the last connection ended."""
 
+    address: str = ""
+    broker: str = ""
+    version: str = ""
     connected: bool = False
+    last_error: str = ""
     offsets: int = 0
     poll_interval_s: float = 0.0
     polls: int = 0
@@ -20,6 +26,18 @@ class BridgeCounts:
     deleted: int = 0
     disconnects: int = 0
     rejected: int = 0
+
+    def status(self) -> offsets_pb.RocketmqStatus:
+        """For Status."""
+        return offsets_pb.RocketmqStatus(
+            address=self.address,
+            broker=self.broker,
+            version=self.version,
+            connected=self.connected,
+            last_error=self.last_error,
+            offsets=self.offsets,
+            poll_interval_seconds=self.poll_interval_s,
+        )
 
     def counters(self) -> dict[str, tuple[str, float]]:
         """Counters by name, each with its help text."""
