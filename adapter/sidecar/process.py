@@ -6,6 +6,7 @@ Composes the process from its parts. A failed local store is closed and opened a
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
 import anyio
 import grpc.aio
@@ -23,18 +24,20 @@ from adapter.runtime.metrics import CountersCollector, GaugesCollector
 from adapter.runtime.process import Until
 from adapter.runtime.retry import Attempts, retrying
 from adapter.sidecar.api.access import Access
+from adapter.sidecar.api.commits import Commits
 from adapter.sidecar.api.gauges import SidecarGauges
 from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.api.status import SidecarStatus
-from adapter.sidecar.bridge.bridge import Bridge
-from adapter.sidecar.bridge.broker_log import RocketmqLog
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
 from adapter.sidecar.journal.opening import journal_of
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
+
+if TYPE_CHECKING:
+    from adapter.sidecar.bridge.bridge import Bridge
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +75,7 @@ class Sidecar:
         self.state = SidecarState()
         self.gauges = SidecarGauges(meta, self.state, self._journal)
         self.offsets = OffsetService(self.core, self._metrics)
-        self._bridge = Bridge(config, self.offsets.commits) if config.rocketmq.broker else None
+        self._bridge = _bridge_of(config, self.offsets.commits)
         rocketmq = self._bridge.counts.status if self._bridge else None
         self.status = SidecarStatus(config, meta, self._metrics, self.state, self._journal, rocketmq)
         self.ready = anyio.Event()
@@ -307,9 +310,20 @@ class Sidecar:
                 yield server
 
 
+def _bridge_of(config: AdapterConfig, commits: Commits) -> "Bridge | None":
+    """The bridge to a RocketMQ broker, if one is configured."""
+    if not config.rocketmq.broker:
+        return None
+    from adapter.sidecar.bridge.bridge import Bridge  # noqa: PLC0415 - takes time to import, and most adapters need none
+
+    return Bridge(config, commits)
+
+
 def _broker_log(config: AdapterConfig) -> AbstractAsyncContextManager[BrokerLog]:
     """What knows the bounds of the shards: a RocketMQ broker by its own calls, a broker that serves BrokerLog, or nobody."""
     if config.rocketmq.broker:
+        from adapter.sidecar.bridge.broker_log import RocketmqLog  # noqa: PLC0415 - as above
+
         return nullcontext(RocketmqLog(config.rocketmq))
     return opened_broker_log(config.broker_log)
 
