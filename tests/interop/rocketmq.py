@@ -6,7 +6,6 @@ A program's input and output are lines of fields parted by tabs; java/BrokerOffs
 import os
 import shutil
 import signal
-import signal
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
