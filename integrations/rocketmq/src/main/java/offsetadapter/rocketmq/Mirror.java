@@ -934,11 +934,21 @@ final class Mirror implements Runnable, Sidecar.Watcher {
         sidecar.read(groups, true).forEach((key, standing) -> there.merge(key, standing, (a, b) -> b.above(a) ? b : a));
     }
 
-    /** Takes an offset into the table, at most the end of its queue. False if this broker does not have the queue. */
+    /** Takes an offset into the table, at most the end of its queue. False if it is not one of this broker's queues and logs. */
     private boolean adopt(final Key key, final Standing standing) {
         final long end = endAtStart(key);
         if (end == Broker.NONE) {
             know(key, standing, false);
+            return false;
+        }
+        if (reconciled && standing.offset > end) {
+            // No consumer of this log has come that far: it is an offset of another one, before the broker got an empty disk or the
+            // topic was made anew. Whoever began at it, or at the present end, would skip messages. What stands here is sent.
+            LOG.warn("offset-adapter: {}: offset {} is beyond the end of the queue, {}, and not taken", key, standing.offset, end);
+            know(key, standing, broker.offset(key) >= 0);
+            if (broker.offset(key) >= 0) {
+                note(key, false, false);
+            }
             return false;
         }
         final long to = toEnd(key, standing.offset);

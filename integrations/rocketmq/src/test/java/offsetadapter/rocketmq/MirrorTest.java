@@ -367,6 +367,22 @@ public class MirrorTest {
         assertEquals("asked a moment ago", Broker.NONE, mirror.missing(OTHER));
     }
 
+    /** A broker on an empty disk, a topic that was made anew: an offset of the former log would skip messages of this one. */
+    @Test
+    public void anOffsetOfAnotherLogIsNotTaken() throws Exception {
+        broker.ends.clear();
+        start();
+        broker.ends.put("T/0", 500L);
+        sidecar.stored.put(Q, Standing.live(1, 900));
+        assertEquals(Broker.NONE, mirror.missing(Q));
+        assertEquals(Broker.NONE, broker.offset(Q));
+        store(Q, 1, 900);
+        commit(Q, 20);
+        mirror.step();
+        assertEquals(20, broker.offset(Q));
+        assertStands(Q, 2, 20);
+    }
+
     /** After a time without the plugin the broker's file stands, also where its offsets are lower. */
     @Test
     public void afterATimeWithoutThePluginTheFileStands() throws Exception {
