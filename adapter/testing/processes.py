@@ -20,6 +20,7 @@ from adapter.runtime.config import GrpcServerKind
 from adapter.testing.sidecars import server_setting
 from adapter.testing.waiting import PATIENCE_S
 
+LISTENING, PORT_IN_USE = "server.listening", "cannot be listened on"  # in the log of our processes
 HEALTH_S = 10.0  # a process that is frozen does not answer; a busy one does, however late
 
 
@@ -49,6 +50,7 @@ class ServiceProcess:
     prefix: Sequence[str] = ()
     socket: Path | None = None
     process: subprocess.Popen[bytes] | None = None
+    _seen: int = 0  # characters of the log when the process was launched
 
     @property
     def address(self) -> str:
@@ -77,6 +79,7 @@ class ServiceProcess:
         config = self.directory / f"{self.command}.toml"
         config.write_text(self.settings)
         with (self.directory / f"{self.command}.log").open("ab") as log:
+            self._seen = len(self.log)
             self.process = subprocess.Popen(
                 [*self.prefix, sys.executable, "-m", "adapter", self.command, "--config", str(config)],
                 stdout=log,
@@ -90,14 +93,22 @@ class ServiceProcess:
         self.wait_ready(timeout_s)
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until its health is SERVING."""
+        """Wait until its health is SERVING. While another process has its port, it is launched again and again."""
         deadline = time.monotonic() + timeout_s
-        while not self.healthy():
+        while not (self._listens() and self.healthy()):
             if self.process is None or self.process.poll() is not None:
-                raise RuntimeError(f"{self.command} ended:\n{self.log}")
+                if PORT_IN_USE not in self.log[self._seen :] or time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.command} ended:\n{self.log}")
+                time.sleep(HEALTH_S / 10)
+                self.launch()
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self.command} is not ready after {timeout_s:g} s:\n{self.log}")
             time.sleep(0.02)
+
+    def _listens(self) -> bool:
+        """False until it has logged that it listens: before, another process may answer at its port."""
+        ours = self.command in {"serve", "meta"} and "level =" not in self.settings
+        return not ours or LISTENING in self.log[self._seen :]
 
     def healthy(self, service: str = "") -> bool:
         """True if its health service answers SERVING now."""

@@ -41,7 +41,7 @@ def test_the_table_has_a_column_for_each_design() -> None:
 def test_a_plugin_that_is_not_built_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that builds it."""
     monkeypatch.setattr(designs, "PLUGIN_JARS", tmp_path)
-    with pytest.raises(DesignError, match="mvn"):
+    with pytest.raises(DesignError, match="make plugin"):
         design_of("plugin")
     (tmp_path / "offset-adapter-rocketmq-1.jar").touch()
     (tmp_path / "offset-adapter-rocketmq-1-sources.jar").touch()

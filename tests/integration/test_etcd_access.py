@@ -26,14 +26,14 @@ PATIENT_MS = 10_000  # etcd takes its time to check a password, and so does a bu
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """An etcd with authentication, by the commands of docs/etcd.md: `Meta Service` may use what is under `p/`."""
+    """An etcd with authentication, by the commands of docs/etcd.md: `meta-service` may use what is under `p/`."""
     require("an etcd with users", etcd, lambda: "" if shutil.which("etcdctl") else "etcdctl is not installed (etcd-client)")
     with LocalCluster("locked", 1, directory=tmp_path_factory.mktemp("locked")) as cluster:
         for command in (
             "role add offsets",
             "role grant-permission offsets --prefix=true readwrite p/",
-            "user add Meta Service:secret",
-            "user grant-role Meta Service offsets",
+            "user add meta-service:secret",
+            "user grant-role meta-service offsets",
             "user add root:root",
             "user grant-role root root",
             "auth enable",
@@ -43,7 +43,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def section(directory: Path, password: str, user: str = "Meta Service") -> EtcdSection:
+def section(directory: Path, password: str, user: str = "meta-service") -> EtcdSection:
     """Settings with a password file."""
     path = directory / "password"
     path.write_text(password + "\n")
@@ -76,7 +76,7 @@ async def test_a_token_that_is_not_valid_any_more_is_replaced(locked: LocalClust
         assert await put(cluster, b"p/b")
 
 
-@pytest.mark.parametrize(("user", "password"), [("Meta Service", "wrong"), ("nobody", "secret")])
+@pytest.mark.parametrize(("user", "password"), [("meta-service", "wrong"), ("nobody", "secret")])
 async def test_a_wrong_password_is_refused_at_once(locked: LocalCluster, tmp_path: Path, user: str, password: str) -> None:
     """No retry helps."""
     async with EtcdCluster.open("g", MembersSection(endpoints=locked.endpoints), section(tmp_path, password, user)) as cluster:
