@@ -164,7 +164,7 @@ async def test_a_full_disk_refuses_commits_and_heals(wal_sync: str, tmp_path: Pa
             await load.acknowledged_more()
             filler = _fill(disk)
             await load.refused_more()
-            assert {answer.code for answer in load.refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            assert {answer.code for answer in load.refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}, load.refused[-1].text
             assert str(disk) in load.refused[-1].text
             assert "no space left" in load.refused[-1].text
             await _check_reads(service, history)
