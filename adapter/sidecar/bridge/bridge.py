@@ -33,7 +33,7 @@ from adapter.sidecar.bridge.agreement import Act, Agreed, Memory, era_of, on_mee
 from adapter.sidecar.bridge.counts import BridgeCounts
 from adapter.sidecar.bridge.giving import Gift, Given, Giver, at_once
 from adapter.sidecar.bridge.marks import FILE, Marks
-from adapter.sidecar.bridge.store_changes import StoreChanges
+from adapter.sidecar.bridge.store_changes import REST_CPU, StoreChanges
 from adapter.sidecar.config import AdapterConfig
 from adapter.sidecar.engine.core import Core
 from adapter.sidecar.engine.group_loader import Wanted
@@ -42,10 +42,10 @@ log = structlog.get_logger(__name__)
 
 RECONNECT_S, RECONNECT_MAX_S = 0.05, 1.0  # a broker that comes back is met before its consumers have asked for their offsets
 SLAVE_S = 1.0  # between two looks whether a slave became the master
-LOOK_S = 1.0  # between two looks at the store, and at who the broker is
-# The shortest interval of polls is so many times what one takes, in time and in CPU time of this process: the broker's part is
+LOOK_S = 1.0  # between two looks at who the broker is, and at what is gone there
+# The shortest interval of polls is so many times what one takes (REST_CPU: of CPU time of this process): the broker's part is
 # larger than ours, so that a large table costs a fifth of a core or less.
-REST, REST_CPU = 2, 20
+REST = 2
 POLLS_KEPT = 5  # the shortest of them counts: one that was held up by others says nothing of the table
 GONE_LOOKS = 3  # looks in which an offset has to be missing before it counts as deleted
 COMMIT_AT_ONCE = SMALL // 2  # offsets of a request, each with its group: such a request is checked in one go

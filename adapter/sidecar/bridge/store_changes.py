@@ -19,7 +19,7 @@ from adapter.sidecar.engine.watching import Watcher
 from adapter.sidecar.storage.store import LocalStore
 
 WHOLE_S = 10.0  # the shortest time between two comparisons of the whole store
-REST_CPU = 20  # and so many times the CPU time of one
+REST_CPU = 20  # so many times the CPU time of a look or a poll passes until the next one
 
 
 class StoreChanges:
@@ -62,16 +62,22 @@ class StoreChanges:
             if news.resync:
                 self.look_at_all()
             self.look_at(news.keys)
-        whole = self._is_whole_due()
+        whole, seq, began = self._is_whole_due(), self._store.seq, time.thread_time()
         keys, self._keys = self._keys, {}
-        if not whole:
-            found = ((key, self._store.get(key)) for key in keys)
-            return [(key, record) for key, record in found if record and _differs(record, agreed.get(key))]
-        seq, began = self._store.seq, time.thread_time()
-        differing = [(key, record) async for key, record in self.records() if _differs(record, agreed.get(key))]
-        self._seen_seq = seq
-        self._whole_at = anyio.current_time() + max(WHOLE_S, REST_CPU * (time.thread_time() - began))
+        records = self.records() if whole else self._records_of(keys)
+        differing = [(key, record) async for key, record in records if _differs(record, agreed.get(key))]
+        if whole:
+            self._seen_seq = seq
+            self._whole_at = anyio.current_time() + max(WHOLE_S, REST_CPU * (time.thread_time() - began))
         return differing
+
+    async def _records_of(self, keys: Iterable[OffsetKey]) -> AsyncIterator[tuple[OffsetKey, OffsetRecord]]:
+        """Those of the keys that are stored. A reset may name thousands."""
+        for done, key in enumerate(keys, start=1):
+            if record := self._store.get(key):
+                yield key, record
+            if done % SLICE_ROWS == 0:
+                await others()
 
     def _is_whole_due(self) -> bool:
         return self._store.seq != self._seen_seq and anyio.current_time() >= self._whole_at
