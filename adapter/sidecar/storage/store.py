@@ -52,6 +52,8 @@ class LocalStore:
         self.snapshots = Snapshots()
         self.failure = ""
         self._disk_full = False
+        # A sync found no space: what it was to make durable is not, so no later write or sync may succeed before an open.
+        self._sync_without_space = False
         self._batches = self._synced_batches = 0
         state = State.decode(disk.get(STATE))
         self._keys, self._digest = state.keys, state.digest
@@ -208,18 +210,19 @@ class LocalStore:
     async def sync(self) -> None:
         """Make every write so far survive a power cut.
 
-        Raises StorageFailedError, and so does every later write: a sync is never retried. DiskFullError while the disk is full:
-        RocksDB then refuses to sync for want of an intact WAL; the open that has to follow syncs what was written before.
+        Raises StorageFailedError, and so does every later write: a sync is never retried. DiskFullError while the disk is full,
+        also when the sync is the first to find that out: the open that has to follow syncs what was written before.
         """
-        self.check()
+        self._check_syncs()
         seq, batches = self.seq, self._batches
         try:
             await self._disk.sync()
         except Exception as error:
-            if self._disk_full:
+            if self._disk_full or isinstance(error, DiskFullError):
+                self._disk_full = self._sync_without_space = True
                 raise DiskFullError(f"{self._disk.name}: no space left: {error}") from error
             raise self._fail(f"the sync of the local store failed: {error}") from error
-        self.check()  # one that succeeds behind one that failed proves nothing
+        self._check_syncs()  # one that succeeds behind one that failed proves nothing
         self.synced_seq = max(self.synced_seq, seq)
         self._synced_batches = max(self._synced_batches, batches)
         if self.wal_sync == "always" and seq > self._disk.watermark:
@@ -403,8 +406,16 @@ class LocalStore:
             help="what is missing is looked up in the Meta Service",
         )
 
+    def _check_syncs(self) -> None:
+        """Raise DiskFullError or StorageFailedError if a sync has not done its work since the store was opened."""
+        self.check()
+        if self._sync_without_space:
+            raise DiskFullError(f"{self._disk.name}: a sync found no space, and the store was not opened again since")
+
     def _write(self, batch: Batch) -> None:
         try:
+            if self._sync_without_space:
+                raise DiskFullError("a sync found no space, and the store was not opened again since")
             self._disk.write(batch)
         except DiskFullError as error:
             self._disk_full = True

@@ -282,6 +282,35 @@ def test_a_refused_write_leaves_nothing_in_memory(tmp_path: Path, monkeypatch: p
     store.close()
 
 
+async def test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later writes are refused as well: a sync that succeeded then would vouch for what the first one did not write (1)."""
+    store = opened(tmp_path)
+    store.write({A: record(1)})
+
+    async def full() -> None:
+        raise DiskFullError("full by the test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rocks_of(store), "sync", full)
+        with pytest.raises(DiskFullError):
+            await store.sync()
+    assert store.failure == ""
+    with pytest.raises(DiskFullError):
+        store.write({A: record(2)})
+    with pytest.raises(DiskFullError):
+        await store.sync()
+    assert store.get(A) == record(1)
+    with pytest.raises(StorageFailedError, match="has space again"):
+        await store.watch()
+    store.close()
+    again = opened(tmp_path)
+    again.write({A: record(2)})
+    assert again.get(A) == record(2)
+    again.close()
+
+
 def test_a_failed_write_changes_nothing(tmp_path: Path) -> None:
     """Neither counters nor count; the store has to be opened again (4)."""
     store = opened(tmp_path)
