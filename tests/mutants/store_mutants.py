@@ -253,4 +253,14 @@ STORE_MUTANTS = (
         "a group whose commits the Meta Service lost goes, here too",
         (_WATCH + "test_a_sweep_waits_for_the_comparison_and_for_the_clock",),
     ),
+    Mutant(
+        "a-later-write-stands-after-a-sync-without-space",
+        "sidecar/storage/store.py",
+        "                self._disk_full = self._sync_without_space = True\n",
+        "                self._disk_full = True\n",
+        "a sync that found no space is vouched for by a later one: a power cut takes acknowledged commits",
+        (
+            "unit/sidecar/storage/test_store.py::test_a_sync_that_finds_no_space_means_a_full_disk_until_the_store_is_opened_again",
+        ),
+    ),
 )
