@@ -413,9 +413,11 @@ class LocalStore:
             raise DiskFullError(f"{self._disk.name}: a sync found no space, and the store was not opened again since")
 
     def _write(self, batch: Batch) -> None:
+        if self._sync_without_space:
+            raise DiskFullError(
+                f"{self._disk.name}: no space left; nothing was stored. Free some space there; the store is then opened again"
+            )
         try:
-            if self._sync_without_space:
-                raise DiskFullError("a sync found no space, and the store was not opened again since")
             self._disk.write(batch)
         except DiskFullError as error:
             self._disk_full = True
