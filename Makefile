@@ -55,7 +55,8 @@ check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contrac
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
-	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading
+	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading \
+	  $(if $(RERUNS),--reruns 1 --max-suite-reruns $(RERUNS) --rerun-show-tracebacks)
 
 coverage: ## Show the lines that the last `make test` did not run
 	$(BIN)/coverage report
