@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.cli_mutants import CLI_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
@@ -390,4 +391,5 @@ MUTANTS = (
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
     *ROCKETMQ_MUTANTS,
+    *CLI_MUTANTS,
 )
