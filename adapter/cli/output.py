@@ -106,9 +106,9 @@ def show_object(
 
 
 def flattened(values: "Mapping[str, Any]", prefix: str = "") -> "Iterator[tuple[str, Any]]":
-    """The values of an object and of the objects in it, each with its name: `recovery.seconds`."""
+    """The values of an object and of the objects in it, each with its name: `recovery.seconds`. An empty object is a value."""
     for name, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from flattened(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import adapter
 from adapter.cli.doctor.findings import OK, WARN, Finding
 from adapter.cli.doctor.running import holder
 from adapter.runtime.descriptors import FEW
@@ -51,8 +52,11 @@ def clock() -> Iterator[Finding]:
 
 
 def installed() -> str:
-    """The version of this program."""
-    return _version("offset-adapter")
+    """The version of this program, as a process reports it."""
+    try:
+        return adapter.__version__
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _version(name: str) -> str:

@@ -62,8 +62,8 @@ def adapter(store: Path, listen: str, unix_socket: str, installed: str) -> Itera
         return
     state = offsets_pb.StatusReply.State.Name(reply.state).lower()
     seen = f"{pid} runs: {state}, version {reply.version}" + (f": {reply.reason}" if reply.reason else "")
-    if reply.state not in {offsets_pb.StatusReply.SERVING, offsets_pb.StatusReply.RECOVERING}:
-        yield Finding("adapter", FAIL if reply.state == offsets_pb.StatusReply.FAILED else WARN, seen, "offset-adapter status")
+    if state in {"degraded", "failed", "stopping"}:
+        yield Finding("adapter", FAIL if state == "failed" else WARN, seen, "offset-adapter status")
     elif reply.version != installed:
         yield Finding("adapter", WARN, f"{seen}; installed is {installed}", "restart it to run what is installed")
     else:

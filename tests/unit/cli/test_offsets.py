@@ -47,6 +47,7 @@ USAGE: list[tuple[list[str], str]] = [
     (["import", "-", "--format", "rocketmq-rocksdb"], "FILE: rocketmq-rocksdb is a directory; name it"),
     (["import", "a.csv", "--broker", "b"], "--broker: kafka-csv names shards as they are; only rocketmq-broker and rocketmq-"),
     (["export", "--format", "rocketmq-rocksdb"], "-o: rocketmq-rocksdb is a directory; name it"),
+    (["export", "--output", "json"], "-o: 'json' is a form of listings; here it names a file: --format sets its format"),
     (["export", "--layout", "v2"], "--layout: kafka-csv has none; only rocketmq-rocksdb has"),
     (["export", "-o", "offsets.json"], "rocketmq-client: such a file is of one group; name exactly one"),
     (["export", "a", "b", "-o", "offsets.json"], "rocketmq-client: such a file is of one group; name exactly one"),
