@@ -154,16 +154,16 @@ key = '{issued.key}'
 [admin]
 token_file = '{token}'
 """
-    config = settings(directory, extra=extra)
+    config = settings(directory, extra=f"{extra}[rocketmq.tls]\nca = '{token}'\n")
     ran = run("doctor", "--config", config, "--json")
     assert ran.code == NO
-    assert {"meta.tls", "admin.token_file"} <= failed(ran)
+    assert {"meta.tls", "admin.token_file", "rocketmq.tls"} <= failed(ran)
     assert rows(ran)["admin.token_file"]["seen"] == f"{token}: others than its owner have access to it: chmod 600"
     (expiry,) = (row for row in ran.json if "EXPIRED" in row["seen"])
     assert (expiry["check"], expiry["seen"].startswith(f"{old}: valid from ")) == ("meta.tls", True)
 
     token.chmod(0o600)
-    config.write_text(config.read_text().replace(str(old), str(issued.cert)))
+    config = settings(directory, extra=extra.replace(str(old), str(issued.cert)))
     ran = run("doctor", "--config", config, "--json")
     assert failed(ran) == {"Meta Service"}  # which nobody started
     assert [row["state"] for row in ran.json if row["check"] == "meta.tls"] == ["warn", "warn", "ok"]  # two days are left

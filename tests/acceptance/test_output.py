@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
@@ -235,6 +236,26 @@ def test_a_watched_command_looks_again(shared: Pair) -> None:
         assert process.wait(120) == OK
     assert lines[::2] == ["namespace,group,shards,dirty,last_commit_at_ms\n"] * 3
     assert all(line.startswith("default,watched,1,") for line in lines[1::2])
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    """By the script that `completion` prints, in a real bash."""
+    shim = tmp_path / "offset-adapter"
+    code = "import sys; sys.argv[0] = 'offset-adapter'; from adapter.__main__ import main; main()"
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    shim.chmod(0o700)
+    lines = ["source <(offset-adapter completion bash)"]
+    for words in ("groups desc", "doctor --out", "meta placement show --outp"):
+        typed = f"offset-adapter {words}"
+        lines.append(
+            f"COMPREPLY=(); COMP_WORDS=({typed}); COMP_CWORD={len(typed.split()) - 1}; _offset_adapter_completion offset-adapter"
+        )
+        lines.append('echo "${COMPREPLY[@]}"')
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])}
+    ran = subprocess.run(
+        ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=True, timeout=120, env=environment
+    )
+    assert ran.stdout.splitlines() == ["describe", "--output", "--output"]
 
 
 def test_groups_are_chosen_by_a_pattern_of_their_whole_name(shared: Pair) -> None:

@@ -97,6 +97,11 @@ def _adapter_checks(config: AdapterConfig, source: Path | None) -> dict[str, Che
         checks["meta.tls"] = partial(secrets.client_tls, "meta.tls", config.meta.tls)
     if config.admin.token_file:
         checks["admin.token_file"] = partial(secrets.token, "admin.token_file", config.admin.token_file)
+    if config.rocketmq.tls:
+        checks["rocketmq.tls"] = partial(secrets.client_tls, "rocketmq.tls", config.rocketmq.tls)
+    if config.rocketmq.acl:
+        name = "rocketmq.acl.secret_key_file"
+        checks[name] = partial(secrets.password, name, config.rocketmq.acl.secret_key_file)
     for name, setting, address in (
         ("RocketMQ broker", "rocketmq.broker", config.rocketmq.broker),
         ("broker log", "broker_log.address", config.broker_log.address),

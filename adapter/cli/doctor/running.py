@@ -125,7 +125,7 @@ def _free(name: str, listen: str) -> Iterator[Finding]:
             name,
             WARN,
             f"it does not run, and something listens at port {port} of {listen}",
-            f"systemd's socket may; another program may not: ss -ltnp 'sport = :{port}'",
+            f"systemd's socket may, or the process in another container; another program may not: ss -ltnp 'sport = :{port}'",
         )
     else:
         yield Finding(name, OK, "it does not run")

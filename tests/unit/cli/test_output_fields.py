@@ -1,5 +1,6 @@
 """docs/output.md names the fields of JSON and CSV: those that the commands print, no more and no fewer."""
 
+import csv
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from google.protobuf.descriptor import Descriptor
 from adapter.cli import groups_broadcast, groups_show, meta_kv, meta_placement, meta_status_repair
 from adapter.cli.doctor import command as doctor
 from adapter.cli.groups_show import Described
-from adapter.cli.output import as_dict, fields_of
+from adapter.cli.output import CSV, as_dict, fields_of
 from adapter.metaservice.etcd.leader_placement import ClusterState, RaftGroup, RaftMember
 from adapter.rpc import meta_pb, offsets_pb
 
@@ -117,11 +118,18 @@ def test_the_fields_of_a_meta_service() -> None:
     assert documented("Fields of `meta status`") == dict(of_value(meta_status_repair._json(reply, 1)))
 
 
-def test_the_fields_of_a_placement() -> None:
+def test_the_fields_of_a_placement(capsys: pytest.CaptureFixture[str]) -> None:
     """Of a group that leads beside the metadata, so that there is a problem."""
     member = RaftMember(endpoint="127.0.0.1:1", node="n", reachable=True, id=1, leader_id=1, term=1)
     situation = ClusterState(RaftGroup(name="metadata", members=(member,)), (RaftGroup(name="o1", members=(member,)),))
     found = dict(of_value(meta_placement.as_dict(situation)))
+    capsys.readouterr()
+    assert not meta_placement._shown(situation, CSV)
+    assert [*csv.reader(capsys.readouterr().out.splitlines())] == [
+        ["raft_group", "leader", "endpoint", "members", "db_size", "etcd", "placement"],
+        ["metadata", "n", "127.0.0.1:1", "1/1", "0.0 MiB", "", "good"],
+        ["o1", "n", "127.0.0.1:1", "1/1", "0.0 MiB", "", "beside metadata"],
+    ]
     page = documented("Fields of `meta placement show`")
     assert {name: kind.partition(",")[0] for name, kind in page.items()} == {
         name: kind.partition(",")[0] for name, kind in found.items()
