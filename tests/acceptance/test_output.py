@@ -227,7 +227,9 @@ def test_a_watched_command_looks_again(shared: Pair) -> None:
     commit(shared, "watched", {"orders/0": 7})
     command = [sys.executable, "-m", "adapter", "get", "watched", "--address", shared.adapter.address]
     assert subprocess.run([*command, "--watch"], capture_output=True, check=False, timeout=120).returncode == ERROR
-    command = [sys.executable, "-m", "adapter", "groups", "list", "--regex", "watch.*", "--watch=0.1", "--output", "csv"]
+    # A shell without job control has a command in the background ignore SIGINT, which the tests may be.
+    code = "import signal; signal.signal(2, signal.default_int_handler); from adapter.__main__ import main; main()"
+    command = [sys.executable, "-c", code, "groups", "list", "--regex", "watch.*", "--watch=0.1", "--output", "csv"]
     with subprocess.Popen([*command, "--address", shared.adapter.address], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         lines = [process.stdout.readline() for _ in range(6)]

@@ -12,7 +12,7 @@ OK: Final = "ok"
 WARN: Final = "warn"
 FAIL: Final = "fail"
 
-LIMIT_S = 15.0  # of a check; a disk or file system that hangs would never answer
+LIMIT_S = 30.0  # of a check; a disk or file system that hangs would never answer
 
 
 class Finding(NamedTuple):

@@ -12,7 +12,7 @@ from adapter.errors import ConfigError
 from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.addresses import split_address
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 10.0
 _LISTEN = "0A"  # the state in /proc/net/tcp
 
 

@@ -18,7 +18,7 @@ from adapter.runtime.addresses import split_address
 from adapter.runtime.channels import credentials
 from adapter.runtime.clocks import CLOCK_LIMIT_MS, wall_ms
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 10.0
 NAME = "Meta Service"
 DIFFERENCE_MS = 2_000  # of clocks: above it a warning, at CLOCK_LIMIT_MS a failure
 _NO_GROUP = "offset-adapter-doctor"  # whose offsets are read where nothing else can be: it has none
