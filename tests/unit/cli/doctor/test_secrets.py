@@ -122,7 +122,8 @@ def test_a_token_that_the_process_would_refuse(tmp_path: Path) -> None:
     path.write_text("x" * 32)
     path.chmod(0o644)
     (row,) = secrets.token("admin.token_file", path)
-    assert (row.state, row.seen) == (FAIL, f"{path}: others than its owner have access to it: chmod 600")
+    assert row.state == FAIL
+    assert row.seen.startswith(f"{path}: others than its owner have access to it: chmod 600")
     path.chmod(0o600)
     assert [row.state for row in secrets.token("admin.token_file", path)] == [OK]
     assert [row.state for row in secrets.password("etcd.password_file", path)] == [OK]
