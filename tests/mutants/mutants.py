@@ -382,6 +382,7 @@ MUTANTS = (
         "after a reset elsewhere a consumer that has read it cannot commit here until something else brings the epoch",
         ("unit/sidecar/engine/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
+    *CLI_MUTANTS,
     *FAST_PATH_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
@@ -391,5 +392,4 @@ MUTANTS = (
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
     *ROCKETMQ_MUTANTS,
-    *CLI_MUTANTS,
 )
