@@ -4,30 +4,27 @@ from collections.abc import Iterator
 
 import click
 
-from adapter.cli import options
-from adapter.cli.connection import Target, connected, run_or_exit
-from adapter.cli.output import as_dict, when
-from adapter.cli.table import LEFT, print_json, print_table
+from adapter.cli import options, watch
+from adapter.cli.connection import Target, connected, run
+from adapter.cli.output import Form, as_dict, show_object, when
 from adapter.rpc import offsets_pb
 from adapter.runtime.wording import counted
 
 
-@click.command()
+@click.command(cls=watch.WatchCommand)
+@watch.option
 @options.target
-@options.as_json
-def status(target: Target, *, as_json: bool) -> None:
+@options.form
+def status(target: Target, form: Form, every_s: float | None) -> None:
     """Show the adapter's state, and which offsets a crash could lose. Exit code 1 unless it is serving."""
-    run_or_exit(_status, target, as_json)
+    watch.look(lambda: run(_status, target, form), every_s)
 
 
-async def _status(target: Target, as_json: bool) -> bool:
+async def _status(target: Target, form: Form) -> bool:
     """Print the status; True if the adapter is serving."""
     async with connected(target) as client:
         reply = await client.status()
-    if as_json:
-        print_json(as_dict(reply))
-    else:
-        print_table({"status": LEFT, "value": LEFT}, status_rows(reply))
+    show_object(form, as_dict(reply), status_rows(reply))
     return reply.state == offsets_pb.StatusReply.SERVING
 
 

@@ -3,6 +3,7 @@
 `why` is what a user would meet. The model test runs first; the named tests only when it saw nothing.
 """
 
+from tests.mutants.cli_mutants import CLI_MUTANTS
 from tests.mutants.epochless_mutants import EPOCHLESS_MUTANTS
 from tests.mutants.etcd_mutants import ETCD_MUTANTS
 from tests.mutants.fast_path_mutants import FAST_PATH_MUTANTS
@@ -381,6 +382,7 @@ MUTANTS = (
         "after a reset elsewhere a consumer that has read it cannot commit here until something else brings the epoch",
         ("unit/sidecar/engine/test_read_epochs.py::test_a_newer_epoch_than_is_known_here_is_loaded_first",),
     ),
+    *CLI_MUTANTS,
     *FAST_PATH_MUTANTS,
     *HOLD_MUTANTS,
     *HTTP2_MUTANTS,
