@@ -11,11 +11,13 @@ COPY requirements requirements
 RUN /opt/offset-adapter/bin/pip install --no-cache-dir --require-hashes -r "$LOCK"
 # What builds the package stays out of the image, and is locked as well: without isolation pip fetches nothing by itself.
 RUN python3 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/build.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY adapter adapter
 COPY pyspark_offsets pyspark_offsets
 COPY pyspark_offset_journal pyspark_offset_journal
-RUN /opt/build/bin/pip wheel --no-cache-dir --no-index --no-build-isolation --no-deps --wheel-dir /wheels . \
+# The history stays out of the image: --build-arg COMMIT=$(git rev-parse HEAD) says what `offset-adapter --version` tells.
+ARG COMMIT
+RUN OFFSET_ADAPTER_COMMIT=$COMMIT /opt/build/bin/pip wheel --no-cache-dir --no-index --no-build-isolation --no-deps --wheel-dir /wheels . \
  && /opt/offset-adapter/bin/pip install --no-cache-dir --no-index --no-deps /wheels/*.whl \
  && rm -rf /opt/offset-adapter/lib/python3*/site-packages/pip* /opt/offset-adapter/lib/python3*/site-packages/setuptools* \
  && find /opt/offset-adapter -name __pycache__ -prune -exec rm -rf {} +
