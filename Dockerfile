@@ -21,14 +21,16 @@ RUN OFFSET_ADAPTER_COMMIT=$COMMIT /opt/build/bin/pip wheel --no-cache-dir --no-i
  && /opt/offset-adapter/bin/pip install --no-cache-dir --no-index --no-deps /wheels/*.whl \
  && cd /opt/offset-adapter/lib/python3*/site-packages \
  && rm -rf pip* setuptools* pkg_resources _distutils_hack distutils-precedence.pth /opt/offset-adapter/bin/pip* /opt/offset-adapter/bin/*ctivate* \
- && find /opt/offset-adapter -name __pycache__ -prune -exec rm -rf {} +
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/offset-adapter/lib
+
+# The root of a container is read-only: without what is compiled above, each start would compile it again.
 
 # Python and what it needs; no package manager, no Perl, nothing that changes users or mounts, and no setuid.
 FROM ${BASE} AS system
 RUN apt-get update && apt-get install -y --no-install-recommends python3 \
  && useradd --uid 10001 --home-dir /var/lib/offset-adapter --create-home --skel /nowhere offset-adapter \
- && dpkg --purge --force-all apt libapt-pkg6.0 libgnutls30 gpgv debian-archive-keyring perl-base debconf e2fsprogs libext2fs2 \
-      mount login passwd adduser logsave 2>/dev/null \
+ && dpkg --purge --force-all $(dpkg-query --show --showformat '${Package} ' '*perl*' usrmerge debconf apt 'libapt-pkg*' libgnutls30 gpgv \
+      debian-archive-keyring e2fsprogs libext2fs2 logsave mount login passwd adduser 2>/dev/null) 2>/dev/null \
  && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
  && rm -rf /var/lib/apt /var/cache/* /var/log/* /etc/apt
 

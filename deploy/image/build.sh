@@ -20,8 +20,8 @@ if [ -z "${BASE:-}" ]; then
   sources=/etc/apt/sources.list.d/debian.sources
   [ -f "$sources" ] || sources=/etc/apt/sources.list
   sh "$root/tests/interop/install-packages.sh" mmdebstrap:mmdebstrap
-  # As Debian's own slim image: no manuals, no translations; the licences stay. usr-is-merged is instead of a program in Perl.
-  mmdebstrap --quiet --variant=minbase --include=usr-is-merged --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+  # As Debian's own slim image: no manuals, no translations; the licences stay.
+  mmdebstrap --quiet --variant=minbase --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' bookworm "$work/base.tar" "$sources"
   container=$(buildah from scratch)
   buildah add --quiet "$container" "$work/base.tar" / >/dev/null
