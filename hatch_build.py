@@ -14,7 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PLACE = "adapter/runtime/commit"
 
 
-class CommitHook(BuildHookInterface):  # type: ignore[type-arg] - of any builder
+class CommitHook(BuildHookInterface):  # of any builder
     """Adds the file. A build whose commit nobody knows has none, and `offset-adapter --version` says so."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

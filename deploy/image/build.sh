@@ -1,8 +1,7 @@
 #!/bin/sh
-# build.sh TAG ARCHIVE: builds the image of ../../Dockerfile without an engine and, if need be, without a registry: with buildah, as root.
-#     BASE=REGISTRY/debian:bookworm-slim sh deploy/image/build.sh offset-adapter:0.1.0 dist/image.tar
-# Without BASE the base is made here of Debian's packages (mmdebstrap, with the sources of this machine's apt). The image stays in
-# buildah's storage as TAG, and is written to ARCHIVE for `docker load`, `podman load` or `skopeo copy docker-archive:`.
+# build.sh TAG ARCHIVE: builds the image of ../../Dockerfile, and writes it to ARCHIVE for `docker load` or `podman load`: `make image`.
+# With Docker where its engine answers. Else with buildah, as root; then BASE=REGISTRY/debian:bookworm-slim names the base, and without BASE
+# that is made here of Debian's packages (mmdebstrap, with the sources of this machine's apt), so that no registry is needed.
 # COMMIT is what `offset-adapter --version` says in the image.
 set -eu
 tag=$1
@@ -11,6 +10,12 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
 export BUILDAH_ISOLATION=chroot STORAGE_DRIVER="${STORAGE_DRIVER:-vfs}"
 
+mkdir -p "$(dirname "$archive")"
+if docker version >/dev/null 2>&1; then
+  docker build ${BASE:+--build-arg "BASE=$BASE"} --build-arg "COMMIT=${COMMIT:-}" --tag "$tag" "$root"
+  docker save --output "$archive" "$tag"
+  exit 0
+fi
 sh "$root/tests/interop/install-packages.sh" buildah:buildah
 
 work=$(mktemp -d)
@@ -41,6 +46,5 @@ volumes="--volume $work/pip.conf:/etc/pip.conf:ro"
 # shellcheck disable=SC2086 - a list of options
 buildah build --quiet --format docker --layers=false --pull=false $volumes --build-arg "BASE=$BASE" --build-arg "COMMIT=${COMMIT:-}" \
   --tag "$tag" --file "$root/Dockerfile" "$root"
-mkdir -p "$(dirname "$archive")"
 rm -f "$archive"
 buildah push --quiet "$tag" "docker-archive:$archive:$tag"

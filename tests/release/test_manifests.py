@@ -53,13 +53,13 @@ def broker_stop_s() -> int:
 def test_every_file_is_yaml_and_no_key_stands_twice(path: Path) -> None:
     """A parser takes the last one of two, and a reader the first."""
 
-    class Strict(yaml.SafeLoader):
+    class Strict(yaml.SafeLoader):  # type: ignore[misc]  # no types of it are installed
         """Refuses a mapping with a key twice."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
         keys = [loader.construct_object(key) for key, _ in node.value]
         assert len(keys) == len({*keys}), f"{path.name}{node.start_mark}: {keys}"
-        return loader.construct_mapping(node, deep=True)
+        return dict(loader.construct_mapping(node, deep=True))
 
     Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     assert [*yaml.load_all(path.read_text(), Strict)]
