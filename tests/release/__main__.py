@@ -1,8 +1,8 @@
 """`python -m tests.release TOOLS DIRECTORY`: a release but for the upload, the chart and the image. `make release-check` runs it.
 
-It compares all versions, builds sdist and wheel of what is committed into DIRECTORY, installs the wheel with what is locked in a new
-environment, runs it until a commit comes back, writes the SBOM, and audits the locks. TOOLS is the environment of
-requirements/release.lock. Exit code 0: all that could be checked is right; what could not be checked is said. 1: something is wrong.
+It compares all versions, builds sdist and wheel of what is committed into DIRECTORY, installs the wheel with what is locked in a
+new environment, runs it until a commit comes back, writes the SBOM, and audits the locks. TOOLS is the environment of
+requirements/release.lock. Exit code 0: all that could be checked is right, and what could not be is said. 1: something is wrong.
 """
 
 import argparse

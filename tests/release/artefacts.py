@@ -53,9 +53,9 @@ def build(root: Path, directory: Path) -> Built:
 
 
 def names(wheel: Path) -> set[str]:
-    """The files in a wheel, each with its checksum."""
+    """The files in a wheel, each with its checksum; but for RECORD, whose order depends on where the commit's file comes from."""
     with zipfile.ZipFile(wheel) as file:
-        return {f"{one.filename} {one.CRC:08x}" for one in file.infolist()}
+        return {f"{one.filename} {one.CRC:08x}" for one in file.infolist() if not one.filename.endswith("/RECORD")}
 
 
 def try_installed(root: Path, built: Built, version: str) -> str:
