@@ -13,6 +13,7 @@ from adapter.cli import terminal
 from adapter.cli.lazy import Lazy, LazyGroup
 from adapter.cli.table import visible
 from adapter.errors import AdapterError, InvalidInputError
+from adapter.runtime.version import commit, version
 
 READER_GONE = 141  # 128 + SIGPIPE: the exit code that shells report for a command whose reader is gone
 
@@ -87,8 +88,16 @@ class Root(LazyGroup):
         sys.exit(READER_GONE)
 
 
+def _show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"offset-adapter, version {version()}, commit {commit()}")
+        context.exit()
+
+
 @click.group(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="offset-adapter", prog_name="offset-adapter")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show version and commit."
+)
 def cli() -> None:
     """Keeps a message broker's consumer offsets: durable at once, batched to the Meta Service."""
 

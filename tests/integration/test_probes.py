@@ -171,7 +171,7 @@ def test_the_manifests_probe_what_is_there() -> None:
     """By path and port; nothing starts the command for a probe."""
     for name in ("broker.yaml", "meta.yaml"):
         text = (ROOT / "deploy/kubernetes" / name).read_text()
-        probes = dict(re.findall(r"(\w+)Probe: \{httpGet: \{path: (\S+), port: metrics\}", text))
+        probes = dict(re.findall(r"(\w+)Probe: \{httpGet: \{path: (\S+), port: (?:oa-)?metrics\b", text))
         assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/livez"}
         assert "offset-adapter, health" not in text
 
