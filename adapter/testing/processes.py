@@ -73,8 +73,8 @@ class ServiceProcess:
         assert self.process is not None
         return self.process.pid
 
-    def launch(self) -> None:
-        """Start it without waiting."""
+    def launch(self, pass_fds: Sequence[int] = ()) -> None:
+        """Start it without waiting, with these file descriptors."""
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / f"{self.command}.toml"
         config.write_text(self.settings)
@@ -85,6 +85,7 @@ class ServiceProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
+                pass_fds=pass_fds,
             )
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:
