@@ -1,12 +1,10 @@
-"""A stand-in for systemd in tests and benchmarks: it holds listening sockets for a process, and hears what the process notifies."""
+"""A stand-in for systemd in tests and benchmarks: it holds a process's listening sockets, and hears what it notifies."""
 
 import contextlib
-import os
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
