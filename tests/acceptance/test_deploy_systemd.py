@@ -1,5 +1,7 @@
 """The units in deploy/systemd: systemd takes them, they are hardened, and they agree with the settings beside them."""
 
+import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -7,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from adapter.client.client import OffsetClient
 from adapter.metaservice.config import MetaConfig
 from adapter.runtime.config import load
 from adapter.sidecar.config import AdapterConfig
+from adapter.testing.processes import adapter_process, ended, meta_process
+from adapter.testing.waiting import PATIENCE_S, eventually
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 SERVICES = ("offset-adapter", "offset-meta")
@@ -79,3 +84,25 @@ def test_a_service_notifies_and_runs_as_a_user_of_its_own(name: str) -> None:
     assert {*values(f"{name}.service", "User"), *values(f"{name}.service", "Group")} <= users
     assert values(f"{name}.service", "WatchdogSec")
     assert values(f"{name}.service", "ExecStart")[0].startswith(PROGRAM)
+
+
+async def test_systemds_own_code_hands_its_sockets_over(tmp_path: Path) -> None:
+    """By systemd-socket-activate, which starts the adapter at the first connection."""
+    if not (program := shutil.which("systemd-socket-activate")):
+        pytest.skip("systemd-socket-activate is not installed: the adapter was not started by it")
+    meta = meta_process(tmp_path)
+    adapter = adapter_process(tmp_path, meta.address, grpc_server="builtin")
+    # It has no option for SocketMode=.
+    adapter.settings = adapter.settings.replace("[server]\n", "[server]\nunix_socket_mode = '0644'\n")
+    sockets = [f"--listen={adapter.tcp_address}", f"--listen={adapter.socket}"]
+    environment = [f"--setenv={name}" for name in ("PYTHONPATH", "COVERAGE_PROCESS_START", "HOME") if name in os.environ]
+    adapter.prefix = (program, *sockets, *environment)
+    with ended(meta, adapter):
+        await asyncio.to_thread(meta.start)
+        adapter.launch()
+        await eventually(lambda: "Listening on" in adapter.log and adapter.log.count("Listening on") == len(sockets))
+        for address in (adapter.tcp_address, adapter.address):
+            async with OffsetClient.connect(address, PATIENCE_S, resend=False) as client:
+                await client.commit("g", {address: 1})
+        assert "handed_over=2" in adapter.log
+        assert await asyncio.to_thread(adapter.stop) == 0
