@@ -48,6 +48,7 @@ class ServiceProcess:
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[str] = ()
+    descriptors: Sequence[int] = ()  # file descriptors that it gets besides its log
     socket: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     _seen: int = 0  # characters of the log when the process was launched
@@ -73,8 +74,8 @@ class ServiceProcess:
         assert self.process is not None
         return self.process.pid
 
-    def launch(self, pass_fds: Sequence[int] = ()) -> None:
-        """Start it without waiting, with these file descriptors."""
+    def launch(self) -> None:
+        """Start it without waiting."""
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / f"{self.command}.toml"
         config.write_text(self.settings)
@@ -85,7 +86,7 @@ class ServiceProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
-                pass_fds=pass_fds,
+                pass_fds=self.descriptors,
             )
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:

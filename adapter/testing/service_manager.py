@@ -68,7 +68,8 @@ class ServiceManager:
             "NOTIFY_SOCKET": str(self._path),
             **({"WATCHDOG_USEC": f"{self.watchdog_s * 1e6:.0f}"} if self.watchdog_s else {}),
         }
-        service.launch(pass_fds=numbers)
+        service.descriptors = numbers
+        service.launch()
         return seen
 
     def restart(self) -> int:
