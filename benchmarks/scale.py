@@ -35,6 +35,7 @@ class Scale:
     dirty_keys: int  # keys that one flush sends while commits are timed
     dirty_flushes: int
     drain_keys: int  # keys that become dirty in an outage
+    restarts: int  # of each way
     worst_keys: int  # stored keys, most of them in one group
     robust_groups: int  # dirty groups before RobustMQ's Meta Service
     rocketmq_rounds: int
@@ -68,6 +69,7 @@ DEFAULT = Scale(
     dirty_keys=100_000,
     dirty_flushes=6,
     drain_keys=1_000_000,
+    restarts=5,
     worst_keys=1_000_000,
     robust_groups=10_000,
     rocketmq_rounds=3,
@@ -111,6 +113,7 @@ SHORT = Scale(
     dirty_keys=2_000,
     dirty_flushes=1,
     drain_keys=10_000,
+    restarts=1,
     worst_keys=2_000,
     robust_groups=200,
     rocketmq_rounds=1,

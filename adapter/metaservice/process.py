@@ -21,6 +21,7 @@ from adapter.runtime import descriptors, metrics_http
 from adapter.runtime.clocks import wall_ms
 from adapter.runtime.listener import GrpcServer, listening
 from adapter.runtime.metrics import GaugesCollector
+from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
 
 log = structlog.get_logger(__name__)
@@ -60,6 +61,7 @@ async def run(config: MetaConfig, until: Until, ready: Callable[[list[str]], Non
                     tasks.start_soon(_begin, server, stores, config, metrics, ready, state, name="begin")
                     await stopped.wait()
                     state.ready, state.text = False, "stopping"
+                    manager().stopping()
                     await server.set_serving(serving=False)
                     await server.stop(config.stop.grace_ms / 1000)
             tasks.cancel_scope.cancel()
@@ -98,6 +100,8 @@ async def _begin(
     await stores.open()
     await server.set_serving(serving=True)
     state.ready, state.text = True, "serving"
+    manager().ready()
+    manager().status("serving")
     ready(list(server.addresses))
     if stores.offsets:
         await drop_tombstones(stores.offsets, config.tombstones, metrics)

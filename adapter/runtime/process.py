@@ -13,7 +13,7 @@ import anyio
 import structlog
 
 from adapter.errors import AdapterError, leaves
-from adapter.runtime import descriptors
+from adapter.runtime import descriptors, notify
 
 log = structlog.get_logger(__name__)
 
@@ -47,7 +47,8 @@ def run_process(main: Callable[[Until], Awaitable[int]]) -> int:
 
     async def guarded() -> int:
         try:
-            return await main(on_signals)
+            with notify.connect().alive():
+                return await main(on_signals)
         except* AdapterError as group:
             for error in leaves(group):
                 log.error("process.failed", error=str(error), kind=type(error).__name__)

@@ -21,6 +21,7 @@ from adapter.runtime import descriptors, metrics_http
 from adapter.runtime.clocks import REAL, Clocks
 from adapter.runtime.listener import GrpcServer, listening
 from adapter.runtime.metrics import CountersCollector, GaugesCollector
+from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
 from adapter.runtime.retry import Attempts, retrying
 from adapter.sidecar.api.access import Access
@@ -203,7 +204,9 @@ class Sidecar:
         self._metrics.recovery_seconds.set(report.seconds)
 
     async def _take_commits(self, core: Core, server: GrpcServer) -> None:
+        await server.accept_waiting()
         await server.set_serving(serving=True)
+        manager().ready()
         log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.state.state))
         self.ready.set()
         async with anyio.create_task_group() as tasks:
@@ -212,13 +215,19 @@ class Sidecar:
             await anyio.sleep_forever()
 
     async def _stop_intake(self, server: GrpcServer) -> None:
-        self.state.enter(State.STOPPING)
         log.info("sidecar.stopping")
+        manager().stopping()
+        until = anyio.current_time() + self._config.stop.grace_ms / 1000
+        # First, so that clients which watch the health have left when it changes.
+        server.drain()
         await server.set_serving(serving=False)
         self.offsets.end_streams()
-        # Who commits in this moment gets UNAVAILABLE from us, and not CANCELLED from a server that is going away.
-        await anyio.sleep(LINGER_S)
-        await server.stop(self._config.stop.grace_ms / 1000)
+        all_left = await server.drained(until - anyio.current_time())
+        self.state.enter(State.STOPPING)
+        if not all_left:
+            # Who commits in this moment gets UNAVAILABLE from us, and not CANCELLED from a server that is going away.
+            await anyio.sleep(LINGER_S)
+        await server.stop(max(until - anyio.current_time(), 0))
 
     async def _drain(self, core: Core) -> int:
         if not core.recovery.report.done:

@@ -32,6 +32,7 @@ BARS = {
     "http2": 10,
     "during_flush": 1,
     "drain": 4,
+    "restart": 1,
     "worst_requests": 2,
     "journal": 3,
     "meta_bulk": 2,

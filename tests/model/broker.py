@@ -72,6 +72,16 @@ class _Server(GrpcServer):
     async def set_serving(self, *, serving: bool) -> None:
         pass
 
+    async def accept_waiting(self) -> None:
+        pass
+
+    def drain(self) -> None:
+        self._process.grpc_server = None
+        self._grpc_server.drain()
+
+    async def drained(self, grace_s: float) -> bool:
+        return await self._grpc_server.drained(grace_s) and not self._calls
+
     async def stop(self, grace_s: float | None) -> None:
         self._process.grpc_server = None
         stopping = asyncio.create_task(self._grpc_server.stop(grace_s))

@@ -2,6 +2,7 @@
 
 from adapter.errors import NotReadyError
 from adapter.rpc import offsets_pb
+from adapter.runtime import notify
 from adapter.sidecar.engine.core import Core
 
 State = offsets_pb.StatusReply
@@ -21,6 +22,7 @@ class SidecarState:
         """Change the state."""
         self.state = state
         self.reason = reason
+        notify.manager().status(self.ready()[1])
 
     def attach(self, core: Core) -> None:
         """Note that a store is open and its recovery begins."""
