@@ -35,6 +35,7 @@ FOLDER = ".rocketmq_offsets"
 FILE = "offsets.json"
 BACKUP = ".bak"
 FRESH = ".new"
+_TABLE = "$.offsetTable["  # how the place of a queue begins, and the only member of the file
 
 Offsets: TypeAlias = dict[MessageQueue, int]
 
@@ -202,9 +203,10 @@ class LocalFileOffsetStore(OffsetTable):
         offsets: Offsets = {}
         for row in files.read(path, Format.ROCKETMQ_CLIENT, self._naming):
             queue = None if isinstance(row, Reject) else queue_of(row.shard)
-            if isinstance(row, Reject) and row.place.count("[") == 0 and row.place.startswith("$."):
+            if isinstance(row, Reject) and not f"{row.place}[".startswith(_TABLE):
                 raise StoreVersionError(
-                    f"{path}: {row.place}: {row.reason}: a later offset-adapter wrote this file, use that one"
+                    f"{path}: is not of version {OFFSET_FILE.version}: {row.reason}. If a later offset-adapter wrote it, "
+                    "use that one; if it is damaged, restore it or remove it"
                 )
             if isinstance(row, Reject) or queue is None:
                 raise InvalidInputError(f"line {row.line}: {row.place}: {row.reason}" if isinstance(row, Reject) else row.shard)

@@ -18,8 +18,8 @@ from adapter.runtime.format_mark import META_ETCD
 log = structlog.get_logger(__name__)
 
 _ADVICE = (
-    "Nothing was changed. Restore the key; or if no other Raft group has a later version, delete it alone with etcdctl: then it is "
-    "written again."
+    "Nothing was changed. Restore the key; or if no other Raft group has a later version, delete this one with etcdctl; it is "
+    "then written again."
 )
 
 

@@ -207,8 +207,11 @@ class SegmentFiles:
 
 
 def _is_later(rows: pa.Table | None) -> bool:
-    """Whether the rows of an open segment are of another version than this one, the first: of a later one."""
-    return rows is not None and (rows.schema.metadata or {}).get(VERSION_OF_JOURNAL) != JOURNAL_VERSION.encode()
+    """Whether the rows of an open segment are of a later version than this program writes. One that cannot be read is, too."""
+    if rows is None:
+        return False
+    version = (rows.schema.metadata or {}).get(VERSION_OF_JOURNAL, b"")
+    return not version.isdigit() or int(version) > int(JOURNAL_VERSION)
 
 
 def as_parquet(rows: pa.Table) -> pa.Buffer:
