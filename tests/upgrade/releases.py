@@ -5,8 +5,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+
+from adapter.testing.processes import ServiceProcess
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "releases"
@@ -71,6 +74,11 @@ def program_of(release: Release) -> Program:
     return Program(tree, _own_interpreter(tree))
 
 
+def of_release(service: ServiceProcess, program: Program) -> ServiceProcess:
+    """The same service, with the same settings and directory, as another program."""
+    return replace(service, program=program.command, environment={**service.environment, **program.environment})
+
+
 def _extract(release: Release, tree: Path) -> None:
     tree.parent.mkdir(parents=True, exist_ok=True)
     fresh = tree.with_name(f"{tree.name}.{os.getpid()}")
@@ -80,8 +88,8 @@ def _extract(release: Release, tree: Path) -> None:
     if archive.returncode:
         shutil.rmtree(fresh)
         raise RuntimeError(
-            f"the release {release.name} cannot be built: its commit {release.commit} is not in the git repository at {ROOT}. In a "
-            "shallow clone run `git fetch --unshallow`; CI has to clone the whole history. git says: "
+            f"the release {release.name} cannot be built: its commit {release.commit} is not in the git repository at {ROOT}; "
+            "in a shallow clone run `git fetch --unshallow`, for CI has to clone the whole history. git says: "
             f"{archive.stderr.decode().strip()}"
         )
     subprocess.run(["tar", "-x", "-C", str(fresh)], input=archive.stdout, check=True)

@@ -1,6 +1,5 @@
 """The last release and this program in all four pairs, up and down again on the same directories, under load, with kill -9."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from adapter.runtime import format_mark
@@ -8,14 +7,9 @@ from adapter.testing.history import History
 from adapter.testing.processes import ServiceProcess, adapter_process, ended, meta_process
 from tests.durability.load import Load, Watcher, running_load, watching
 from tests.durability.test_crash import expect_recovered, restart_and_verify, start, stop_and_compare
-from tests.upgrade.releases import Program, last_release, program_of
+from tests.upgrade.releases import last_release, of_release, program_of
 
 COMMITS = 200  # acknowledged with each pair
-
-
-def of_release(service: ServiceProcess, program: Program) -> ServiceProcess:
-    """The same service, with the same settings and directory, as the program of a release."""
-    return replace(service, program=program.command, environment={**service.environment, **program.environment})
 
 
 async def exchange(load: Load, watcher: Watcher, before: ServiceProcess, after: ServiceProcess, adapter: ServiceProcess) -> None:
