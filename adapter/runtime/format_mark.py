@@ -35,18 +35,22 @@ OFFSET_FILE = Form("offset file")
 
 def encode(form: Form) -> bytes:
     """The mark of a form: one line of JSON, then the CRC-32 of that line."""
-    line = json.dumps(form._asdict()).encode()
+    return marked(json.dumps(form._asdict()).encode())
+
+
+def marked(line: bytes) -> bytes:
+    """A line with its checksum."""
     return line + b"\n%08x\n" % zlib.crc32(line)
 
 
 def decode(data: bytes) -> Form:
     """The inverse of `encode`; fields that a later version has added are ignored. Raises ValueError for a damaged mark."""
-    line, _, check = data.partition(b"\n")
-    if check != b"%08x\n" % zlib.crc32(line):
+    line = data.partition(b"\n")[0]
+    if data != marked(line):
         raise ValueError("its checksum is wrong")
     found = json.loads(line)
-    form = Form(found["name"], found["version"], found["since"])
-    if form.version < FIRST:
+    form = Form(str(found["name"]), found["version"], str(found["since"]))
+    if type(form.version) is not int or form.version < FIRST:
         raise ValueError(f"it has version {form.version}")
     return form
 
@@ -61,7 +65,9 @@ def check(form: Form, data: bytes, where: str, advice: str) -> None:
     except (ValueError, KeyError, TypeError) as error:
         raise StoreDamagedError(f"{where}: is damaged, so the version of what it marks is unknown. {advice}") from error
     if found.name != form.name:
-        raise StoreVersionError(f"{where}: marks a {found.name}, and not a {form.name}: give this process another place")
+        raise StoreVersionError(
+            f"{where}: belongs to another form, {found.name!r}, and this is for {form.name!r}: give this process another place"
+        )
     refuse_later(form, found.version, where, found.since)
 
 

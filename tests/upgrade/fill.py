@@ -54,22 +54,13 @@ async def flushed(address: str) -> None:
 async def rows(address: str) -> None:
     """Print what stands in an adapter, as a list of `fixtures.Row`."""
     async with OffsetClient.connect(address, TIMEOUT_S) as client:
-        found = [
-            [
-                row.namespace,
-                row.group,
-                row.shard,
-                row.epoch,
-                row.offset,
-                not row.deleted,
-                row.committed_at_ms,
-                row.metadata,
-                row.topic,
-                row.partition,
-            ]
-            async for row in client.list(deleted=True)
-        ]
+        found = [_row(row) async for row in client.list(deleted=True)]
     print(json.dumps(found))  # noqa: T201 - the answer
+
+
+def _row(row: offsets_pb.ShardOffset) -> list[object]:
+    position = [row.namespace, row.group, row.shard, row.epoch, row.offset, not row.deleted]
+    return [*position, row.committed_at_ms, row.metadata, row.topic, row.partition]
 
 
 async def file(directory: Path) -> None:
