@@ -13,6 +13,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.version_mutants import VERSION_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -390,4 +391,5 @@ MUTANTS = (
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
     *ROCKETMQ_MUTANTS,
+    *VERSION_MUTANTS,
 )
