@@ -79,7 +79,7 @@ VERSION_MUTANTS = (
         '            opened = rocks.open_store(database, ("default",), ADVICE, _mark)\n',
         '            opened = rocks.open_store(database, ("default",), ADVICE)\n',
         "a store whose creation was killed has no version",
-        (_VERSIONS + "test_a_store_is_marked_from_its_first_moment",),
+        (_VERSIONS + "test_an_adapter_store_has_its_mark_when_it_appears",),
     ),
     Mutant(
         "an-old-adapter-store-gets-no-mark-within",

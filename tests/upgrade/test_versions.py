@@ -201,12 +201,22 @@ def test_a_creation_that_was_killed_is_begun_again(kind: Kind, tmp_path: Path, l
     assert marked(kind, path)
 
 
+def full(*_: object) -> None:
+    """What a write raises on a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_adapter_store_has_its_mark_when_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill -9 behind its creation leaves no store whose version nobody knows."""
+    (kind,) = [kind for kind in KINDS if kind.form is ADAPTER_STORE]
+    monkeypatch.setattr(disk.RocksDisk, "begin", full)
+    with pytest.raises(OSError, match="No space left"):
+        kind.open(tmp_path / "store")
+    assert rewritten(kind, tmp_path / "store", lambda row: row) == format_mark.encode(ADAPTER_STORE)
+
+
 def test_a_store_is_marked_from_its_first_moment(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed, or out of space, before the file is written: the database says its version already, and the next start goes on."""
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     path = tmp_path / "store"
     with monkeypatch.context() as patched:
         patched.setattr(format_mark, "write", full)
