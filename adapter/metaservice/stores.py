@@ -67,6 +67,8 @@ async def _etcd(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterato
         metadata = await stack.enter_async_context(EtcdCluster.open("metadata", section.metadata, section))
         groups = [await stack.enter_async_context(EtcdCluster.open(group.name, group, section)) for group in section.offsets]
         engine = EtcdEngine(metadata, groups, section) if "offsets" in config.serve else None
+        entries = EtcdMetadata(metadata, section.prefix) if "metadata" in config.serve else None
+        version_known = anyio.Event()
         if engine:
             registry.register(GaugesCollector(PREFIX, engine.gauges))
 
@@ -75,10 +77,13 @@ async def _etcd(config: MetaConfig, registry: CollectorRegistry) -> AsyncIterato
                 if engine:
                     tasks.start_soon(engine.run, name="engine")
                 if section.placement.balance:
+                    await version_known.wait()
                     tasks.start_soon(leader_balancer.run, section, registry, name="leaders")
 
-        async def open_engine() -> None:
-            if engine:
-                await retrying("open", first_s=FIRST_TRY_S, max_s=MAX_PAUSE_S)(engine.open)
+        async def open_stores() -> None:
+            for store in (engine, entries):
+                if store:
+                    await retrying("open", first_s=FIRST_TRY_S, max_s=MAX_PAUSE_S)(store.open)
+            version_known.set()
 
-        yield Stores(engine, EtcdMetadata(metadata, section.prefix) if "metadata" in config.serve else None, run, open_engine)
+        yield Stores(engine, entries, run, open_stores)

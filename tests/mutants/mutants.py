@@ -15,6 +15,7 @@ from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.restart_mutants import RESTART_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.version_mutants import VERSION_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -394,4 +395,5 @@ MUTANTS = (
     *PAGE_MUTANTS,
     *RESTART_MUTANTS,
     *ROCKETMQ_MUTANTS,
+    *VERSION_MUTANTS,
 )
