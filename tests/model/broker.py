@@ -69,7 +69,7 @@ class _Server(GrpcServer):
         self._calls = process.calls
         self.addresses = []
 
-    async def set_serving(self, *, serving: bool) -> None:
+    async def set_serving(self, *, serving: bool, only: str | None = None) -> None:
         pass
 
     async def stop(self, grace_s: float | None) -> None:
@@ -216,7 +216,7 @@ class Running(Process):
 
     @property
     def state(self) -> int:
-        return self.sidecar.state.state if self.sidecar else State.RECOVERING
+        return self.sidecar.state.state if self.sidecar else State.STARTING
 
     def call(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do something in this process, as one of its callers asks for it."""
