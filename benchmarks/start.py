@@ -60,7 +60,9 @@ async def run(scale: Scale, directory: Path, progress: Progress) -> Result:
         task = progress.add_task("start: runs", total=scale.start_rounds * len(trees))
         for number in range(scale.start_rounds):
             for name in trees if number % 2 else reversed(trees):
-                found[name].append(await _start(trees[name], directory, meta.address, keys))
+                # Each under a path of its own: in the place of another one it would be taken for an older copy.
+                path = directory / f"{name.replace(' ', '-')}-{number}"
+                found[name].append(await _start(trees[name], directory, path, meta.address, keys))
                 progress.advance(task)
     return _told(keys, found)
 
@@ -74,14 +76,14 @@ async def _fill(keys: int, path: Path, endpoint: str, progress: Progress) -> Non
     task = progress.add_task(f"start: write {keys:,} keys, here and there", total=2 * keys)
     store = LocalStore.open(path, "never")
     fill_local(pairs(keys), store, lambda done: progress.advance(task, done))
+    store.advance_flushed(store.seq)
     store.close()
     async with GrpcMetaClient.open(MetaSection(endpoints=(endpoint,))) as client:
         await fill_meta(pairs(keys), client, lambda done: progress.advance(task, done))
 
 
-async def _start(tree: Path, directory: Path, endpoint: str, keys: int) -> Started:
+async def _start(tree: Path, directory: Path, path: Path, endpoint: str, keys: int) -> Started:
     """Start a tree over a copy of the filled store, and commit one offset after the other until it has recovered."""
-    path = directory / "run"
     shutil.copytree(directory / "filled", path)
     adapter = adapter_process(directory / "process", endpoint, store=path)
     # Not the directory of this tree: Python would import from there.
