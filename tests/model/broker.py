@@ -254,10 +254,13 @@ class Running(Process):
             self._count_anew()
 
     def serving(self) -> Core:
-        """The core, as a call gets it. Raises NotReadyError."""
+        """The core, as any call but a commit gets it. Raises NotReadyError."""
         if self.sidecar is None:
             raise NotReadyError("not yet")
-        return self.sidecar.core()
+        core = self.sidecar.core()
+        if not (core.recovery.report.done or self.state == State.DEGRADED):
+            self.machine.violations.append(f"9: {self.broker.name} answers more than commits before it has recovered")
+        return core
 
     def stop(self) -> None:
         """SIGTERM."""

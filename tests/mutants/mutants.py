@@ -12,6 +12,7 @@ from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
+from tests.mutants.start_mutants import START_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 
 MUTANTS = (
@@ -390,4 +391,5 @@ MUTANTS = (
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
     *ROCKETMQ_MUTANTS,
+    *START_MUTANTS,
 )
