@@ -212,6 +212,8 @@ class Sidecar:
         self._metrics.recovery_seconds.set(report.seconds)
 
     async def _take_all(self, core: Core, server: GrpcServer) -> None:
+        if self._stop.is_set():
+            return  # it ended the recovery
         await server.set_serving(serving=True)
         log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.state.state))
         self.ready.set()
@@ -266,9 +268,7 @@ class Sidecar:
         return opened[0] if opened else None
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run `work` until it ends or `stop` is called; not at all behind a `stop`. Raises the error of `work`."""
-        if self._stop.is_set():
-            return
+        """Run `work` until it ends or `stop` is called. Raises the error of `work`."""
         failure: list[Exception] = []
 
         async def guarded(scope: anyio.CancelScope) -> None:

@@ -271,3 +271,23 @@ async def test_each_mode_takes_commits(directory: Path, *, through: bool) -> Non
         assert not core.store.must_sync
         await recovered(sidecar, meta)
         assert (meta.records[key()].offset, meta.records[key("ahead")].offset) == (2, 90)
+
+
+async def test_a_server_without_epochs_gets_no_rewind_before_the_recovery(directory: Path) -> None:
+    """There the larger offset stands until the key was compared: the rewind would be acknowledged and then lost (1)."""
+    before = FakeMeta()
+    before.knows_epochs = False
+    await left(directory, {"s": 100}, before)
+    meta = HeldMeta(before.records)
+    meta.knows_epochs = False
+    rewind = commits({"s": 50}, overwrite=True)
+    async with recovering(directory, meta) as (sidecar, client):
+        await client.commit("g", {"s": 101})
+        for _ in range(2):  # also when its group is loaded
+            with pytest.raises(grpc.aio.AioRpcError, match="OVERWRITE is taken when that is done") as caught:
+                await client.store.CommitOffsets(rewind, timeout=PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        await recovered(sidecar, meta)
+        await client.store.CommitOffsets(rewind, timeout=PATIENCE_S)
+        await client.flush()
+        assert meta.records[key()].offset == 50

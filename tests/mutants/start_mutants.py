@@ -98,6 +98,14 @@ START_MUTANTS = (
         (f"{EARLY}test_a_rewind_is_decided_by_what_stands_in_the_meta_service",),
     ),
     Mutant(
+        "rewind-without-epochs",
+        "sidecar/engine/group_loader.py",
+        "        if rewound and self._meta.available and not self._meta.knows_epochs:\n",
+        "        if False:\n",
+        "RobustMQ's Meta Service: a rewind behind a restart is acknowledged and lost",
+        (f"{EARLY}test_a_server_without_epochs_gets_no_rewind_before_the_recovery",),
+    ),
+    Mutant(
         "older-copy-is-overtaken",
         "sidecar/engine/meta_watch.py",
         "        elif known and known.flushed_seq > self._store.unasked_seq:\n",

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import anyio
 import structlog
 
-from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, TimedOutError
+from adapter.errors import AdapterError, ContendedError, MetaUnavailableError, NotReadyError, TimedOutError
 from adapter.meta.client import KEYS_AT_ONCE, LOAD_ROWS, GroupsPage, MetaClient
 from adapter.model.records import CommitMode, GroupKey, OffsetKey, OffsetRecord, is_deleted
 from adapter.runtime.coalescing import Coalescer
@@ -127,7 +127,7 @@ class GroupLoader:
         return (
             any(map(self._must_load_any, commit.columns))
             or any(self._must_load(key, offered.epoch) for key, offered in commit.entries)
-            or any(not self.is_loaded(group) for group in self._rewound(commit))
+            or any(not (self.is_loaded(group) and self._meta.knows_epochs) for group in self._rewound(commit))
         )
 
     async def load_for(self, commit: Commit) -> None:
@@ -136,11 +136,11 @@ class GroupLoader:
         Of large groups only these keys. What cannot be loaded now is not waited for: its keys go in with epoch 0.
 
         During a recovery the same is done for all keys of an OVERWRITE: an offset that goes forward here may be a rewind of what
-        another adapter had saved, and would be lost if it was stored without the next epoch.
+        another adapter had saved, and would be lost if it was stored without the next epoch. Raises NotReadyError for one before
+        a server without epochs, where the larger offset stands until the key was compared.
         """
-        missing: dict[GroupKey, dict[str, None]] = {
-            group: dict.fromkeys(shards) for group, shards in self._rewound(commit).items() if not self.is_loaded(group)
-        }
+        rewound = self._rewound(commit)
+        missing = {group: dict.fromkeys(shards) for group, shards in rewound.items() if not self.is_loaded(group)}
         for key, offered in commit.entries:
             if self._must_load(key, offered.epoch):
                 missing.setdefault(key.group_key, {})[key.shard] = None
@@ -154,6 +154,9 @@ class GroupLoader:
             except AdapterError as error:
                 log.info("load.failed", namespace=group.namespace, group=group.group, error=str(error))
                 break
+        # Known for certain only behind a call.
+        if rewound and self._meta.available and not self._meta.knows_epochs:
+            raise NotReadyError("the adapter is recovering: with this Meta Service, OVERWRITE is taken when that is done")
 
     def _rewound(self, commit: Commit) -> dict[GroupKey, list[str]]:
         """The keys of an OVERWRITE during a recovery, which may be rewinds; none otherwise."""
