@@ -1,5 +1,6 @@
 """Commits that are acknowledged while the recovery runs, and kill -9 in the middle of it (invariants 1, 2, 3, 8 and 9)."""
 
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,10 @@ KILLS = 3
 ANSWER_S = 0.1  # delay of each answer: a recovery of one key at a time takes some seconds
 HANGS_S = 3_600.0  # no answer any more: the recovery neither goes on nor ends
 SETTINGS = "[recovery]\nbatch_keys = 1\ntimeout_ms = 3600000\n"
+
+
+def _has_compared(least: int, status: offsets_pb.StatusReply) -> bool:
+    return status.recovery.compared >= least
 
 
 async def test_commits_that_a_recovering_adapter_acknowledged_survive_its_kill(tmp_path: Path) -> None:
@@ -33,8 +38,7 @@ async def test_commits_that_a_recovering_adapter_acknowledged_survive_its_kill(t
                     adapter.kill()
                     proxy.delay_s = ANSWER_S
                     adapter.launch()
-                    compared = rng.randrange(1, 10)
-                    await status_when(adapter.address, lambda status, least=compared: status.recovery.compared >= least)
+                    await status_when(adapter.address, partial(_has_compared, rng.randrange(1, 10)))
                     proxy.delay_s = HANGS_S
                     await load.progress()  # all of it is acknowledged before the recovery has ended
                     status = await status_when(adapter.address)
