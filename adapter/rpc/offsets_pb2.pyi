@@ -1738,22 +1738,36 @@ class StatusReply(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         STATE_UNSPECIFIED: StatusReply._State.ValueType  # 0
         RECOVERING: StatusReply._State.ValueType  # 1
+        """The local store is open and verified: commits are accepted. All else is refused
+        until every key has been compared with the Meta Service.
+        """
         SERVING: StatusReply._State.ValueType  # 2
         DEGRADED: StatusReply._State.ValueType  # 3
-        """Commits are accepted, reads of the store are refused, recovery continues."""
+        """The Meta Service does not answer: commits are accepted, reads of the store are
+        refused, recovery continues.
+        """
         FAILED: StatusReply._State.ValueType  # 4
         """The local store failed; it is being opened again."""
         STOPPING: StatusReply._State.ValueType  # 5
+        STARTING: StatusReply._State.ValueType  # 6
+        """The local store is being opened and verified; nothing is accepted yet."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: StatusReply.State.ValueType  # 0
     RECOVERING: StatusReply.State.ValueType  # 1
+    """The local store is open and verified: commits are accepted. All else is refused
+    until every key has been compared with the Meta Service.
+    """
     SERVING: StatusReply.State.ValueType  # 2
     DEGRADED: StatusReply.State.ValueType  # 3
-    """Commits are accepted, reads of the store are refused, recovery continues."""
+    """The Meta Service does not answer: commits are accepted, reads of the store are
+    refused, recovery continues.
+    """
     FAILED: StatusReply.State.ValueType  # 4
     """The local store failed; it is being opened again."""
     STOPPING: StatusReply.State.ValueType  # 5
+    STARTING: StatusReply.State.ValueType  # 6
+    """The local store is being opened and verified; nothing is accepted yet."""
 
     STATE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int

@@ -110,9 +110,9 @@ class GrpcServer:
         while self._builtin and self._waiting:
             await self._builtin.listen(self._waiting.pop(0))
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """Set the health of every service and of the server as a whole."""
-        for service in ("", *self._services):
+    async def set_serving(self, *, serving: bool, only: str | None = None) -> None:
+        """Set the health of every service and part, and of the server as a whole; or of `only` one of them."""
+        for service in ("", *self._services) if only is None else (only,):
             await self._health.set(service, SERVING if serving else NOT_SERVING)
 
     def drain(self) -> None:
@@ -149,14 +149,16 @@ async def listening(
     *,
     grpc_server: GrpcServerKind = "grpcio",
     together: Mapping[str, Take] | None = None,
+    parts: Sequence[str] = (),
     options: Sequence[tuple[str, int]] = (),
     refused: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
     With `grpc_server` "builtin" the built-in server serves the Unix socket, and TCP unless TLS is configured: grpcio serves TLS
-    in any case. `together` and `refused` concern the built-in server alone. `together` names the methods whose requests are
-    handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors are short;
+    in any case. `parts` are further names with a health of their own, which are no gRPC services. `together` and `refused`
+    concern the built-in server alone. `together` names the methods whose requests are handled in groups, see `Take`. `refused` is
+    called for each connection that is closed because file descriptors are short;
     grpcio's server closes such connections without a hook.
     """
     unix_path = Path(section.unix_socket) if section.unix_socket else None
@@ -176,7 +178,7 @@ async def listening(
         add(target)
     if builtin:
         builtin.take_together(together or {})
-    made = GrpcServer(grpcio, builtin, health, services)
+    made = GrpcServer(grpcio, builtin, health, (*services, *parts))
     made.hold(handed.all)
     await made.set_serving(serving=False)
     try:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SERVICES = ("offsets.v1.OffsetStore", "offsets.v1.OffsetAdmin")
+COMMITS = "commits"  # in the health service: SERVING as soon as commits are taken, which is before the recovery
 LINGER_S = 0.1  # between the refusal of new calls and the end of the server
 MAX_REQUEST_BYTES = 4 * 2**20
 REOPEN_FIRST_S, REOPEN_MAX_S = 0.1, 1.0  # pauses between attempts to open a failed store
@@ -75,11 +76,12 @@ class Sidecar:
         self._stop = anyio.Event()
         self.state = SidecarState()
         self.gauges = SidecarGauges(meta, self.state, self._journal)
-        self.offsets = OffsetService(self.core, self._metrics)
+        self.offsets = OffsetService(self.core, self.state.committing_core, self._metrics)
         self._bridge = _bridge_of(config, self.offsets.commits)
         rocketmq = self._bridge.counts.status if self._bridge else None
         self.status = SidecarStatus(config, meta, self._metrics, self.state, self._journal, rocketmq)
-        self.ready = anyio.Event()
+        self.taking_commits = anyio.Event()  # the store is open
+        self.ready = anyio.Event()  # recovered, or degraded: all calls are taken
         self.addresses: list[str] = []
 
     def stop(self) -> None:
@@ -123,10 +125,12 @@ class Sidecar:
         return None
 
     async def _run_core(self, core: Core, server: GrpcServer) -> int:
+        core.recovery_began()
         self.state.attach(core)
-        await self._unless_stopped(lambda: self._recover(core))
         core.tasks.start_soon(core.flusher.run, name="flusher")
-        await self._unless_stopped(lambda: self._take_commits(core, server))
+        await self._unless_stopped(lambda: self._take_commits(server))
+        await self._unless_stopped(lambda: self._recover(core))
+        await self._unless_stopped(lambda: self._take_all(core, server))
         await self._stop_intake(server)
         return await self._drain(core)
 
@@ -170,6 +174,12 @@ class Sidecar:
         if core.dirty and await core.store.look() and await core.flusher.rescue() > core.dirty.refused:
             raise MetaUnavailableError(core.flusher.last_error or "a part of the Meta Service does not answer")
 
+    async def _take_commits(self, server: GrpcServer) -> None:
+        await server.accept_waiting()
+        await server.set_serving(serving=True, only=COMMITS)
+        log.info("sidecar.takes_commits", addresses=self.addresses, help="all else waits for the recovery")
+        self.taking_commits.set()
+
     async def _recover(self, core: Core) -> None:
         """Compare with the Meta Service, or after `recovery.timeout_ms` without it serve degraded (invariant 9)."""
         limit_s = self._config.recovery.timeout_ms / 1000
@@ -188,7 +198,7 @@ class Sidecar:
         self._recovered(core)
 
     def _recovered(self, core: Core) -> None:
-        core.reader.recovery_finished()
+        core.recovery_finished()
         # Not before: until here, not all that is dirty is known.
         core.tasks.start_soon(core.expiry.run, name="expiry")
         core.tasks.start_soon(core.renewal.run, name="renewal")
@@ -203,8 +213,9 @@ class Sidecar:
             self._metrics.recovered.labels(result).set(getattr(report, result))
         self._metrics.recovery_seconds.set(report.seconds)
 
-    async def _take_commits(self, core: Core, server: GrpcServer) -> None:
-        await server.accept_waiting()
+    async def _take_all(self, core: Core, server: GrpcServer) -> None:
+        if self._stop.is_set():
+            return  # it ended the recovery
         await server.set_serving(serving=True)
         manager().ready()
         log.info("sidecar.serving", addresses=self.addresses, state=State.State.Name(self.state.state))
@@ -311,6 +322,7 @@ class Sidecar:
                 add,
                 grpc_server=section.grpc_server,
                 together=together,
+                parts=(COMMITS,),
                 options=options,
                 refused=self._metrics.refused_connections.inc,
             )

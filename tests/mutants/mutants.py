@@ -14,6 +14,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.restart_mutants import RESTART_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
+from tests.mutants.start_mutants import START_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.version_mutants import VERSION_MUTANTS
 
@@ -395,5 +396,6 @@ MUTANTS = (
     *PAGE_MUTANTS,
     *RESTART_MUTANTS,
     *ROCKETMQ_MUTANTS,
+    *START_MUTANTS,
     *VERSION_MUTANTS,
 )

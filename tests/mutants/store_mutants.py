@@ -101,7 +101,7 @@ STORE_MUTANTS = (
     Mutant(
         "an-older-copy-is-no-loss",
         "sidecar/engine/meta_watch.py",
-        "        elif known and known.flushed_seq > self._store.seq:\n",
+        "        elif known and known.flushed_seq > self._store.unasked_seq:\n",
         "        elif known and known.flushed_seq > 2**63:\n",
         "a directory restored from a backup is not reported, and write counters are used again",
         (_WATCH + "test_an_older_copy_of_the_store_is_a_loss_and_counters_go_on",),

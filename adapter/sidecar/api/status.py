@@ -54,7 +54,7 @@ class SidecarStatus:
         config, server_reports = self._config, self._meta.server_reports
         reply = offsets_pb.StatusReply(
             state=self._state.state,
-            reason=self._reason(),
+            reason=self._state.full_reason(),
             version=__version__,
             uptime_seconds=time.monotonic() - self._started,
             mode=config.mode,
@@ -87,13 +87,6 @@ class SidecarStatus:
         if self._rocketmq:
             reply.rocketmq.CopyFrom(self._rocketmq())
         return reply
-
-    def _reason(self) -> str:
-        state = self._state
-        if state.core is None or state.state != offsets_pb.StatusReply.DEGRADED:
-            return state.reason
-        report = state.core.recovery.report
-        return f"{state.reason}; the recovery has compared {report.compared} of {report.of} keys, and goes on"
 
 
 def _fill(reply: offsets_pb.StatusReply, core: Core) -> None:

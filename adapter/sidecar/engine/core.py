@@ -70,6 +70,17 @@ class Core:
     clocks: Clocks
     tasks: anyio.abc.TaskGroup
 
+    def recovery_began(self) -> None:
+        """Note that the Meta Service may hold more of any key, until `recovery_finished`."""
+        self.loader.recovery_began()
+        self.fast_path.recovery_began()
+
+    def recovery_finished(self) -> None:
+        """Note that every key was compared with the Meta Service."""
+        self.loader.recovery_finished()
+        self.fast_path.recovery_finished()
+        self.reader.recovery_finished()
+
 
 class Opening(Protocol):
     """Opens a local store; raises what `LocalStore.open` raises."""
@@ -104,8 +115,8 @@ async def running_core(
     committer = Committer(store, dirty, clocks.monotonic, journal, holds)
     loader = GroupLoader(store, committer, meta)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
-    write_through = WriteThrough(committer, store, saver, metrics, journal)
     flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal)
+    write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not flusher.tracks_all)
     recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
     groups = Groups(store, dirty, large)

@@ -57,6 +57,7 @@ class MetaWatch:
                 await self._identify()
             except RefusedError as error:
                 self._refused_by(error)
+            self._store.asked()
             self._identified = True
         await self._recovery.run()
 
@@ -125,10 +126,11 @@ class MetaWatch:
                 "this one was made anew, or the disk of that one is not mounted",
             )
             await self._report(local, known.store_id)
-        elif known and known.flushed_seq > self._store.seq:
+        elif known and known.flushed_seq > self._store.unasked_seq:
+            # Not `seq`, which has moved on with the commits that were taken since the open.
             await self._store.note_loss(
-                known.flushed_seq - self._store.seq,
-                f"the Meta Service has the write {known.flushed_seq} of this store, whose newest is {self._store.seq}: "
+                known.flushed_seq - self._store.unasked_seq,
+                f"the Meta Service has the write {known.flushed_seq} of this store, whose newest was {self._store.unasked_seq}: "
                 "it was put back from an older copy",
                 known.flushed_seq,
             )

@@ -3,12 +3,12 @@
 write_back: the local store has it. write_through: the Meta Service has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from adapter.errors import AdapterError
 from adapter.meta.client import failure_of
-from adapter.meta.epochless import Saver
+from adapter.meta.epochless import Saver, nothing
 from adapter.model.records import (
     FIRST_EPOCH,
     GroupKey,
@@ -47,10 +47,13 @@ class WriteThrough:
         saver: Saver,
         metrics: AdapterMetrics,
         journal: Journal = NO_JOURNAL,
+        *,
+        uncompared: Callable[[OffsetKey], bool] = nothing,
     ) -> None:
         self._committer = committer
         self._store = store
         self._saver = saver
+        self._uncompared = uncompared  # what `Saver.save` takes: before a recovery has ended, that is any key
         self._metrics = metrics
         self._journal = journal
         self._saves: Coalescer[Commit, list[Standing]] = Coalescer(
@@ -83,7 +86,7 @@ class WriteThrough:
             return planned
         entries = [SaveEntry(key, record) for key, record in offers.items()]
         with self._metrics.save_call("write_through", len(entries)):
-            outcomes = await self._saver.save(entries)
+            outcomes = await self._saver.save(entries, uncompared=self._uncompared)
         self._journal.moved("rewind", self._rewinds(entries, outcomes))
         self._journal.flushed(entries, outcomes)
         by_key = {entry.key: outcome for entry, outcome in zip(entries, outcomes, strict=True)}

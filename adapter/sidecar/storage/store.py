@@ -28,9 +28,11 @@ from adapter.sidecar.storage.write_batch import (
     LOSS,
     STATE,
     STORE_ID,
+    UNASKED,
     FastWriteBatch,
     State,
     Stored,
+    Unasked,
     WriteBatch,
     decode_member,
     member_key,
@@ -66,6 +68,8 @@ class LocalStore:
         self.loss_at_open = False
         # Made with the store; never changes.
         self.store_id = disk.get(STORE_ID) or b""
+        # The newest write when the store was opened first since the Meta Service was asked what it remembers of it.
+        self.unasked_seq = self.seq
         # Which open file is not in its place any more; empty while all are.
         self.missing = ""
 
@@ -96,6 +100,7 @@ class LocalStore:
                 )
             store._verify()
             store._identify()
+            store._begin_unasked()
             disk.begin(wal_sync)
             undo.pop_all()
         log.info("store.opened", path=disk.name, keys=store.keys, seq=store.seq, flushed_seq=store.flushed_seq)
@@ -274,6 +279,14 @@ class LocalStore:
         self._put_loss(writes, why, reached)
         await self.sync()
 
+    def asked(self) -> None:
+        """Note that what the Meta Service remembers was compared with `unasked_seq`. Raises DiskFullError, StorageFailedError."""
+        self.check()
+        batch = self._disk.batch()
+        batch.delete(UNASKED)
+        self._write(batch)
+        self.unasked_seq = self.seq
+
     def advance_flushed(self, seq: int) -> None:
         """The Meta Service has every write up to `seq`. Stored with the next write: after a kill it may be lower."""
         self.flushed_seq = max(self.flushed_seq, seq)
@@ -388,6 +401,16 @@ class LocalStore:
             batch.put(STORE_ID, self.store_id)
             self._write(batch)
             self._disk.sync_now()
+
+    def _begin_unasked(self) -> None:
+        """Before the first commit: keep how far the store is, until `asked`."""
+        unasked = Unasked.decode(self._disk.get(UNASKED))
+        if unasked is None or unasked.flushed_seq != self.flushed_seq:
+            unasked = Unasked(self.seq, self.flushed_seq)
+            batch = self._disk.batch()
+            batch.put(UNASKED, unasked.encode())
+            self._write(batch)
+        self.unasked_seq = unasked.seq
 
     def _put_loss(self, writes: int, why: str, reached: int) -> None:
         """Store the loss and the new bookkeeping in one batch. Status shows it from then on, also after restarts."""

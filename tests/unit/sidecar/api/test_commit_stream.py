@@ -29,7 +29,7 @@ async def replies(core: Any, *offsets: int | None) -> list[tuple[int, int, int, 
             commit = offsets_pb.CommitOffsetsRequest(groups=[offsets_pb.GroupCommits(group="g", shards=shards)])
             yield offsets_pb.StreamCommitsRequest(id=number, commit=commit)
 
-    service = OffsetService(lambda: core, AdapterMetrics())
+    service = OffsetService(lambda: core, lambda: core, AdapterMetrics())
     found = service.StreamCommits(requests(), None)  # type: ignore[arg-type]  # a context is for errors of the stream itself
     return [(reply.id, reply.covers, reply.code, len(reply.superseded)) async for reply in found]
 

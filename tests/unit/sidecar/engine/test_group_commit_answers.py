@@ -33,7 +33,7 @@ class Served:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.offsets = OffsetService(lambda: core, AdapterMetrics())
+        self.offsets = OffsetService(lambda: core, lambda: core, AdapterMetrics())
         self.server = Http2Server()
         offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, cast("grpc.Server", self.server))
         self.server.take_together({COMMIT: self.offsets.take})
