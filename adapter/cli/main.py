@@ -4,6 +4,7 @@ No command is imported before it runs. Exit code 2: an error, printed as one lin
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -28,6 +29,9 @@ COMMANDS = {
     "flush": Lazy("adapter.cli.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
     "check-config": Lazy(
         "adapter.cli.check_config:check_config", "Check a configuration file and show the settings that result."
+    ),
+    "reload": Lazy(
+        "adapter.cli.reload:reload", "Have the adapter read its configuration file, certificates and token again, as SIGHUP does."
     ),
     "repair": Lazy("adapter.cli.repair:repair", "Repair a local store that does not open."),
     "groups": Lazy("adapter.cli.groups:groups", "Consumer groups: list, describe, clone."),
@@ -96,6 +100,7 @@ def meta(context: click.Context, config: Path | None) -> None:
         from adapter.cli.serve import serve_meta  # noqa: PLC0415 - the subcommands do not need it
 
         serve_meta(config)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a command that operates a Meta Service ends with its terminal
 
 
 def main() -> None:

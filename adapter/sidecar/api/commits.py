@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.meta.slash_names import name_problem
+from adapter.model.records import GroupKey
 from adapter.rpc import offsets_pb
 from adapter.runtime.large_calls import LargeCalls
 from adapter.runtime.statuses import status_of
@@ -60,6 +61,11 @@ class PreparedCommit(NamedTuple):
     checked: CheckedCommit
     memory: int
     written_through: list[int]
+
+    @property
+    def through(self) -> set[GroupKey]:
+        """The groups that are written through."""
+        return {self.checked.parsed.groups[at] for at in self.written_through}
 
     @property
     def room(self) -> int:
@@ -138,7 +144,7 @@ class Commits:
         """
         checked = prepared.checked
         try:
-            return self._acknowledged(checked, await checked.core.router.commit(checked.parsed.commit))
+            return self._acknowledged(checked, await checked.core.router.commit(checked.parsed.commit, prepared.through))
         except AdapterError as error:
             self.refused(error)
             raise

@@ -70,6 +70,19 @@ class Core:
     clocks: Clocks
     tasks: anyio.abc.TaskGroup
 
+    def take(self, config: AdapterConfig) -> None:
+        """Put the settings in force that may change while the core runs.
+
+        A commit that was checked before is answered by the policy of then; it says itself if it was written through.
+        """
+        self.router.take(config)
+        self.fast_path.possible = self.router.at_once
+        self.flusher.take(config.flush)
+        self.flusher.try_now()
+        self.expiry.take(config.expiry)
+        self.broadcasts.take(config.expiry)
+        self.renewal.take(config.expiry)
+
 
 class Opening(Protocol):
     """Opens a local store; raises what `LocalStore.open` raises."""
@@ -123,7 +136,7 @@ async def running_core(
             tasks.start_soon(write_through.run, name="write_through")
             tasks.start_soon(broadcasts.run, name="broadcasts")
             tasks.start_soon(store.watch, name="store.watch")
-            tasks.start_soon(store.run_sync, config.flush.interval_ms / 1000, name="store.sync")
+            tasks.start_soon(store.run_sync, flusher.interval, name="store.sync")
             yield Core(
                 store=store,
                 dirty=dirty,

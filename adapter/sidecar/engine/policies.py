@@ -3,7 +3,7 @@
 write_back: the local store has it. write_through: the Meta Service has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 from adapter.errors import AdapterError
@@ -129,10 +129,14 @@ class Router:
         self._loader = loader
         self._committer = committer
         self._write_through = write_through
+        self.take(config)
+
+    def take(self, config: AdapterConfig) -> None:
+        """Apply the policies of these settings to every commit that is checked from now on."""
         self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
         self._all_write_back = config.mode == "write_back" and not config.policy
         # Commits of loaded groups wait for nothing.
-        self.at_once = self._all_write_back and not committer.syncs_each
+        self.at_once = self._all_write_back and not self._committer.syncs_each
 
     def commit_at_once(self, commit: Commit) -> list[Standing] | None:
         """Commit a batch that needs no await, as most do; None if it needs one."""
@@ -148,15 +152,21 @@ class Router:
         """True for a group whose commits wait for the Meta Service."""
         return not self._all_write_back and self._mode_of(*group) == "write_through"
 
-    async def commit(self, commit: Commit) -> list[Standing]:
-        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail."""
-        if self._all_write_back:
+    async def commit(self, commit: Commit, through: Collection[GroupKey] | None = None) -> list[Standing]:
+        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail.
+
+        `through`: the groups that are written through; by default those that are now. It is decided once for a commit, because
+        the policies may be replaced while it waits.
+        """
+        if through is None:
+            through = set() if self._all_write_back else {group for group in commit.groups if self.writes_through(group)}
+        if not through:
             return await self._committer.submit(commit)
         standing: list[Standing] = []
-        for make_durable, through in ((self._write_through.commit, True), (self._committer.submit, False)):
+        for make_durable, chosen in ((self._write_through.commit, True), (self._committer.submit, False)):
             part = commit._replace(
-                entries=[entry for entry in commit.entries if self.writes_through(entry[0].group_key) is through],
-                columns=[columns for columns in commit.columns if self.writes_through(columns.group) is through],
+                entries=[entry for entry in commit.entries if (entry[0].group_key in through) is chosen],
+                columns=[columns for columns in commit.columns if (columns.group in through) is chosen],
             )
             if part.entries or part.columns:
                 standing += await make_durable(part)
