@@ -27,9 +27,9 @@ async def _reload(target: Target, as_json: bool) -> None:
     if as_json:
         print_json(as_dict(reply))
     else:
-        print_table(
-            {"setting": LEFT, "before": LEFT, "now": LEFT}, ((change.field, change.old, change.new) for change in reply.changed)
-        )
+        if reply.changed:
+            rows = ((change.field, change.old, change.new) for change in reply.changed)
+            print_table({"setting": LEFT, "before": LEFT, "now": LEFT}, rows)
         tell(f"{counted(len(reply.changed), 'setting')} changed")
     for name in reply.needs_restart:
         warn(f"{name}: needs a restart of the adapter; the value of before is in force")

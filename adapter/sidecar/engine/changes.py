@@ -46,11 +46,6 @@ class Commit(NamedTuple):
         """The number of offsets."""
         return len(self.entries) + sum(len(columns.shards) for columns in self.columns)
 
-    @property
-    def groups(self) -> set[GroupKey]:
-        """The groups that it has offsets of."""
-        return {key.group_key for key, _ in self.entries} | {columns.group for columns in self.columns}
-
     def offered(self) -> list[Entry]:
         """All offsets as entries."""
         return [*self.entries, *chain.from_iterable(columns.entries() for columns in self.columns)]

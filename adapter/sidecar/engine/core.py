@@ -1,5 +1,6 @@
 """An open local store with everything that works on it. When the store fails, the whole core is replaced by a new one."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -73,15 +74,21 @@ class Core:
     def take(self, config: AdapterConfig) -> None:
         """Put the settings in force that may change while the core runs.
 
-        A commit that was checked before is answered by the policy of then; it says itself if it was written through.
+        A commit that has begun is answered by the policy of then; it says itself if it was written through.
         """
         self.router.take(config)
-        self.fast_path.possible = self.router.at_once
+        if not self.router.at_once:
+            self.fast_path.possible = False
+        # Else behind what was offered to it in this iteration: a stream that did so counts on the policies of then.
+        asyncio.get_running_loop().call_soon(self._open_fast_path)
         self.flusher.take(config.flush)
         self.flusher.try_now()
         self.expiry.take(config.expiry)
         self.broadcasts.take(config.expiry)
         self.renewal.take(config.expiry)
+
+    def _open_fast_path(self) -> None:
+        self.fast_path.possible = self.router.at_once
 
 
 class Opening(Protocol):
