@@ -191,7 +191,7 @@ class GrpcMetaClient:
         """Read the TLS files again, for the endpoints of these settings. Raises ConfigError.
 
         Taken where endpoints or files are others: calls then use new channels. Those under way end on the old ones, by their
-        deadline.
+        deadline. With none of the former endpoints left it is another Meta Service: all local records are compared with it.
         """
         files = _files_of(section)
         names = frozenset(section.endpoints)
@@ -203,6 +203,8 @@ class GrpcMetaClient:
             channel = _opening(files)
             self._channels = {name: channel(name) for name in _shuffled(section.endpoints)}
             self._endpoints.replace(tuple(self._channels), self._channels, channel)
+            if names.isdisjoint(self._names):
+                self.server_reports.record_move()
             self._files, self._names = files, names
             self._retired.add(old)
 

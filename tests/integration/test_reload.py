@@ -185,10 +185,12 @@ async def test_the_meta_client_goes_over_to_new_files_and_endpoints(directory: P
             assert client.prepare(meta_section(one.address)).replaced == ()
             client.prepare(meta_section(two.address)).apply()
             assert client.endpoint == two.address
+            assert client.server_reports.moves == 1
             assert await client.get([key()]) == {}
             both = MetaSection(endpoints=(two.address, one.address), timeout_ms=60_000)
             client.prepare(both).apply()
             assert client.endpoint == two.address
+            assert client.server_reports.moves == 1
             two.kill()
             assert (await client.get([key()]))[key()].offset == 1
             assert client.endpoint == one.address

@@ -203,6 +203,18 @@ async def test_a_signal_reloads_and_never_ends_the_process(tmp_path: Path) -> No
         await eventually(lambda: reloading.settings.flush.interval_ms == 9)
 
 
+async def test_a_refusal_at_a_signal_is_logged_once(tmp_path: Path) -> None:
+    """By the reload itself; a file that is missing altogether is no other case."""
+    path = tmp_path / "a.toml"
+    reloading = reloading_of(path)
+    path.unlink()
+    with capture_logs() as lines:
+        async with running(reloading):
+            await eventually(lambda: bool(reloading.last_error))
+            await eventually(lambda: reloading.differs)
+    assert [line["event"] for line in lines] == ["config.refused"]
+
+
 async def test_what_is_around_a_reload_is_left_after_a_refusal_as_well(tmp_path: Path) -> None:
     """The service manager is told when a reload begins and when it has ended."""
     path, told = tmp_path / "a.toml", list[str]()

@@ -62,6 +62,17 @@ async def test_a_commit_is_answered_by_the_policy_that_is_in_force(tmp_path: Pat
         assert key("s") in core.dirty
 
 
+async def test_the_fast_path_closes_before_the_next_commit(tmp_path: Path) -> None:
+    """In the same turn of the event loop: what is acknowledged from then on is in the Meta Service."""
+    meta = FakeMeta()
+    async with core_over(tmp_path, meta) as core:
+        commits = commits_to(core)
+        await commits.commit(request_of(1, "g"))
+        core.take(settings(tmp_path, **ALL_THROUGH))
+        await commits.commit(request_of(2, "g"))
+        assert meta.records[key("s")].offset == 2
+
+
 async def test_what_was_dirty_before_is_flushed_as_before(tmp_path: Path) -> None:
     """A commit that is written through over it does not make it clean by less; a repeated one does by itself."""
     meta = FakeMeta()
