@@ -4,7 +4,6 @@ No command is imported before it runs. Exit code 2: an error, printed as one lin
 """
 
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -100,7 +99,6 @@ def meta(context: click.Context, config: Path | None) -> None:
         from adapter.cli.serve import serve_meta  # noqa: PLC0415 - the subcommands do not need it
 
         serve_meta(config)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a command that operates a Meta Service ends with its terminal
 
 
 def main() -> None:

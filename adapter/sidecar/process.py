@@ -98,10 +98,12 @@ class Sidecar:
 
     def _take(self, config: AdapterConfig) -> None:
         """Put the settings in force that may change while the adapter runs."""
-        self._config = config
+        before, self._config = self._config, config
         logs.set_level(config.log)
-        if self.state.core:
-            self.state.core.take(config)
+        if core := self.state.core:
+            core.take(config)
+            if config.meta.endpoints != before.meta.endpoints:
+                core.flusher.try_now()
 
     def stop(self) -> None:
         """Ask for the orderly end (invariant 8)."""

@@ -156,12 +156,20 @@ RELOAD_MUTANTS = (
         (_POLICIES + "test_new_flush_times_end_the_pauses_that_are_under_way",),
     ),
     Mutant(
-        "a-backoff-keeps-its-length",
+        "a-new-endpoint-waits-for-the-old-one",
         "runtime/retry.py",
         "        self._skipped += 1\n        self._wake()\n",
         "",
-        "after the endpoints were corrected, nothing is flushed for as long as the old backoff says",
-        (_POLICIES + "test_new_flush_times_end_the_pauses_that_are_under_way",),
+        "after the endpoints were corrected, nothing is flushed for as long as the backoff says",
+        ("unit/runtime/test_retry.py::test_a_pause_ends_when_it_is_told_to",),
+    ),
+    Mutant(
+        "a-backoff-keeps-its-length",
+        "runtime/retry.py",
+        "            longest = max(self._max_s, self._first_s, self._asked_s)\n",
+        "            longest = seconds\n",
+        "after a shorter backoff was reloaded, nothing is flushed for as long as the old one says",
+        ("unit/runtime/test_retry.py::test_new_pauses_shorten_the_one_that_is_under_way",),
     ),
     Mutant(
         "sighup-ends-a-start",

@@ -82,7 +82,6 @@ class Core:
         # Else behind what was offered to it in this iteration: a stream that did so counts on the policies of then.
         asyncio.get_running_loop().call_soon(self._open_fast_path)
         self.flusher.take(config.flush)
-        self.flusher.try_now()
         self.expiry.take(config.expiry)
         self.broadcasts.take(config.expiry)
         self.renewal.take(config.expiry)
