@@ -36,6 +36,9 @@ COMMANDS = {
     "check-config": Lazy(
         "adapter.cli.check_config:check_config", "Check a configuration file and show the settings that result."
     ),
+    "reload": Lazy(
+        "adapter.cli.reload:reload", "Have the adapter read its configuration file, certificates and token again, as SIGHUP does."
+    ),
     "repair": Lazy("adapter.cli.repair:repair", "Repair a local store that does not open."),
     "groups": Lazy("adapter.cli.groups:groups", "Consumer groups: list, describe, clone."),
     "offsets": Lazy("adapter.cli.offsets:offsets", "Offsets of groups: reset, delete."),

@@ -47,6 +47,8 @@ def status_rows(reply: offsets_pb.StatusReply) -> Iterator[tuple[str, str]]:
     counts = ", ".join(f"{name} {getattr(recovery, name):,}" for name in ("compared", "pushed", "adopted", "equal", "failed"))
     done = "done" if recovery.done else f"not done (of {counted(recovery.of, 'key')})"
     yield "recovery", f"{done} in {recovery.seconds:.1f} s: {counts}"
+    if reply.HasField("config"):
+        yield "configuration", _config_text(reply.config)
     if reply.HasField("journal"):
         yield "journal", _journal_text(reply.journal)
     if reply.HasField("rocketmq"):
@@ -75,6 +77,19 @@ def _rocketmq_text(broker: offsets_pb.RocketmqStatus) -> str:
     if not broker.connected:
         return f"{name}: NOT CONNECTED: {broker.last_error or 'it was not reached yet'}"
     return f"{name}: {counted(broker.offsets, 'offset')}, read every {broker.poll_interval_seconds:.2f} s"
+
+
+def _config_text(config: offsets_pb.ConfigStatus) -> str:
+    parts = [f"{config.path}, read {when(config.read_at_ms)}, sha256 {config.sha256[:12]}"]
+    if config.differs:
+        parts.append("THE FILE ON DISK DIFFERS: `offset-adapter reload` takes it")
+    if config.needs_restart:
+        parts.append(f"needs a restart: {', '.join(config.needs_restart)}")
+    if config.last_error:
+        parts.append(f"the last reload was REFUSED: {config.last_error}")
+    if config.files_error:
+        parts.append(f"replaced files are NOT TAKEN: {config.files_error}")
+    return "; ".join(parts)
 
 
 def _journal_text(journal: offsets_pb.JournalStatus) -> str:

@@ -17,12 +17,16 @@ from adapter.client.broker_log import opened as opened_broker_log
 from adapter.errors import AdapterError, MetaUnavailableError, StorageFailedError, TransientError, leaves
 from adapter.meta.client import GrpcMetaClient, MetaClient
 from adapter.rpc import offsets_grpc, offsets_pb
-from adapter.runtime import descriptors, metrics_http
+from adapter.runtime import descriptors, logs, metrics_http
+from adapter.runtime.certificates import ServerCertificate
 from adapter.runtime.clocks import REAL, Clocks
+from adapter.runtime.config import Loaded
 from adapter.runtime.listener import GrpcServer, listening
+from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.runtime.metrics import CountersCollector, GaugesCollector
 from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
+from adapter.runtime.reloading import Reloading, ReloadingCollector
 from adapter.runtime.retry import Attempts, retrying
 from adapter.sidecar.api.access import Access
 from adapter.sidecar.api.commits import Commits
@@ -31,7 +35,7 @@ from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.api.status import SidecarStatus
-from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.config import LIVE, AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
 from adapter.sidecar.journal.opening import journal_of
 from adapter.sidecar.metrics import AdapterMetrics
@@ -64,11 +68,14 @@ class Sidecar:
         opening: Opening = open_store,
         clocks: Clocks = REAL,
         metrics: AdapterMetrics | None = None,
+        reloading: Reloading[AdapterConfig] | None = None,
     ) -> None:
         self._config = config
+        self._reloading = reloading or Reloading(config, LIVE)
         self._meta = meta
         self._broker_log = broker_log
         self._access = Access.of(config)
+        self._certificate = ServerCertificate(config.server.tls) if config.server.tls else None
         self._opening = opening
         self._clocks = clocks
         self._metrics = metrics or AdapterMetrics()
@@ -79,10 +86,27 @@ class Sidecar:
         self.offsets = OffsetService(self.core, self.state.committing_core, self._metrics)
         self._bridge = _bridge_of(config, self.offsets.commits)
         rocketmq = self._bridge.counts.status if self._bridge else None
-        self.status = SidecarStatus(config, meta, self._metrics, self.state, self._journal, rocketmq)
+        self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq)
+        self._join_reloading()
         self.taking_commits = anyio.Event()  # the store is open
         self.ready = anyio.Event()  # recovered, or degraded: all calls are taken
         self.addresses: list[str] = []
+
+    def _join_reloading(self) -> None:
+        self._metrics.registry.register(ReloadingCollector("offset_adapter", self._reloading))
+        self._reloading.add(self._access.prepare)
+        if certificate := self._certificate:
+            self._reloading.add(lambda config: certificate.prepare(config.server.tls) if config.server.tls else NOTHING_NEW)
+        self._reloading.add(lambda config: Prepared(lambda: self._take(config)))
+
+    def _take(self, config: AdapterConfig) -> None:
+        """Put the settings in force that may change while the adapter runs."""
+        before, self._config = self._config, config
+        logs.set_level(config.log)
+        if core := self.state.core:
+            core.take(config)
+            if config.meta.endpoints != before.meta.endpoints:
+                core.flusher.try_now()
 
     def stop(self) -> None:
         """Ask for the orderly end (invariant 8)."""
@@ -127,6 +151,7 @@ class Sidecar:
     async def _run_core(self, core: Core, server: GrpcServer) -> int:
         core.recovery_began()
         self.state.attach(core)
+        core.take(self._config)  # again: they may have been replaced while it was made
         core.tasks.start_soon(core.flusher.run, name="flusher")
         await self._unless_stopped(lambda: self._take_commits(server))
         await self._unless_stopped(lambda: self._recover(core))
@@ -303,7 +328,7 @@ class Sidecar:
         def add(server: grpc.aio.Server) -> None:
             offsets_grpc.add_OffsetStoreServicer_to_server(self.offsets, server)
             offsets_grpc.add_OffsetAdminServicer_to_server(
-                OffsetAdmin(self._config, self.status, self.core, self._access), server
+                OffsetAdmin(self._reloading, self.status, self.core, self._access), server
             )
 
         self._metrics.registry.register(GaugesCollector("offset_adapter", self.gauges.gauges))
@@ -325,6 +350,7 @@ class Sidecar:
                 parts=(COMMITS,),
                 options=options,
                 refused=self._metrics.refused_connections.inc,
+                certificate=self._certificate,
             )
             async with listener as server:
                 self.addresses = list(server.addresses)
@@ -349,15 +375,21 @@ def _broker_log(config: AdapterConfig) -> AbstractAsyncContextManager[BrokerLog]
     return opened_broker_log(config.broker_log)
 
 
-async def run(config: AdapterConfig, until: Until) -> int:
-    """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code."""
+async def run(config: AdapterConfig, until: Until, loaded: Loaded[AdapterConfig] | None = None) -> int:
+    """Run an adapter; `until` gets its stop function and is cancelled at its end. Returns the exit code.
+
+    `loaded` says what the settings were read from, so that they can be read again.
+    """
+    reloading = Reloading(config, LIVE, loaded)
     async with (
         GrpcMetaClient.open(config.meta, spread=True) as meta,
         _broker_log(config) as broker_log,
         anyio.create_task_group() as tasks,
     ):
-        sidecar = Sidecar(config, meta, broker_log)
+        sidecar = Sidecar(config, meta, broker_log, reloading=reloading)
+        reloading.add(lambda config: meta.prepare(config.meta))
         tasks.start_soon(until, sidecar.stop, name="signals")
+        tasks.start_soon(reloading.run, name="reloading")
         left = await sidecar.run()
         tasks.cancel_scope.cancel()
     return 0 if left == 0 else 1

@@ -123,7 +123,7 @@ async def test_the_server_of_metrics_ends_with_its_context() -> None:
 
 
 def test_both_processes_answer_probes(directory: Path) -> None:
-    """From before they are ready until they have ended. SIGHUP ends neither of them, whenever it comes, and is logged."""
+    """From before they are ready until they have ended. SIGHUP ends neither of them, whenever it comes."""
     meta = meta_process(directory)
     meta_port = probed(meta)
     waiting = adapter_process(directory / "2", NOWHERE, extra=ENDLESS_RECOVERY)
@@ -181,7 +181,7 @@ def test_the_manifests_probe_what_is_there() -> None:
 
 
 def _noted(service: ServiceProcess) -> bool:
-    return "process.signal_ignored" in service.log
+    return "config.reloaded" in service.log
 
 
 def _answers(port: int) -> bool:

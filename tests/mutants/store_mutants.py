@@ -69,8 +69,8 @@ STORE_MUTANTS = (
     Mutant(
         "a-second-loss-is-forgotten",
         "sidecar/engine/meta_watch.py",
-        "                self._handled = server_reports.losses\n                await self._compare_again()\n",
-        "                await self._compare_again()\n                self._handled = server_reports.losses\n",
+        "                self._handled = server_reports.comparisons\n                await self._compare_again()\n",
+        "                await self._compare_again()\n                self._handled = server_reports.comparisons\n",
         "what was compared before the second loss is gone for good",
         (_WATCH + "test_a_loss_during_the_comparison_leads_to_another_one",),
     ),

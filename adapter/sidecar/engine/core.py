@@ -1,5 +1,6 @@
 """An open local store with everything that works on it. When the store fails, the whole core is replaced by a new one."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -81,6 +82,24 @@ class Core:
         self.fast_path.recovery_finished()
         self.reader.recovery_finished()
 
+    def take(self, config: AdapterConfig) -> None:
+        """Put the settings in force that may change while the core runs.
+
+        A commit that has begun is answered by the policy of then; it says itself if it was written through.
+        """
+        self.router.take(config)
+        if not self.router.at_once:
+            self.fast_path.possible = False
+        # Else behind what was offered to it in this iteration: a stream that did so counts on the policies of then.
+        asyncio.get_running_loop().call_soon(self._open_fast_path)
+        self.flusher.take(config.flush)
+        self.expiry.take(config.expiry)
+        self.broadcasts.take(config.expiry)
+        self.renewal.take(config.expiry)
+
+    def _open_fast_path(self) -> None:
+        self.fast_path.possible = self.router.at_once
+
 
 class Opening(Protocol):
     """Opens a local store; raises what `LocalStore.open` raises."""
@@ -134,7 +153,7 @@ async def running_core(
             tasks.start_soon(write_through.run, name="write_through")
             tasks.start_soon(broadcasts.run, name="broadcasts")
             tasks.start_soon(store.watch, name="store.watch")
-            tasks.start_soon(store.run_sync, config.flush.interval_ms / 1000, name="store.sync")
+            tasks.start_soon(store.run_sync, flusher.interval, name="store.sync")
             yield Core(
                 store=store,
                 dirty=dirty,

@@ -25,14 +25,14 @@ Staged = tuple[tuple[str, str], str, Held]
 
 
 class FastPath:
-    """Decides and writes plain commits. `possible` is False if commits wait for a sync or for the Meta Service."""
+    """Decides and writes plain commits. `possible` is False while commits wait for a sync or for the Meta Service."""
 
     def __init__(
         self, store: LocalStore, dirty: DirtyKeys, *, possible: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._store = store
         self._dirty = dirty
-        self._possible = possible
+        self.possible = possible
         self._clock = clock
         self._modes = OVERWRITE  # the highest mode that it takes
 
@@ -50,7 +50,7 @@ class FastPath:
         Returns how many requests of each run are committed. Raises DiskFullError or StorageFailedError: then nothing of any run
         counts as committed. Names are not checked: those of a key that is in the cache were.
         """
-        if not self._possible:
+        if not self.possible:
             return [0] * len(runs)
         forward = self._store.forward()
         staged: list[Staged] = []

@@ -42,7 +42,7 @@ class MetaWatch:
         self._identified = False
         self._reported_seq = 0  # that the Meta Service has acknowledged, of this store
         self._others: set[bytes] = set()  # other stores that were reported in place of this one
-        self._handled = meta.server_reports.losses  # comparisons that began before are covered by the recovery
+        self._handled = meta.server_reports.comparisons  # those that began before are covered by the recovery
         self._refused = ""
         meta.server_reports.set_local_store(self.local)
 
@@ -71,8 +71,8 @@ class MetaWatch:
             except AdapterError as error:
                 log.debug("meta.report", error=str(error))
                 await anyio.sleep(PAUSE_S)
-            while self._handled != server_reports.losses:
-                self._handled = server_reports.losses
+            while self._handled != server_reports.comparisons:
+                self._handled = server_reports.comparisons
                 await self._compare_again()
                 done()
 

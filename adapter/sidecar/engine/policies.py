@@ -123,23 +123,50 @@ class WriteThrough:
         return Standing(key, after, raised=is_raised(standing, after))
 
 
+class Policies:
+    """The commit policies of a configuration. Other settings are other policies: a commit keeps those that it began under."""
+
+    def __init__(self, config: AdapterConfig) -> None:
+        self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
+        self.all_write_back = config.mode == "write_back" and not config.policy
+
+    def writes_through(self, group: GroupKey) -> bool:
+        """True for a group whose commits wait for the Meta Service."""
+        return not self.all_write_back and self._mode_of(*group) == "write_through"
+
+
 class Router:
-    """Commits each group in the mode that the configuration names for it: write_back by the committer, or write_through."""
+    """Commits each group by its policy: write_back by the committer, or write_through.
+
+    `policies` are those in force, for commits that begin now.
+    """
 
     def __init__(self, config: AdapterConfig, loader: GroupLoader, committer: Committer, write_through: WriteThrough) -> None:
         # For commits that wait for the Meta Service. Who takes it is the server: it can stop reading.
         self.room = Room("commits that are written through", MAX_WAITING_BYTES)
+        self.policies = Policies(config)
+        self._said = config.mode, config.policy
         self._loader = loader
         self._committer = committer
         self._write_through = write_through
-        self._mode_of = lru_cache(maxsize=65_536)(config.mode_of)
-        self._all_write_back = config.mode == "write_back" and not config.policy
-        # Commits of loaded groups wait for nothing.
-        self.at_once = self._all_write_back and not committer.syncs_each
 
-    def commit_at_once(self, commit: Commit) -> list[Standing] | None:
+    def take(self, config: AdapterConfig) -> None:
+        """Put the policies of these settings in force."""
+        said = config.mode, config.policy
+        if said != self._said:
+            self.policies, self._said = Policies(config), said
+
+    @property
+    def at_once(self) -> bool:
+        """Whether commits of loaded groups wait for nothing."""
+        return self._allows_at_once(self.policies)
+
+    def _allows_at_once(self, policies: Policies) -> bool:
+        return policies.all_write_back and not self._committer.syncs_each
+
+    def commit_at_once(self, commit: Commit, policies: Policies) -> list[Standing] | None:
         """Commit a batch that needs no await, as most do; None if it needs one."""
-        if not self.at_once or self._loader.must_load(commit):
+        if not self._allows_at_once(policies) or self._loader.must_load(commit):
             return None
         return self._committer.apply(commit)
 
@@ -147,19 +174,19 @@ class Router:
         """Load the groups of keys that are not local. Commits apply in the order in which they were prepared."""
         await self._loader.load_for(commit)
 
-    def writes_through(self, group: GroupKey) -> bool:
-        """True for a group whose commits wait for the Meta Service."""
-        return not self._all_write_back and self._mode_of(*group) == "write_through"
+    async def commit(self, commit: Commit, policies: Policies | None = None) -> list[Standing]:
+        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail.
 
-    async def commit(self, commit: Commit) -> list[Standing]:
-        """Commit a batch; returns what `Committer.submit` does. What is written through goes first: it is what may fail."""
-        if self._all_write_back:
+        `policies`: those that the commit began under; by default those in force.
+        """
+        policies = policies or self.policies
+        if policies.all_write_back:
             return await self._committer.submit(commit)
         standing: list[Standing] = []
         for make_durable, through in ((self._write_through.commit, True), (self._committer.submit, False)):
             part = commit._replace(
-                entries=[entry for entry in commit.entries if self.writes_through(entry[0].group_key) is through],
-                columns=[columns for columns in commit.columns if self.writes_through(columns.group) is through],
+                entries=[entry for entry in commit.entries if policies.writes_through(entry[0].group_key) is through],
+                columns=[columns for columns in commit.columns if policies.writes_through(columns.group) is through],
             )
             if part.entries or part.columns:
                 standing += await make_durable(part)

@@ -8,7 +8,7 @@ and reported. Knows no Meta Service.
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
@@ -233,11 +233,11 @@ class LocalStore:
         if self.wal_sync == "always" and seq > self._disk.watermark:
             self._advance_watermark(seq)
 
-    async def run_sync(self, interval_s: float) -> None:
-        """Sync WAL and watermark once per interval while something was written. For `never` it does nothing."""
+    async def run_sync(self, interval: Callable[[], Awaitable[None]]) -> None:
+        """Sync WAL and watermark after each `interval` in which something was written. For `never` it does nothing."""
         marked = 0
         while self.wal_sync != "never":
-            await anyio.sleep(interval_s)
+            await interval()
             if self._batches == marked or self._disk_full:
                 continue
             marked = self._batches

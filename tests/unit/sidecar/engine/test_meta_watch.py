@@ -74,6 +74,20 @@ async def test_what_the_meta_service_lost_is_pushed_again(tmp_path: Path) -> Non
         assert core.flusher.tracks_all
 
 
+async def test_another_meta_service_gets_what_the_former_one_had_acknowledged(tmp_path: Path) -> None:
+    """When the endpoints are all others: it may know nothing, and have no mark or report by which that would show (3)."""
+    meta = ForgetfulMeta()
+    meta.refusal = UnknownCallError("by the test")
+    async with core_over(tmp_path, meta) as core:
+        await flushed(core, 5, "a")
+        await core.meta_watch.recover()
+        meta.records.clear()
+        meta.server_reports.record_move()
+        await compared(core)
+        assert meta.records[A].offset == 5
+        assert meta.server_reports.losses == 0
+
+
 async def test_from_the_notice_on_nothing_counts_as_flushed(tmp_path: Path) -> None:
     """A stop during the comparison flushes everything, and so does a start without the Meta Service (8, 9)."""
     meta = ForgetfulMeta()

@@ -3,8 +3,10 @@
 import asyncio
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -340,7 +342,7 @@ def test_a_watermark_that_cannot_be_written_fails_the_store(tmp_path: Path) -> N
 async def test_the_interval_syncs_once_after_writes_and_not_without(tmp_path: Path) -> None:
     """One sync covers all writes before it; an idle store is not synced."""
     store = WatchedStore.open(tmp_path, "interval")
-    task = asyncio.create_task(store.run_sync(0.001))
+    task = asyncio.create_task(store.run_sync(partial(anyio.sleep, 0.001)))
     await asyncio.sleep(0)
     for offset in range(3):
         store.write({A: record(offset)})
@@ -359,7 +361,7 @@ async def test_never_leaves_the_sync_to_the_kernel(tmp_path: Path) -> None:
     """The sync task ends immediately."""
     store = WatchedStore.open(tmp_path, "never")
     store.write({A: record(1)})
-    await store.run_sync(0.001)
+    await store.run_sync(partial(anyio.sleep, 0.001))
     assert (store.syncs, store.unsynced_writes) == (0, 1)
     store.close()
 
