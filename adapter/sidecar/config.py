@@ -24,6 +24,7 @@ from adapter.runtime.config import (
     ServerSection,
     StopSection,
 )
+from adapter.runtime.telemetry import TelemetrySection
 
 Mode = Literal["write_back", "write_through"]
 
@@ -138,6 +139,7 @@ class AdapterConfig(Section):
     rocketmq: RocketmqSection = RocketmqSection()
     admin: AdminSection = AdminSection()
     journal: JournalSection = JournalSection()
+    telemetry: TelemetrySection = TelemetrySection()
     stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
 

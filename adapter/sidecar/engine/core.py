@@ -23,6 +23,7 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.expiry import Expiry
 from adapter.sidecar.engine.fast_path import FastPath
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.engine.groups import Groups
@@ -92,6 +93,7 @@ async def running_core(
     broker_log: BrokerLog,
     clocks: Clocks = REAL,
     journal: Journal = NO_JOURNAL,
+    spans: FlushSpans | None = None,
 ) -> AsyncIterator[Core]:
     """Run a core over an open store, which is closed at the end.
 
@@ -105,7 +107,7 @@ async def running_core(
     loader = GroupLoader(store, committer, meta)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
     write_through = WriteThrough(committer, store, saver, metrics, journal)
-    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal)
+    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal, spans)
     recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()
     groups = Groups(store, dirty, large)
