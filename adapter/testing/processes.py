@@ -48,6 +48,7 @@ class ServiceProcess:
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[str] = ()
+    descriptors: Sequence[int] = ()  # file descriptors that it gets besides its log
     program: Sequence[str] = (sys.executable, "-m", "adapter")
     socket: Path | None = None
     process: subprocess.Popen[bytes] | None = None
@@ -86,6 +87,7 @@ class ServiceProcess:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},
+                pass_fds=self.descriptors,
             )
 
     def start(self, timeout_s: float = PATIENCE_S) -> None:
