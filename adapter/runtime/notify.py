@@ -46,7 +46,13 @@ class Notifier:
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Say that settings are read again inside. The clock is the one of Type=notify-reload."""
+        """Say that settings are read again inside. The clock is the one of Type=notify-reload.
+
+        Not during a start or a stop: the READY=1 at the end would say that the process serves.
+        """
+        if self._passing:
+            yield
+            return
         self.send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
         try:
             yield

@@ -54,9 +54,27 @@ async def test_states_are_told_in_their_order(manager: tuple[socket.socket, str]
 async def test_a_reload_that_fails_is_over_as_well(manager: tuple[socket.socket, str]) -> None:
     """The settings from before hold, and the process is ready."""
     hears, address = manager
-    with pytest.raises(ValueError, match="bad"), Notifier({"NOTIFY_SOCKET": address}).reloading():
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    notifier.ready()
+    with pytest.raises(ValueError, match="bad"), notifier.reloading():
         raise ValueError("bad")
     assert heard(hears)[-1] == "READY=1"
+
+
+async def test_a_reload_during_a_start_or_a_stop_is_not_told(manager: tuple[socket.socket, str]) -> None:
+    """Its end would say that the process serves."""
+    hears, address = manager
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    with notifier.reloading():
+        pass
+    assert heard(hears) == []
+    notifier.ready()
+    with notifier.alive():
+        notifier.stopping()
+        heard(hears)
+        with notifier.reloading():
+            pass
+    assert heard(hears) == []
 
 
 async def test_the_watchdog_hears_of_a_process_whose_event_loop_runs(manager: tuple[socket.socket, str]) -> None:
