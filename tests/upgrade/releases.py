@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "releases"
 # What an adapter with a journal imports, exactly.
 LOCK = "requirements/journal.lock"
+BUILD_LOCK = "requirements/build.lock"  # what builds and installs it
 # Beside other tools that tests fetch; `make clean` removes it.
 BUILT = Path(sys.prefix) / "tools" / "releases"
 
@@ -83,7 +84,7 @@ def _extract(release: Release, tree: Path) -> None:
     tree.parent.mkdir(parents=True, exist_ok=True)
     fresh = tree.with_name(f"{tree.name}.{os.getpid()}")
     fresh.mkdir()
-    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "archive", release.commit, "adapter", "requirements", "proto"]
+    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "archive", release.commit]
     archive = subprocess.run(git, capture_output=True, check=False)
     if archive.returncode:
         shutil.rmtree(fresh)
@@ -104,7 +105,8 @@ def _own_interpreter(tree: Path) -> Path:
         fresh = environment.with_name(f"{environment.name}.{os.getpid()}")
         subprocess.run([sys.executable, "-m", "venv", str(fresh)], check=True)
         pip = [str(fresh / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--require-hashes", "-r", str(tree / LOCK)], check=True)
+        subprocess.run([*pip, "--require-hashes", "-r", str(tree / LOCK), "-r", str(tree / BUILD_LOCK)], check=True)
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", str(tree)], check=True)
         _into_place(fresh, environment)
     return python
 
