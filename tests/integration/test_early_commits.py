@@ -19,6 +19,7 @@ from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
 from adapter.rpc import offsets_pb
+from adapter.runtime.clocks import wall_ms
 from adapter.sidecar.process import COMMITS, SERVICES, Sidecar
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
@@ -149,7 +150,8 @@ async def test_a_stream_is_taken_as_well(directory: Path) -> None:
 async def test_what_is_larger_there_wins_over_an_early_commit_and_what_is_smaller_does_not(directory: Path) -> None:
     """As with every merge: by epoch, then by offset (2, 7)."""
     await left(directory, {"ahead": 10, "behind": 10, "reset": 10})
-    meta = HeldMeta({key("ahead"): record(90), key("behind"): record(5), key("reset"): record(3, next_era(1))})
+    held = record(3, next_era(1), committed_at_ms=wall_ms())
+    meta = HeldMeta({key("ahead"): record(90), key("behind"): record(5), key("reset"): held})
     async with recovering(directory, meta) as (sidecar, client):
         for offset in (11, 12):  # the second one on the fast path
             for shard in ("ahead", "behind", "reset"):
