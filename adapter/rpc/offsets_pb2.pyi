@@ -1898,7 +1898,7 @@ class StatusReply(_message.Message):
     commits: _builtins.int
     save_calls: _builtins.int
     reason: _builtins.str
-    """Why the state is FAILED or DEGRADED."""
+    """Why the state is FAILED, DEGRADED or RECOVERING, and how far the recovery is."""
     meta_losses: _builtins.int
     """How often since the start the Meta Service was found to hold less than it had
     acknowledged, how that was detected the last time, and when (Unix time in

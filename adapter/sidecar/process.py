@@ -1,4 +1,4 @@
-"""The adapter process: listen, open, recover, serve, stop intake, drain, close.
+"""The adapter process: listen, open, take commits, recover, serve, stop intake, drain, close.
 
 Composes the process from its parts. A failed local store is closed and opened again; nothing is acknowledged meanwhile.
 """

@@ -12,7 +12,7 @@ from tests.durability.load import random_instants, running_load, status_when, wa
 from tests.durability.proxy import Proxy
 from tests.durability.test_crash import expect_recovered, kill_before_its_end, restart_and_verify, start, stop_and_compare
 
-KILLS = 3
+KILLS = 2
 ANSWER_S = 0.1  # delay of each answer: a recovery of one key at a time takes some seconds
 HANGS_S = 3_600.0  # no answer any more: the recovery neither goes on nor ends
 SETTINGS = "[recovery]\nbatch_keys = 1\ntimeout_ms = 3600000\n"

@@ -37,7 +37,7 @@ async def test_a_recovery_after_a_loss_ends_though_the_meta_service_is_slow(tmp_
     async with proxy.listening():
         with ended(adapter, meta):
             meta.start()
-            async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,))) as client:
+            async with GrpcMetaClient.open(MetaSection(endpoints=(meta.address,), timeout_ms=60_000)) as client:
                 await client.save([SaveEntry(where, record(7)) for where in there])
             proxy.bytes_per_s = BYTES_PER_S
             adapter.launch()

@@ -19,6 +19,9 @@ from adapter.client.client import OffsetClient
 from adapter.errors import MetaUnavailableError
 from adapter.model.records import KnownStore, OffsetKey, OffsetRecord, ReadMode, StoreReport, next_era
 from adapter.rpc import offsets_pb
+from adapter.runtime.clocks import wall_ms
+from adapter.sidecar.config import AdapterConfig
+from adapter.sidecar.engine.core import open_store
 from adapter.sidecar.process import COMMITS, SERVICES, Sidecar
 from adapter.sidecar.storage.store import LocalStore
 from adapter.testing.fake_meta import FakeMeta
@@ -105,6 +108,30 @@ async def _refusal(client: OffsetClient, method: MethodDescriptor) -> tuple[grpc
     return grpc.StatusCode.OK, ""
 
 
+async def test_before_the_store_is_open_and_verified_nothing_is_taken(directory: Path) -> None:
+    """A loss is recorded before anything is acknowledged behind it (1)."""
+    opens = anyio.Event()
+
+    async def opening(config: AdapterConfig, *, only: bytes | None) -> LocalStore:
+        await opens.wait()
+        return await open_store(config, only=only)
+
+    sidecar = Sidecar(adapter_config(directory), FakeMeta(), NoBrokerLog(), opening=opening)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sidecar.run)
+        await eventually(lambda: bool(sidecar.addresses), PATIENCE_S)
+        async with OffsetClient.connect(sidecar.addresses[-1], PATIENCE_S) as client:
+            with pytest.raises(grpc.aio.AioRpcError, match="the adapter is starting"):
+                await client.store.CommitOffsets(commits({"s": 1}), timeout=PATIENCE_S)
+            assert (await client.status()).state == STATE.STARTING
+            assert not any(await health(sidecar))
+            opens.set()
+            with anyio.fail_after(PATIENCE_S):
+                await sidecar.ready.wait()
+            await client.commit("g", {"s": 1})
+        sidecar.stop()
+
+
 async def test_commits_are_taken_and_nothing_else_is_answered(directory: Path) -> None:
     """Every other call could be answered with what the recovery is about to adopt over (9)."""
     await left(directory, {"s": 1})
@@ -149,7 +176,8 @@ async def test_a_stream_is_taken_as_well(directory: Path) -> None:
 async def test_what_is_larger_there_wins_over_an_early_commit_and_what_is_smaller_does_not(directory: Path) -> None:
     """As with every merge: by epoch, then by offset (2, 7)."""
     await left(directory, {"ahead": 10, "behind": 10, "reset": 10})
-    meta = HeldMeta({key("ahead"): record(90), key("behind"): record(5), key("reset"): record(3, next_era(1))})
+    held = record(3, next_era(1), committed_at_ms=wall_ms())
+    meta = HeldMeta({key("ahead"): record(90), key("behind"): record(5), key("reset"): held})
     async with recovering(directory, meta) as (sidecar, client):
         for offset in (11, 12):  # the second one on the fast path
             for shard in ("ahead", "behind", "reset"):

@@ -348,7 +348,9 @@ async def test_a_store_that_was_asked_about_is_no_older_copy_later(tmp_path: Pat
         await core.meta_watch.recover()
         await flushed(core, 5, "a")
         await core.meta_watch.report()
-        doom(core.store)
+        shutil.copytree(tmp_path / "adapter", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "adapter")
+    (tmp_path / "killed").rename(tmp_path / "adapter")
     async with core_over(tmp_path, meta, tracks_all=False) as core:
         assert core.store.flushed_seq == 0
         await core.meta_watch.recover()
