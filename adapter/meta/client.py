@@ -166,7 +166,7 @@ class GrpcMetaClient:
         self._names = frozenset(section.endpoints)
         self._files: PemFiles | None = None
         self._channels = channels
-        self._retired = RetiredChannels(max(self._timeout_s, self._load_timeout_s))
+        self._retired = RetiredChannels(2 * max(self._timeout_s, self._load_timeout_s))  # a call, and the question before it
 
     @classmethod
     @asynccontextmanager

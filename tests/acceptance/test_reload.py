@@ -130,23 +130,6 @@ def test_a_token_is_exchanged_while_the_adapter_runs(tmp_path: Path) -> None:
         assert not {TOKEN, TOKEN[::-1], "short"} & set(adapter.log.split())
 
 
-def test_an_adapter_without_a_file_says_so(tmp_path: Path, pair: Pair) -> None:
-    """Its settings are the defaults; there is nothing to read again."""
-    socket = tmp_path / "data/adapter.sock"
-    command = [sys.executable, "-m", "adapter", "serve"]
-    with (tmp_path / "log").open("w") as log, subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log) as process:
-        try:
-            wait_until(lambda: socket.exists() or process.poll() is not None, "it listens")
-            if process.poll() is not None:
-                pytest.skip("not run: another process has the default port")
-            ran = run("reload", "--address", f"unix:{socket}")
-        finally:
-            process.kill()
-    assert ran.code == ERROR
-    assert "INVALID_ARGUMENT: config: this process was started without --config" in ran.err
-    assert pair.adapter.healthy()
-
-
 @pytest.mark.parametrize(
     ("arguments", "action"),
     [

@@ -4,7 +4,7 @@ import shutil
 import ssl
 import subprocess
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,13 @@ from adapter.metaservice.config import EtcdSection, MembersSection
 from adapter.metaservice.etcd.client import EtcdCluster
 from adapter.rpc import etcd_pb
 from adapter.runtime.config import ClientTls
+from adapter.runtime.live import NOTHING_NEW, Prepared
 from adapter.testing.etcd import LocalCluster, etcd_binary
 from adapter.testing.processes import free_port
 from adapter.testing.waiting import eventually
 from tests.durability.etcd_cluster import etcd
 from tests.durability.machine import require
-from tests.integration.certificates import Authority
+from tests.integration.certificates import Authority, Certificate
 
 PATIENT_MS = 10_000  # etcd takes its time to check a password, and so does a busy machine
 
@@ -126,6 +127,7 @@ async def test_certificates_are_checked_by_both_sides(tmp_path: Path) -> None:
         tls = ClientTls(ca=ours.cert, cert=meta.cert, key=meta.key)
         async with EtcdCluster.open("g", members, EtcdSection(tls=tls, timeout_ms=PATIENT_MS)) as cluster:
             assert await put(cluster, b"a")
+        await _exchanged(members, ours.cert, stranger, meta, tmp_path)
         for wrong in (
             ClientTls(ca=ours.cert),
             ClientTls(ca=ours.cert, cert=stranger.cert, key=stranger.key),
@@ -142,6 +144,28 @@ async def test_certificates_are_checked_by_both_sides(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+async def _exchanged(members: MembersSection, ca: Path, old: Certificate, new: Certificate, directory: Path) -> None:
+    """A client whose certificate is replaced on the disk shows the new one over new channels, and only then."""
+    shown = Certificate(directory / "shown.crt", directory / "shown.key")
+    prepares: list[Callable[[EtcdSection], Prepared]] = []
+    settings = EtcdSection(tls=ClientTls(ca=ca, cert=shown.cert, key=shown.key), timeout_ms=PATIENT_MS)
+    for source, target in zip(old, shown, strict=True):
+        shutil.copy(source, target)
+    async with EtcdCluster.open("g", members, settings, prepares.append) as cluster:
+        (prepare,) = prepares
+        with pytest.raises(MetaUnavailableError):
+            await put(cluster, b"a")
+        assert prepare(settings) is NOTHING_NEW
+        shutil.copy(new.cert, shown.cert)
+        with pytest.raises(ConfigError, match=r"^etcd\.tls: .*KEY_VALUES_MISMATCH"):
+            prepare(settings)
+        shutil.copy(new.key, shown.key)
+        prepared = prepare(settings)
+        assert prepared.replaced == ["etcd.tls"]
+        prepared.apply()
+        assert await put(cluster, b"b")
 
 
 def _started(flags: Sequence[str]) -> "subprocess.Popen[bytes]":

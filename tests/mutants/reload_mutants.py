@@ -153,7 +153,7 @@ RELOAD_MUTANTS = (
         "            self._changed.set()\n",
         "",
         "what was acknowledged is not flushed for a minute that nobody wants any more",
-        (_POLICIES + "test_new_flush_times_end_the_pauses_that_are_under_way",),
+        (_RELOADING + "test_a_pause_has_the_length_that_the_settings_say_by_then",),
     ),
     Mutant(
         "a-new-endpoint-waits-for-the-old-one",

@@ -94,7 +94,7 @@ class EtcdCluster:
         self._channels = channels
         self._stubs = {endpoint: Stubs(channel) for endpoint, channel in channels.items()}
         self._files: PemFiles | None = None
-        self._retired = RetiredChannels(LIMIT_S)
+        self._retired = RetiredChannels(max(LIMIT_S, timeout_s))
         self._timeout_s = timeout_s
         self._user = user
         self._token: Metadata = ()
