@@ -11,21 +11,36 @@ COPY requirements requirements
 RUN /opt/offset-adapter/bin/pip install --no-cache-dir --require-hashes -r "$LOCK"
 # What builds the package stays out of the image, and is locked as well: without isolation pip fetches nothing by itself.
 RUN python3 -m venv /opt/build && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/build.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY adapter adapter
 COPY pyspark_offsets pyspark_offsets
 COPY pyspark_offset_journal pyspark_offset_journal
-RUN /opt/build/bin/pip wheel --no-cache-dir --no-index --no-build-isolation --no-deps --wheel-dir /wheels . \
+# The history stays out of the image: --build-arg COMMIT=$(git rev-parse HEAD) says what `offset-adapter --version` tells.
+ARG COMMIT
+RUN OFFSET_ADAPTER_COMMIT=$COMMIT /opt/build/bin/pip wheel --no-cache-dir --no-index --no-build-isolation --no-deps --wheel-dir /wheels . \
  && /opt/offset-adapter/bin/pip install --no-cache-dir --no-index --no-deps /wheels/*.whl \
- && rm -rf /opt/offset-adapter/lib/python3*/site-packages/pip* /opt/offset-adapter/lib/python3*/site-packages/setuptools* \
- && find /opt/offset-adapter -name __pycache__ -prune -exec rm -rf {} +
+ && cd /opt/offset-adapter/lib/python3*/site-packages \
+ && rm -rf pip* setuptools* pkg_resources _distutils_hack distutils-precedence.pth /opt/offset-adapter/bin/pip* /opt/offset-adapter/bin/*ctivate* \
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/offset-adapter/lib
 
-FROM ${BASE}
-RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/* \
- && useradd --uid 10001 --home-dir /var/lib/offset-adapter --create-home offset-adapter
+# The root of a container is read-only: without what is compiled above, each start would compile it again.
+
+# Python and what it needs; no package manager, no Perl, nothing that changes users or mounts, and no setuid.
+FROM ${BASE} AS system
+RUN apt-get update && apt-get install -y --no-install-recommends python3 \
+ && useradd --uid 10001 --home-dir /var/lib/offset-adapter --create-home --skel /nowhere offset-adapter \
+ && dpkg --purge --force-all $(dpkg-query --show --showformat '${Package} ' '*perl*' usrmerge debconf apt 'libapt-pkg*' libgnutls30 gpgv \
+      debian-archive-keyring e2fsprogs libext2fs2 logsave mount login passwd adduser 2>/dev/null) 2>/dev/null \
+ && find / -xdev -type f -perm /6000 -exec chmod ug-s {} + \
+ && rm -rf /var/lib/apt /var/cache/* /var/log/* /etc/apt
+
+# One layer, without what was removed.
+FROM scratch
+COPY --from=system / /
+COPY --from=system --chown=10001:10001 /var/lib/offset-adapter /var/lib/offset-adapter
 COPY --from=build /opt/offset-adapter /opt/offset-adapter
 COPY config /etc/offset-adapter
-ENV PATH=/opt/offset-adapter/bin:$PATH \
+ENV PATH=/opt/offset-adapter/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1
 # Relative paths of the settings (data/...) are below this volume. So is the Unix socket, which the commands find here.
 WORKDIR /var/lib/offset-adapter

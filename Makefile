@@ -4,10 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SPARK_STAMP := $(VENV)/.installed-spark
+RELEASE := $(VENV)/release
+RELEASE_STAMP := $(RELEASE)/.installed
+INTEROP := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/offset-adapter-interop
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE := build/offset-adapter-$(VERSION)-image.tar
 BENCH_STAMP := $(VENV)/.installed-bench
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq plugin example check test coverage tools lint format types proto proto-check mutants soak interop model bench lock clean
+.PHONY: help setup demo demo-cluster demo-pipeline demo-rocketmq plugin example check test coverage tools lint format types proto proto-check mutants soak interop model bench lock chart chart-check image image-check audit release-check clean
 
 help: ## Show these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -25,6 +30,11 @@ $(SPARK_STAMP): $(STAMP) requirements/spark.lock
 $(BENCH_STAMP): $(SPARK_STAMP) requirements/bench.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.lock
 	@touch $(BENCH_STAMP)
+
+$(RELEASE_STAMP): requirements/release.lock
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/release.lock
+	@touch $(RELEASE_STAMP)
 
 setup: $(STAMP) ## Make the virtual environment with everything pinned
 
@@ -55,7 +65,8 @@ check: $(SPARK_STAMP) lint types ## The inner loop: format, lint, import contrac
 	$(BIN)/python -m pytest --quiet --numprocesses=$(or $(JOBS),3) --dist=loadfile tests/unit tests/mutants
 
 test: $(SPARK_STAMP) tools lint types proto-check ## Run all checks: format, lint, types, generated code, tests
-	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading
+	$(BIN)/python -m pytest --cov --cov-report= --numprocesses=$(or $(JOBS),4) --dist=loadfile -p tests.pipeline.spreading \
+	  $(if $(RERUNS),--reruns 1 --max-suite-reruns $(RERUNS) --rerun-show-tracebacks)
 
 coverage: ## Show the lines that the last `make test` did not run
 	$(BIN)/coverage report
@@ -101,6 +112,33 @@ interop: $(STAMP) ## Others' software: RobustMQ's Meta Service (ROBUSTMQ_META=PA
 	$(BIN)/python -m pytest tests/interop/grpc_clients.py --numprocesses=2
 	$(BIN)/python -m pytest -rs tests/interop/robustmq.py
 	$(BIN)/python -m pytest tests/interop/rocketmq_plugin.py
+	@$(MAKE) --no-print-directory chart-check
+
+chart: $(STAMP) ## Render deploy/kubernetes from the chart in deploy/helm (Go)
+	@PYTHON=$(abspath $(BIN)/python) sh tests/interop/install-helm.sh
+	sh deploy/helm/render.sh $(INTEROP)/helm/helm deploy/kubernetes
+
+chart-check: $(STAMP) ## Check the chart with Helm, and what it renders with Kubernetes' schemas (Go)
+	@PYTHON=$(abspath $(BIN)/python) sh tests/interop/install-helm.sh
+	$(BIN)/python -m pytest tests/interop/helm.py
+
+image: ## Build the image: with Docker, or as root with buildah and a base of Debian's packages (or BASE=...); as a file in build/
+	COMMIT=$$(git describe --always --abbrev=40 --dirty --exclude='*') sh deploy/image/build.sh offset-adapter:$(VERSION) $(IMAGE)
+
+image-check: $(STAMP) image ## Build the image, look into it, and start it until a commit came back (root; Debian's runc)
+	@PATH="$$PATH:/usr/sbin" sh tests/interop/install-packages.sh runc:runc
+	PATH="$$PATH:/usr/sbin" IMAGE=$(IMAGE) $(BIN)/python -m pytest -s tests/interop/image.py
+
+audit: $(STAMP) $(RELEASE_STAMP) ## Look for known vulnerabilities of what is locked; exit code 3: the registry has no data here
+	$(BIN)/python -m tests.release.audit $(RELEASE)/bin/pip-audit requirements/runtime.lock requirements/journal.lock requirements/spark.lock
+
+release-check: $(STAMP) $(RELEASE_STAMP) proto-check ## All of a release but the upload: versions, sdist and wheel, a fresh install, SBOM, audit, chart, image (root, Go)
+	$(BIN)/python -m tests.release $(RELEASE) dist
+	@$(MAKE) --no-print-directory chart-check
+	$(INTEROP)/helm/helm package --destination dist deploy/helm/offset-adapter
+	@$(MAKE) --no-print-directory image-check
+	cp $(IMAGE) dist/
+	@ls -l dist
 
 model: $(STAMP) ## Run the model test with random seeds: RUNS=5000 runs, on all cores
 	$(BIN)/python -m tests.model --runs $(or $(RUNS),5000)
@@ -114,6 +152,7 @@ lock: ## Resolve the dependencies again (needs uv); UPGRADE=1 takes newer versio
 	uv pip compile pyproject.toml $(LOCK_FLAGS) $(if $(UPGRADE),--upgrade) -o requirements/runtime.lock
 	uv pip compile pyproject.toml --group dev $(LOCK_FLAGS) -c requirements/runtime.lock -o requirements/dev.lock
 	uv pip compile --group build $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/build.lock
+	uv pip compile --group release $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/release.lock
 	uv pip compile pyproject.toml --group dev --extra journal --extra spark $(LOCK_FLAGS) -c requirements/dev.lock -o requirements/spark.lock
 	uv pip compile pyproject.toml --extra journal $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/journal.lock
 	uv pip compile pyproject.toml --group dev --group bench --extra journal --extra spark $(LOCK_FLAGS) -c requirements/spark.lock -o requirements/bench.lock
@@ -132,4 +171,4 @@ docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs; warnings
 	@echo "open build/docs/index.html"
 
 clean: ## Remove what the targets above made
-	rm -rf $(VENV) data build docs/rpc.md .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) data build dist docs/rpc.md .pytest_cache .mypy_cache .ruff_cache .coverage

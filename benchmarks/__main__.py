@@ -47,6 +47,7 @@ from benchmarks import (
     restart,
     robustmq,
     rocketmq,
+    start,
     worst_requests,
 )
 from benchmarks.peers import run as peers
@@ -60,6 +61,7 @@ ALL: dict[str, Benchmark] = {
     "flush": flush.run,
     "recovery": recovery.run,
     "recovery_loss": recovery_loss.run,
+    "start": start.run,
     "modes": modes.run,
     "ack_window": ack_window.run,
     "floor": fast_path_floor.run,

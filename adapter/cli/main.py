@@ -9,9 +9,11 @@ from pathlib import Path
 
 import click
 
+from adapter.cli import terminal
 from adapter.cli.lazy import Lazy, LazyGroup
 from adapter.cli.table import visible
 from adapter.errors import AdapterError, InvalidInputError
+from adapter.runtime.version import commit, version
 
 READER_GONE = 141  # 128 + SIGPIPE: the exit code that shells report for a command whose reader is gone
 
@@ -26,8 +28,16 @@ COMMANDS = {
     "commit": Lazy("adapter.cli.commit_flush:commit", "Commit OFFSET, the next offset to read."),
     "list": Lazy("adapter.cli.get_list:list_command", "List the adapter's local offsets, or the Meta Service's."),
     "flush": Lazy("adapter.cli.commit_flush:flush", "Send every dirty offset to the Meta Service now."),
+    "completion": Lazy("adapter.cli.completion:completion", "Print the script that completes commands and options in a SHELL."),
+    "doctor": Lazy(
+        "adapter.cli.doctor.command:doctor",
+        "Check what an adapter needs, whether it runs or not: configuration, disk, limits, clock, Meta Service, certificates.",
+    ),
     "check-config": Lazy(
         "adapter.cli.check_config:check_config", "Check a configuration file and show the settings that result."
+    ),
+    "reload": Lazy(
+        "adapter.cli.reload:reload", "Have the adapter read its configuration file, certificates and token again, as SIGHUP does."
     ),
     "repair": Lazy("adapter.cli.repair:repair", "Repair a local store that does not open."),
     "groups": Lazy("adapter.cli.groups:groups", "Consumer groups: list, describe, clone."),
@@ -49,6 +59,10 @@ META_COMMANDS = {
     "copy": Lazy(
         "adapter.cli.meta_copy:copy",
         "Copy all offsets from the Meta Service SOURCE (host:port) to the one at --address, tombstones included.",
+    ),
+    "doctor": Lazy(
+        "adapter.cli.doctor.command:meta_doctor",
+        "Check what a Meta Service needs, whether it runs or not: configuration, disk, limits, clock, etcd, certificates.",
     ),
     "kv": Lazy("adapter.cli.meta_kv:kv", "Metadata by key: put, get, delete, list."),
     "placement": Lazy("adapter.cli.meta_placement:placement", "Show or balance the leaders of the etcd Raft groups."),
@@ -77,8 +91,16 @@ class Root(LazyGroup):
         sys.exit(READER_GONE)
 
 
+def _show_version(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"offset-adapter, version {version()}, commit {commit()}")
+        context.exit()
+
+
 @click.group(cls=Root, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(package_name="offset-adapter", prog_name="offset-adapter")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show version and commit."
+)
 def cli() -> None:
     """Keeps a message broker's consumer offsets: durable at once, batched to the Meta Service."""
 
@@ -117,7 +139,7 @@ def main() -> None:
         sys.exit(READER_GONE)
     except AdapterError as error:
         for line in str(error).splitlines():
-            click.secho(f"error: {visible(line)}", err=True, fg="red")
+            click.secho(f"error: {visible(line)}", err=True, fg="red", color=terminal.colour())
         sys.exit(2)
 
 

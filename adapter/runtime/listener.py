@@ -7,7 +7,6 @@ over waits until `GrpcServer.accept_waiting`, and after `GrpcServer.drain` for t
 import asyncio
 import os
 import socket
-import ssl
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -25,11 +24,12 @@ from grpc_reflection.v1alpha._async import ReflectionServicer
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
-from adapter.errors import ConfigError, ListenError
+from adapter.errors import ListenError
 from adapter.runtime import descriptors
 from adapter.runtime.activation import Inherited, inherited
 from adapter.runtime.addresses import split_address
-from adapter.runtime.config import GrpcServerKind, ServerSection, ServerTls, gid_of
+from adapter.runtime.certificates import ServerCertificate
+from adapter.runtime.config import GrpcServerKind, ServerSection, gid_of
 from adapter.runtime.http2.call import Take
 from adapter.runtime.http2.server import BACKLOG, Http2Server
 from adapter.runtime.statuses import Context
@@ -110,9 +110,9 @@ class GrpcServer:
         while self._builtin and self._waiting:
             await self._builtin.listen(self._waiting.pop(0))
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """Set the health of every service and of the server as a whole."""
-        for service in ("", *self._services):
+    async def set_serving(self, *, serving: bool, only: str | None = None) -> None:
+        """Set the health of every service and part, and of the server as a whole; or of `only` one of them."""
+        for service in ("", *self._services) if only is None else (only,):
             await self._health.set(service, SERVING if serving else NOT_SERVING)
 
     def drain(self) -> None:
@@ -149,15 +149,19 @@ async def listening(
     *,
     grpc_server: GrpcServerKind = "grpcio",
     together: Mapping[str, Take] | None = None,
+    parts: Sequence[str] = (),
     options: Sequence[tuple[str, int]] = (),
     refused: Callable[[], None] = lambda: None,
+    certificate: ServerCertificate | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serve on the section's addresses, with health NOT_SERVING at first. Raises ListenError or ConfigError.
 
     With `grpc_server` "builtin" the built-in server serves the Unix socket, and TCP unless TLS is configured: grpcio serves TLS
-    in any case. `together` and `refused` concern the built-in server alone. `together` names the methods whose requests are
-    handled in groups, see `Take`. `refused` is called for each connection that is closed because file descriptors are short;
-    grpcio's server closes such connections without a hook.
+    in any case. `parts` are further names with a health of their own, which are no gRPC services. `together` and `refused`
+    concern the built-in server alone. `together` names the methods whose requests are handled in groups, see `Take`. `refused` is
+    called for each connection that is closed because file descriptors are short;
+    grpcio's server closes such connections without a hook. `certificate` is the one of `section.tls`, where it may be
+    exchanged while the server runs.
     """
     unix_path = Path(section.unix_socket) if section.unix_socket else None
     tcp_kind: GrpcServerKind = "grpcio" if section.tls else grpc_server
@@ -176,11 +180,11 @@ async def listening(
         add(target)
     if builtin:
         builtin.take_together(together or {})
-    made = GrpcServer(grpcio, builtin, health, services)
+    made = GrpcServer(grpcio, builtin, health, (*services, *parts))
     made.hold(handed.all)
     await made.set_serving(serving=False)
     try:
-        made.addresses.append(await _open_tcp(section, handed, grpcio if tcp_kind == "grpcio" else None, builtin))
+        made.addresses.append(await _open_tcp(section, handed, grpcio if tcp_kind == "grpcio" else None, builtin, certificate))
         if unix_path:
             if not handed.unix:
                 await _open_unix(unix_path, section, grpcio if grpc_server == "grpcio" else None, builtin)
@@ -206,13 +210,17 @@ async def listening(
 
 
 async def _open_tcp(
-    section: ServerSection, handed: Inherited, grpcio: grpc.aio.Server | None, builtin: Http2Server | None
+    section: ServerSection,
+    handed: Inherited,
+    grpcio: grpc.aio.Server | None,
+    builtin: Http2Server | None,
+    certificate: ServerCertificate | None,
 ) -> str:
     """Open `listen` with the one of the two servers that is given; return it with the actual port."""
     if handed.tcp:
         return _address_of(section, handed.tcp[0].getsockname()[1])
     if grpcio:
-        return _bind_tcp(grpcio, section)
+        return _bind_tcp(grpcio, section, certificate)
     return await _serve_tcp(cast("Http2Server", builtin), section)
 
 
@@ -265,10 +273,13 @@ async def _serve_tcp(server: Http2Server, section: ServerSection) -> str:
     return _address_of(section, port)
 
 
-def _bind_tcp(server: grpc.aio.Server, section: ServerSection) -> str:
+def _bind_tcp(server: grpc.aio.Server, section: ServerSection, certificate: ServerCertificate | None) -> str:
+    """Listen; return `listen` with the actual port. Raises ConfigError or ListenError."""
+    if section.tls and not certificate:
+        certificate = ServerCertificate(section.tls)
     try:
-        if section.tls:
-            port = server.add_secure_port(section.listen, _credentials(section.tls))
+        if certificate:
+            port = server.add_secure_port(section.listen, certificate.credentials())
         else:
             port = server.add_insecure_port(section.listen)
     except RuntimeError as error:
@@ -358,20 +369,3 @@ def _remove_stale(path: Path) -> bool:
             path.unlink(missing_ok=True)
             return True
     return False
-
-
-def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    try:
-        key, cert = tls.key.read_bytes(), tls.cert.read_bytes()
-        client_ca = tls.client_ca.read_bytes() if tls.client_ca else None
-        # gRPC reports nothing useful about a bad file: let the standard library check the files first.
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(tls.cert, tls.key)
-        if tls.client_ca:
-            context.load_verify_locations(tls.client_ca)
-    except ssl.SSLError as error:
-        files = ", ".join(str(path) for path in (tls.cert, tls.key, tls.client_ca) if path)
-        raise ConfigError(f"server.tls: {files}: not PEM files that belong together: {error.reason}") from error
-    except OSError as error:
-        raise ConfigError(f"server.tls: {error.filename}: {error.strerror}") from error
-    return grpc.ssl_server_credentials([(key, cert)], client_ca, require_client_auth=client_ca is not None)

@@ -24,6 +24,7 @@ from adapter.runtime.config import (
     ServerSection,
     StopSection,
 )
+from adapter.runtime.live import LiveSettings
 
 Mode = Literal["write_back", "write_through"]
 
@@ -152,3 +153,24 @@ class AdapterConfig(Section):
     def mode_of(self, namespace: str, group: str) -> Mode:
         """The commit policy of a group: of its first matching rule, else the default one."""
         return next((rule.mode for rule in self.policy if rule.matches(namespace, group)), self.mode)
+
+
+LIVE = LiveSettings(
+    names=frozenset(
+        {
+            "admin.token_file",
+            "expiry",
+            "flush",
+            "log.level",
+            "meta.endpoints",
+            "meta.tls.ca",
+            "meta.tls.cert",
+            "meta.tls.key",
+            "mode",
+            "policy",
+            "server.tls.cert",
+            "server.tls.key",
+        }
+    ),
+    exchanged=frozenset({"server.tls.client_ca"}),
+)

@@ -49,6 +49,7 @@ class ServiceProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     prefix: Sequence[str] = ()
     descriptors: Sequence[int] = ()  # file descriptors that it gets besides its log
+    program: Sequence[str] = (sys.executable, "-m", "adapter")
     socket: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     _seen: int = 0  # characters of the log when the process was launched
@@ -82,7 +83,7 @@ class ServiceProcess:
         with (self.directory / f"{self.command}.log").open("ab") as log:
             self._seen = len(self.log)
             self.process = subprocess.Popen(
-                [*self.prefix, sys.executable, "-m", "adapter", self.command, "--config", str(config)],
+                [*self.prefix, *self.program, self.command, "--config", str(config)],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **self.environment},

@@ -8,6 +8,7 @@ import pytest
 
 from adapter import __version__
 from adapter.model.records import U64_MAX
+from adapter.runtime.version import commit
 from adapter.testing.processes import free_port
 from adapter.testing.waiting import eventually
 from tests.acceptance.conftest import Pair, run
@@ -20,7 +21,7 @@ def test_the_installed_command_is_the_module() -> None:
     """`offset-adapter` in the virtual environment, as README names it."""
     command = Path(sys.executable).parent / "offset-adapter"
     ran = subprocess.run([command, "--version"], check=False, capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stdout) == (OK, f"offset-adapter, version {__version__}\n")
+    assert (ran.returncode, ran.stdout) == (OK, f"offset-adapter, version {__version__}, commit {commit()}\n")
 
 
 def test_help_names_every_command() -> None:

@@ -1,6 +1,7 @@
 """What is in deploy/ is what the commands take: its settings, the flags of etcd, and the names by which parts find each other.
 
-It is read as text: nothing else here needs YAML. There is no Docker and no Kubernetes here either, so nothing of it is started.
+There is no Docker and no Kubernetes here, so nothing of it is started. For the rest of the
+manifests see tests/release/test_manifests.py.
 """
 
 import re
@@ -16,14 +17,15 @@ from adapter.runtime.addresses import split_address
 from adapter.runtime.config import load
 from adapter.sidecar.config import AdapterConfig
 from adapter.testing.etcd import RECOMMENDED, EtcdMissingError, etcd_binary
+from tests.release.manifests import settings as manifest_settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose.yaml"
 KUBERNETES = DEPLOY / "kubernetes"
-ETCD_ENV = KUBERNETES / "config" / "etcd.env"
-# `ETCD_MAX_TXN_OPS: "512"` in YAML, `ETCD_MAX_TXN_OPS=512` in a file of variables, `name: ETCD_NAME` of a container.
-ETCD_SETTING = re.compile(r'^\s*(?:- name: )?ETCD_([A-Z_]+)(?:(?:: *|=)"?([^"\s#]*)"?)?', re.MULTILINE)
+CONFIG = KUBERNETES / "config.yaml"
+# `ETCD_MAX_TXN_OPS: "512"`, `name: ETCD_NAME` of a container.
+ETCD_SETTING = re.compile(r'^\s*(?:- name: )?ETCD_([A-Z_]+)(?:: *"?([^"\s#]*)"?)?', re.MULTILINE)
 
 
 def settings(path: Path) -> Iterator[tuple[str, str]]:
@@ -34,11 +36,15 @@ def settings(path: Path) -> Iterator[tuple[str, str]]:
 
 def meta(directory: Path) -> MetaConfig:
     """The settings of the Meta Service. Raises ConfigError."""
+    if directory == KUBERNETES:
+        return manifest_settings(CONFIG, "offset-meta", "meta.toml", MetaConfig)
     return load(directory / "config" / "meta.toml", MetaConfig)
 
 
 def adapter(directory: Path) -> AdapterConfig:
     """The settings of the adapters. Raises ConfigError."""
+    if directory == KUBERNETES:
+        return manifest_settings(CONFIG, "offset-adapter", "adapter.toml", AdapterConfig)
     return load(directory / "config" / "adapter.toml", AdapterConfig)
 
 
@@ -53,7 +59,7 @@ def test_deployed_metas_use_etcd_and_adapters_use_the_metas(directory: Path) -> 
     assert adapter(directory).meta.endpoints
 
 
-@pytest.mark.parametrize("path", [COMPOSE, ETCD_ENV])
+@pytest.mark.parametrize("path", [COMPOSE, CONFIG])
 def test_deployed_members_have_the_recommended_flags(path: Path) -> None:
     """With the values that are tried here, in every test with etcd."""
     assert dict(settings(path)).items() >= RECOMMENDED.items()
@@ -66,7 +72,7 @@ def test_every_etcd_variable_is_one_of_its_flags() -> None:
     except EtcdMissingError as error:
         pytest.skip(f"flags in deploy/: not checked: {error}")
     flags = {*re.findall(r"^\s+--([a-z-]+)", said.stdout + said.stderr, re.MULTILINE)}
-    found = {name for path in (COMPOSE, ETCD_ENV, *KUBERNETES.glob("*.yaml")) for name, _ in settings(path)}
+    found = {name for path in (COMPOSE, *KUBERNETES.glob("*.yaml")) for name, _ in settings(path)}
     assert len(found) > len(RECOMMENDED)
     assert found - flags == set()
 
@@ -118,7 +124,7 @@ def test_the_base_of_the_image_is_named_by_its_digest() -> None:
     """A tag is another image tomorrow."""
     image = (ROOT / "Dockerfile").read_text()
     assert re.search(r"^ARG BASE=\S+@sha256:[0-9a-f]{64}$", image, re.MULTILINE)
-    assert {*re.findall(r"^FROM (\S+)", image, re.MULTILINE)} == {"${BASE}"}
+    assert {*re.findall(r"^FROM (\S+)", image, re.MULTILINE)} == {"${BASE}", "scratch"}
 
 
 def test_every_service_of_the_compose_file_writes_only_to_volumes_and_has_no_privilege() -> None:
@@ -136,13 +142,3 @@ def test_every_service_of_the_compose_file_writes_only_to_volumes_and_has_no_pri
     bodies = re.findall(r"^  [a-z0-9-]+:(.*\n(?:    .*\n)*)", services, re.MULTILINE)
     assert len(bodies) == 11
     assert all(re.search(r"\*(etcd|meta|adapter)$", body, re.MULTILINE) for body in bodies)
-
-
-def test_every_container_of_the_manifests_writes_only_to_volumes_and_has_no_privilege() -> None:
-    """Of each pod none is left out."""
-    hardened = "securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}"
-    for path in KUBERNETES.glob("*.yaml"):
-        text = path.read_text()
-        containers = len(re.findall(r"^          image: ", text, re.MULTILINE))
-        assert text.count(f"\n          {hardened}\n") == containers, path.name
-        assert text.count("runAsNonRoot: true") == (1 if containers else 0)

@@ -32,15 +32,17 @@ ENDED = "the adapter is stopping; send again what was not answered"
 class OffsetService(offsets_grpc.OffsetStoreServicer):
     """`offsets.v1.OffsetStore`. `core` gives the store, or raises NotReadyError while there is none to serve.
 
-    `take` is for the HTTP/2 server: it offers the small requests of CommitOffsets to the group commit.
+    `committing` does the same for commits, which are taken earlier. Commits of broadcasting groups are not: they decide by what
+    is read here whether the former ones have expired. `take` is for the HTTP/2 server: it offers the small requests of
+    CommitOffsets to the group commit.
     """
 
-    def __init__(self, core: Callable[[], Core], metrics: AdapterMetrics) -> None:
+    def __init__(self, core: Callable[[], Core], committing: Callable[[], Core], metrics: AdapterMetrics) -> None:
         self._core = core
         self._readers: set[asyncio.Task[None]] = set()
         self._watches: Watches | None = None  # of the core that was watched last
         self._stopping = False
-        self.commits = Commits(core, metrics)
+        self.commits = Commits(committing, metrics)
         self.take = Take(self.commits.offer, self._commit_offered, MAX_REQUEST_BYTES)
 
     @answering

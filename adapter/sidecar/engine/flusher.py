@@ -19,6 +19,7 @@ from adapter.meta.packed import Chunk, Outcomes, chunks
 from adapter.model.records import GroupKey, Held, OffsetKey, OffsetRecord, Run, SaveOutcome, Status
 from adapter.runtime.backoff import pause_s
 from adapter.runtime.clocks import REAL, Clocks
+from adapter.runtime.live import Live
 from adapter.runtime.retry import retrying
 from adapter.runtime.slices import in_slices, others
 from adapter.runtime.wording import counted
@@ -78,7 +79,9 @@ class Flusher:
         clocks: Clocks = REAL,
         journal: Journal = NO_JOURNAL,
     ) -> None:
-        self._section = section
+        self._live = Live(section)
+        self._attempts = retrying("flush", first_s=0.0, max_s=0.0)
+        self.take(section)
         self._store = store
         self._dirty = dirty
         self._committer = committer
@@ -113,6 +116,10 @@ class Flusher:
         return max(self._store.flushed_seq, self._carried if self.tracks_all else 0)
 
     @property
+    def _section(self) -> FlushSection:
+        return self._live.now
+
+    @property
     def pace(self) -> str:
         """How long the Meta Service needs for what is dirty, by what the last saves took; empty if that is short."""
         limits = self.saver.meta.limits
@@ -126,20 +133,37 @@ class Flusher:
             f"{counted(count, f'dirty {what}')} take about {count * each_s:,.0f} s"
         )
 
+    def take(self, section: FlushSection) -> None:
+        """Flush and retry at the times of these settings from now on."""
+        interval_s = section.interval_ms / 1000
+        self._live.take(section)
+        self._attempts.set_pauses(interval_s, max(section.backoff_max_ms / 1000, interval_s))
+
+    async def interval(self) -> None:
+        """Sleep for one flush interval."""
+        await self._live.pause(lambda section: section.interval_ms / 1000)
+
+    async def _until_tick(self, passed_s: float) -> None:
+        """Sleep until the next tick; the last one was so many seconds ago."""
+        await self._live.pause(lambda section: section.interval_ms / 1000 - passed_s)
+
+    def try_now(self) -> None:
+        """End the pause after a failed flush: the endpoints are others now."""
+        self._attempts.try_now()
+
     async def run(self) -> None:
         """Flush once per interval; after a failure back off. Each attempt sends the values that are newest then."""
-        interval_s = self._section.interval_ms / 1000
-        policy = retrying("flush", first_s=interval_s, max_s=max(self._section.backoff_max_ms / 1000, interval_s))
-        next_at = self._clock() + interval_s
+        ticked_at = self._clock()
         while True:
-            await anyio.sleep(max(next_at - self._clock(), 0))
+            await self._until_tick(self._clock() - ticked_at)
             # At most one a tick (5): a flush that is slower than the interval, or was retried, skips the ticks it missed.
             now = self._clock()
-            next_at = max(next_at, now - interval_s) + interval_s
+            interval_s = self._section.interval_ms / 1000
+            ticked_at = max(ticked_at + interval_s, now - interval_s)
             refused_too = self._dirty.refused > 0 and now >= self._refused_since + self._section.refused_retry_ms / 1000
             aside_too = 0 < self._aside_until <= now
             if self._dirty.pending or refused_too or aside_too:
-                await policy(self.flush_once, refused_too=refused_too, aside_too=aside_too)
+                await self._attempts(self.flush_once, refused_too=refused_too, aside_too=aside_too)
 
     async def flush_once(self, *, refused_too: bool = False, aside_too: bool = False) -> int:
         """Send what is dirty now, and what was refused or set aside before if asked for; returns how many keys were acknowledged.
