@@ -46,12 +46,15 @@ class Notifier:
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Say that settings are read again inside. The clock is the one of Type=notify-reload."""
+        """Say that settings are read again inside, unless the process starts or stops (Type=notify-reload names the clock)."""
+        if self._passing:
+            yield
+            return
         self.send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
         try:
             yield
         finally:
-            self.send("READY=1")
+            self.send("STOPPING=1" if self._passing else "READY=1")
 
     @contextmanager
     def alive(self) -> Iterator[None]:

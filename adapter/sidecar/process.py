@@ -380,7 +380,7 @@ async def run(config: AdapterConfig, until: Until, loaded: Loaded[AdapterConfig]
 
     `loaded` says what the settings were read from, so that they can be read again.
     """
-    reloading = Reloading(config, LIVE, loaded)
+    reloading = Reloading(config, LIVE, loaded, around=manager().reloading)
     async with (
         GrpcMetaClient.open(config.meta, spread=True) as meta,
         _broker_log(config) as broker_log,

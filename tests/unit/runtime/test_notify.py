@@ -54,9 +54,24 @@ async def test_states_are_told_in_their_order(manager: tuple[socket.socket, str]
 async def test_a_reload_that_fails_is_over_as_well(manager: tuple[socket.socket, str]) -> None:
     """The settings from before hold, and the process is ready."""
     hears, address = manager
-    with pytest.raises(ValueError, match="bad"), Notifier({"NOTIFY_SOCKET": address}).reloading():
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    notifier.ready()
+    with pytest.raises(ValueError, match="bad"), notifier.reloading():
         raise ValueError("bad")
     assert heard(hears)[-1] == "READY=1"
+
+
+async def test_a_reload_during_a_start_does_not_end_it(manager: tuple[socket.socket, str]) -> None:
+    """READY=1 would tell the service manager to start those who need this process; in a stop it would be wrong as well."""
+    hears, address = manager
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    with notifier.reloading():
+        pass
+    assert heard(hears) == []
+    notifier.ready()
+    with notifier.alive(), notifier.reloading():
+        notifier.stopping()
+    assert heard(hears)[-1] == "STOPPING=1"
 
 
 async def test_the_watchdog_hears_of_a_process_whose_event_loop_runs(manager: tuple[socket.socket, str]) -> None:
