@@ -62,7 +62,7 @@ async def run(
     metrics = MetaMetrics()
     metrics.registry.register(GaugesCollector(PREFIX, descriptors.gauges))
     state = Readiness()
-    reloading = Reloading(config, LIVE, loaded, around=manager().reloading)
+    reloading = Reloading(config, LIVE, loaded, around=lambda: manager().reloading())
     metrics.registry.register(ReloadingCollector(PREFIX, reloading))
     certificate, tombstones = _join(reloading)
 

@@ -46,7 +46,10 @@ class Notifier:
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
-        """Say that settings are read again inside, unless the process starts or stops (Type=notify-reload names the clock)."""
+        """Say that settings are read again inside. The clock is the one of Type=notify-reload.
+
+        Not during a start or a stop: the READY=1 at the end would say that the process serves.
+        """
         if self._passing:
             yield
             return

@@ -25,6 +25,7 @@ from adapter.runtime.config import (
     StopSection,
 )
 from adapter.runtime.live import LiveSettings
+from adapter.runtime.telemetry import TelemetrySection
 
 Mode = Literal["write_back", "write_through"]
 
@@ -139,6 +140,7 @@ class AdapterConfig(Section):
     rocketmq: RocketmqSection = RocketmqSection()
     admin: AdminSection = AdminSection()
     journal: JournalSection = JournalSection()
+    telemetry: TelemetrySection = TelemetrySection()
     stop: AdapterStopSection = AdapterStopSection()
     log: LogSection = LogSection()
 

@@ -28,6 +28,7 @@ from adapter.runtime.notify import manager
 from adapter.runtime.process import Until
 from adapter.runtime.reloading import Reloading, ReloadingCollector
 from adapter.runtime.retry import Attempts, retrying
+from adapter.runtime.telemetry_opening import telemetry_of
 from adapter.sidecar.api.access import Access
 from adapter.sidecar.api.commits import Commits
 from adapter.sidecar.api.gauges import SidecarGauges
@@ -35,8 +36,10 @@ from adapter.sidecar.api.offset_admin import OffsetAdmin
 from adapter.sidecar.api.offset_service import OffsetService
 from adapter.sidecar.api.state import SidecarState
 from adapter.sidecar.api.status import SidecarStatus
+from adapter.sidecar.api.traced import TracedOffsetService
 from adapter.sidecar.config import LIVE, AdapterConfig
 from adapter.sidecar.engine.core import Core, Opening, open_store, running_core
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.opening import journal_of
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
@@ -83,7 +86,13 @@ class Sidecar:
         self._stop = anyio.Event()
         self.state = SidecarState()
         self.gauges = SidecarGauges(meta, self.state, self._journal)
-        self.offsets = OffsetService(self.core, self.state.committing_core, self._metrics)
+        self._telemetry = telemetry_of(config.telemetry, config.broker, self._metrics.registry)
+        self._spans: FlushSpans | None = None
+        if self._telemetry:
+            self._spans = FlushSpans(self._telemetry.record, config.telemetry.sample_ratio)
+            self.offsets: OffsetService = TracedOffsetService(self.core, self.state.committing_core, self._metrics, self._spans)
+        else:
+            self.offsets = OffsetService(self.core, self.state.committing_core, self._metrics)
         self._bridge = _bridge_of(config, self.offsets.commits)
         rocketmq = self._bridge.counts.status if self._bridge else None
         self.status = SidecarStatus(self._reloading, meta, self._metrics, self.state, self._journal, rocketmq)
@@ -121,7 +130,8 @@ class Sidecar:
 
         Raises what listening raises, and what opening the store raises at the first attempt.
         """
-        async with self._listening() as server, self._journal.running():
+        telemetry = self._telemetry.running() if self._telemetry else nullcontext()
+        async with telemetry, self._listening() as server, self._journal.running():
             store: LocalStore | None = await self._opening(self._config, only=None)
             while store:
                 left = await self._serve(store, server)
@@ -134,7 +144,7 @@ class Sidecar:
         """Serve until `stop` and return the number of keys left dirty; None if the store failed before."""
         reason = ""
         try:
-            parts = (self._config, store, self._meta, self._metrics, self._broker_log, self._clocks, self._journal)
+            parts = (self._config, store, self._meta, self._metrics, self._broker_log, self._clocks, self._journal, self._spans)
             async with running_core(*parts) as core:
                 try:
                     return await self._run_core(core, server)
@@ -336,6 +346,8 @@ class Sidecar:
         if self._bridge:
             self._metrics.registry.register(GaugesCollector("offset_adapter", self._bridge.counts.gauges))
             self._metrics.registry.register(CountersCollector("offset_adapter", self._bridge.counts.counters))
+        if self._telemetry:
+            self._metrics.registry.register(CountersCollector("offset_adapter", self._telemetry.counters))
         options = [("grpc.max_receive_message_length", MAX_REQUEST_BYTES)]
         self._metrics.registry.register(GaugesCollector("offset_adapter", descriptors.gauges))
         with metrics_http.serving(self._config.metrics, self._metrics.registry, self.state.ready):
@@ -380,7 +392,7 @@ async def run(config: AdapterConfig, until: Until, loaded: Loaded[AdapterConfig]
 
     `loaded` says what the settings were read from, so that they can be read again.
     """
-    reloading = Reloading(config, LIVE, loaded, around=manager().reloading)
+    reloading = Reloading(config, LIVE, loaded, around=lambda: manager().reloading())
     async with (
         GrpcMetaClient.open(config.meta, spread=True) as meta,
         _broker_log(config) as broker_log,

@@ -266,7 +266,7 @@ class Http2Peer(asyncio.Protocol):
             if method is None:
                 self.connection.finish(stream, grpc.StatusCode.UNIMPLEMENTED.value[0], "Method not found!")
             else:
-                stream.call = call = Call(self, stream, method)
+                stream.call = call = method.call(self, stream, method)
                 self._begun.append(call)
         elif stream.call is None:
             return  # refused, or its method is not known
@@ -349,7 +349,7 @@ class Http2Server:
     def take_together(self, takes: Mapping[str, Take]) -> None:
         """Have the requests of these methods handled in groups, see `Take`."""
         for path, take in takes.items():
-            self.methods[path] = self.methods[path]._replace(take=take)
+            self.methods[path] = self.methods[path].taken_together(take)
 
     async def listen(self, listener: socket.socket) -> None:
         """Serve on a bound socket."""

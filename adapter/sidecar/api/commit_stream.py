@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeGuard
 from adapter.errors import AdapterError, NotReadyError
 from adapter.rpc import offsets_pb
 from adapter.runtime.statuses import status_of
-from adapter.sidecar.api.commits import Commits, PreparedCommit, Rows
+from adapter.sidecar.api.commits import Committing, PreparedCommit, Rows
 from adapter.sidecar.engine.policies import Policies
 
 Request = offsets_pb.StreamCommitsRequest
@@ -31,7 +31,7 @@ class _Offered(NamedTuple):
 class CommitStream:
     """The state of one stream: its unanswered requests, and the replies that wait to be sent."""
 
-    def __init__(self, commits: Commits) -> None:
+    def __init__(self, commits: Committing) -> None:
         self._commits = commits
         # Replies, and tasks that end with one, in the order of the requests.
         self._answers: deque[Reply | asyncio.Task[Reply]] = deque()

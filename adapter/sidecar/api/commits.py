@@ -13,7 +13,7 @@ A request is offered to the fast path at most once: `offered` says that it was a
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from adapter.errors import AdapterError, InvalidInputError
 from adapter.meta.slash_names import name_problem
@@ -24,7 +24,8 @@ from adapter.sidecar.api.commit_requests import ParsedCommit, parse_commit, pars
 from adapter.sidecar.api.replies import raised_rows, superseded_rows
 from adapter.sidecar.engine.changes import Standing
 from adapter.sidecar.engine.core import Core
-from adapter.sidecar.engine.group_commit import GroupCommit
+from adapter.sidecar.engine.fast_path import Run
+from adapter.sidecar.engine.group_commit import Done, GroupCommit
 from adapter.sidecar.engine.policies import Policies
 from adapter.sidecar.metrics import AdapterMetrics
 
@@ -69,6 +70,28 @@ class PreparedCommit(NamedTuple):
         return self.memory if self.written_through else 0
 
 
+class Committing(Protocol):
+    """Makes the commits of a call, as `Commits` does."""
+
+    @property
+    def policies(self) -> Policies:
+        """The policies for commits that begin now. Raises NotReadyError."""
+
+    def offer(self, run: Run, done: Done) -> None:
+        """Offer a run of requests to the fast path, together with all others of this iteration of the event loop."""
+
+    async def commit(self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False) -> offsets_pb.CommitOffsetsReply:
+        """Make a request durable and return its reply."""
+
+    async def begin(
+        self, request: offsets_pb.CommitOffsetsRequest, *, offered: bool = False, patient: bool = False
+    ) -> Rows | PreparedCommit:
+        """Commit a request for which nothing has to be awaited; else check and prepare it."""
+
+    async def finish(self, prepared: PreparedCommit) -> Rows:
+        """Make a prepared commit durable."""
+
+
 class Commits:
     """Makes commit requests durable, and counts those that are acknowledged or refused.
 
@@ -80,7 +103,6 @@ class Commits:
         self._metrics = metrics
         self._large = LargeCalls("bytes of large commits", at_once=1, max_waiting=MAX_LARGE_BYTES)
         self._group_commit = GroupCommit(core, metrics, self.refused)
-        # Offers a run of requests to the fast path, together with all others of this iteration of the event loop.
         self.offer = self._group_commit.add
 
     @property

@@ -16,7 +16,7 @@ from adapter.rpc import offsets_grpc, offsets_pb
 from adapter.runtime.http2.call import Take
 from adapter.runtime.statuses import Context, answering, status_of, trailing_of
 from adapter.sidecar.api.commit_stream import CommitStream
-from adapter.sidecar.api.commits import Commits
+from adapter.sidecar.api.commits import Commits, Committing
 from adapter.sidecar.api.listing import changes, list_page, stored_row
 from adapter.sidecar.api.requests import parse_commit_broadcast, parse_read_broadcast, parse_read_mode, parse_wanted
 from adapter.sidecar.engine.core import Core
@@ -49,7 +49,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     async def CommitOffsets(  # noqa: D102 - documented in the proto, as all RPCs
         self, request: offsets_pb.CommitOffsetsRequest, context: Context
     ) -> offsets_pb.CommitOffsetsReply:
-        return await self.commits.commit(request)
+        return await self._commits_of(context).commit(request)
 
     async def StreamCommits(  # noqa: D102
         self, request_iterator: AsyncIterator[offsets_pb.StreamCommitsRequest], context: Context
@@ -57,7 +57,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         if self._stopping:
             # A client whose stream was ended opens the next one at once; that would hold up the stop.
             await context.abort(grpc.StatusCode.UNAVAILABLE, ENDED)
-        stream = CommitStream(self.commits)
+        stream = CommitStream(self._commits_of(context))
         reader = asyncio.create_task(stream.read(request_iterator), name="stream.reader")
         self._readers.add(reader)
         try:
@@ -116,7 +116,7 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
         except AdapterError as error:
             self.commits.refused(error)
             raise
-        return await broadcasts.commit(commit, request.group, self.commits.commit)
+        return await broadcasts.commit(commit, request.group, self._commits_of(context).commit)
 
     @answering
     async def ReadBroadcast(  # noqa: D102
@@ -155,4 +155,8 @@ class OffsetService(offsets_grpc.OffsetStoreServicer):
     @answering
     async def _commit_offered(self, request: offsets_pb.CommitOffsetsRequest, context: Context) -> offsets_pb.CommitOffsetsReply:
         """CommitOffsets for a request that the fast path has declined."""
-        return await self.commits.commit(request, offered=True)
+        return await self._commits_of(context).commit(request, offered=True)
+
+    def _commits_of(self, context: Context) -> Committing:
+        """What makes the commits of a call."""
+        return self.commits

@@ -24,6 +24,7 @@ from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
 from adapter.sidecar.engine.expiry import Expiry
 from adapter.sidecar.engine.fast_path import FastPath
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.engine.flusher import Flusher
 from adapter.sidecar.engine.group_loader import GroupLoader
 from adapter.sidecar.engine.groups import Groups
@@ -122,6 +123,7 @@ async def running_core(
     broker_log: BrokerLog,
     clocks: Clocks = REAL,
     journal: Journal = NO_JOURNAL,
+    spans: FlushSpans | None = None,
 ) -> AsyncIterator[Core]:
     """Run a core over an open store, which is closed at the end.
 
@@ -134,7 +136,7 @@ async def running_core(
     committer = Committer(store, dirty, clocks.monotonic, journal, holds)
     loader = GroupLoader(store, committer, meta)
     saver = Saver(meta, ShardLabels(config.meta.shard_names, config.meta.topics))
-    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal)
+    flusher = Flusher(config.flush, store, dirty, committer, saver, metrics, clocks, journal, spans)
     write_through = WriteThrough(committer, store, saver, metrics, journal, uncompared=lambda _: not flusher.tracks_all)
     recovery = Recovery(store, dirty, committer, flusher, meta, batch_keys=config.recovery.batch_keys, clock=clocks.monotonic)
     large = LargeCalls()

@@ -7,7 +7,7 @@ Never blocks a commit.
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 import anyio
@@ -27,6 +27,7 @@ from adapter.sidecar.config import FlushSection
 from adapter.sidecar.engine.changes import FirstEpochs, Reconcile
 from adapter.sidecar.engine.committer import Committer
 from adapter.sidecar.engine.dirty import DirtyKeys
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.store import LocalStore
@@ -78,6 +79,7 @@ class Flusher:
         metrics: AdapterMetrics,
         clocks: Clocks = REAL,
         journal: Journal = NO_JOURNAL,
+        spans: FlushSpans | None = None,
     ) -> None:
         self._live = Live(section)
         self._attempts = retrying("flush", first_s=0.0, max_s=0.0)
@@ -88,6 +90,7 @@ class Flusher:
         self.saver = saver
         self._metrics = metrics
         self._journal = journal
+        self._spans = spans
         self._clock = clocks.monotonic
         self._now_ms = clocks.now_ms
         self._lock = anyio.Lock()
@@ -209,7 +212,8 @@ class Flusher:
         outcome = _Outcome()
         started = self._clock()
         try:
-            await self._send(batch, outcome, self._covers(seq) if only is None else 0, yielding=only is None)
+            with self._spans.flush(batch, self._dirty, outcome) if self._spans else nullcontext():
+                await self._send(batch, outcome, self._covers(seq) if only is None else 0, yielding=only is None)
         except TransientError as error:
             self.last_error = str(error)
             self._metrics.flush_failed()

@@ -61,13 +61,26 @@ async def test_a_reload_that_fails_is_over_as_well(manager: tuple[socket.socket,
     assert heard(hears)[-1] == "READY=1"
 
 
-async def test_a_reload_during_a_start_does_not_end_it(manager: tuple[socket.socket, str]) -> None:
-    """READY=1 would tell the service manager to start those who need this process; in a stop it would be wrong as well."""
+async def test_a_reload_during_a_start_or_a_stop_is_not_told(manager: tuple[socket.socket, str]) -> None:
+    """Its end would say that the process serves."""
     hears, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address})
     with notifier.reloading():
         pass
     assert heard(hears) == []
+    notifier.ready()
+    with notifier.alive():
+        notifier.stopping()
+        heard(hears)
+        with notifier.reloading():
+            pass
+    assert heard(hears) == []
+
+
+async def test_a_stop_during_a_reload_is_not_taken_back(manager: tuple[socket.socket, str]) -> None:
+    """The end of the reload says again that the process stops."""
+    hears, address = manager
+    notifier = Notifier({"NOTIFY_SOCKET": address})
     notifier.ready()
     with notifier.alive(), notifier.reloading():
         notifier.stopping()
