@@ -57,7 +57,7 @@ class Notifier:
         try:
             yield
         finally:
-            self.send("READY=1")
+            self.send("STOPPING=1" if self._passing else "READY=1")
 
     @contextmanager
     def alive(self) -> Iterator[None]:

@@ -79,10 +79,10 @@ class ServiceManager:
         return code
 
     def wait_for(self, assignment: str, seen: int = 0) -> None:
-        """Wait until this is heard, after the first `seen` assignments. Raises RuntimeError if the process ends before."""
+        """Wait until what begins so is heard, after the first `seen` assignments. RuntimeError if the process ends before."""
         with self._changed:
             for _ in range(int(PATIENCE_S * 10)):
-                if assignment in self.heard[seen:]:
+                if any(each.startswith(assignment) for each in self.heard[seen:]):
                     return
                 process = self.service.process
                 if process is None or process.poll() is not None:

@@ -149,13 +149,15 @@ async def test_a_kill_under_load_loses_nothing_though_its_calls_fail(tmp_path: P
 
 
 async def test_ready_is_said_after_the_recovery_and_stopping_before_the_flush(tmp_path: Path) -> None:
-    """While the Meta Service is away the start is not over, and the service manager is asked for more time (9)."""
+    """While the Meta Service is away commits are taken, the start is not over, and more time is asked for (9)."""
     meta = meta_process(tmp_path)
     adapter = adapter_process(tmp_path, meta.address, extra="[recovery]\ntimeout_ms = 120000\n[stop]\ndrain_timeout_ms = 120000")
     with ended(meta), service_manager(adapter, watchdog_s=30.0) as manager:
         manager.hold_unix()
         seen = manager.launch()
         await anyio.to_thread.run_sync(manager.wait_for, "STATUS=recovering", seen)
+        async with OffsetClient.connect(adapter.address, LIMIT_S, resend=False) as client:
+            await client.commit("g", {"s": 1})
         assert "READY=1" not in manager.heard
         assert "EXTEND_TIMEOUT_USEC=60000000" in manager.heard
         assert "WATCHDOG=1" in manager.heard
@@ -163,7 +165,7 @@ async def test_ready_is_said_after_the_recovery_and_stopping_before_the_flush(tm
         await anyio.to_thread.run_sync(manager.wait_for, "READY=1", seen)
         meta.kill()
         async with OffsetClient.connect(adapter.address, LIMIT_S, resend=False) as client:
-            await client.commit("g", {"s": 1})
+            await client.commit("g", {"s": 2})
         seen = len(manager.heard)
         assert adapter.process
         adapter.process.terminate()

@@ -55,7 +55,7 @@ RESTART_MUTANTS = (
         "        all_left = await server.drained(until - anyio.current_time())\n        self.state.enter(State.STOPPING)\n",
         "        self.state.enter(State.STOPPING)\n        all_left = await server.drained(until - anyio.current_time())\n",
         "commits that came before the client knew of the stop are refused",
-        (UNDER_LOAD,),
+        (f"{LEAVING}::test_a_commit_that_was_on_its_way_at_the_stop_is_taken",),
     ),
     Mutant(
         "a-socket-of-the-service-manager-is-unlinked",
@@ -76,9 +76,9 @@ RESTART_MUTANTS = (
     Mutant(
         "ready-is-said-before-the-recovery",
         "sidecar/process.py",
-        "        self.state.attach(core)\n        await self._unless_stopped",
-        "        self.state.attach(core)\n        manager().ready()\n        await self._unless_stopped",
-        "the service manager starts brokers that are refused",
+        "        await server.accept_waiting()\n",
+        "        await server.accept_waiting()\n        manager().ready()\n",
+        "the service manager starts brokers whose reads are refused",
         (f"{RESTART}::test_ready_is_said_after_the_recovery_and_stopping_before_the_flush",),
     ),
     Mutant(

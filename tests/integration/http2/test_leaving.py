@@ -4,16 +4,19 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc
 import pytest
-from hyperframe.frame import DataFrame, Frame, GoAwayFrame, PingFrame, SettingsFrame
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, PingFrame, SettingsFrame
 
 from adapter.runtime.http2 import server as http2_server
 from adapter.runtime.http2.server import LEAVING_LOOK_S, Http2Peer, Http2Server
+from adapter.testing.fake_meta import FakeMeta
+from adapter.testing.sidecars import adapter_config, running_sidecar
 from adapter.testing.waiting import eventually
 from tests.http2_attacks import ACK, PING, Attacker, Calls, Ended
-from tests.integration.helpers import PATIENCE_S
+from tests.integration.helpers import PATIENCE_S, commits, key
 
 ECHO = "/t.T/Echo"
 NEVER_S = 1_000.0
@@ -151,9 +154,10 @@ async def test_a_connection_that_was_accepted_in_the_moment_of_the_stop_is_asked
     leaving = asyncio.create_task(server.drained(PATIENCE_S))
     with theirs:
         theirs.settimeout(PATIENCE_S)
-        greeting = await asyncio.to_thread(theirs.recv, 65_536)
-        while b"draining" not in greeting:
-            greeting += await asyncio.to_thread(theirs.recv, 65_536)
+        greeting = b""
+        while b"draining" not in greeting and (data := await asyncio.to_thread(theirs.recv, 65_536)):
+            greeting += data
+    assert b"draining" in greeting
     assert await leaving
 
 
@@ -170,3 +174,20 @@ async def test_who_connects_after_the_stop_waits_in_the_backlog(listener: socket
     assert isinstance(found[0], SettingsFrame)
     assert [each.data[5:] for each in found if isinstance(each, DataFrame)] == [b"x"]
     assert await first.drained(0)
+
+
+async def test_a_commit_that_was_on_its_way_at_the_stop_is_taken(directory: Path) -> None:
+    """The adapter refuses none before it knows that the client has heard of the stop; it is flushed with the others."""
+    meta = FakeMeta()
+    config = adapter_config(directory, server={"grpc_server": "builtin"}, stop={"grace_ms": 120_000})
+    async with running_sidecar(config, meta) as sidecar:
+        with await asyncio.to_thread(Attacker, sidecar.addresses[0]) as peer:
+            calls = Calls()
+            peer.send(calls.whole("/no/such"))
+            await frames(peer, lambda found: any(isinstance(each, HeadersFrame) for each in found))
+            sidecar.stop()
+            await frames(peer, asked)
+            await some_looks()
+            peer.send(calls.whole(body=commits({"late": 1}).SerializeToString()) + knows())
+            assert last_calls(await frames(peer)) == [3]
+    assert meta.records.keys() == {key("late")}

@@ -77,6 +77,16 @@ async def test_a_reload_during_a_start_or_a_stop_is_not_told(manager: tuple[sock
     assert heard(hears) == []
 
 
+async def test_a_stop_during_a_reload_is_not_taken_back(manager: tuple[socket.socket, str]) -> None:
+    """The end of the reload says again that the process stops."""
+    hears, address = manager
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    notifier.ready()
+    with notifier.alive(), notifier.reloading():
+        notifier.stopping()
+    assert heard(hears)[-1] == "STOPPING=1"
+
+
 async def test_the_watchdog_hears_of_a_process_whose_event_loop_runs(manager: tuple[socket.socket, str]) -> None:
     """At half of its interval, also when all is quiet; more time is asked for only at the start and at the stop."""
     hears, address = manager
