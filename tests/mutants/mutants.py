@@ -13,6 +13,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.telemetry_mutants import TELEMETRY_MUTANTS
 
 MUTANTS = (
     Mutant(
@@ -387,6 +388,7 @@ MUTANTS = (
     *META_MUTANTS,
     *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
+    *TELEMETRY_MUTANTS,
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
     *ROCKETMQ_MUTANTS,
