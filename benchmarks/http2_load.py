@@ -45,8 +45,6 @@ class Lone:
     in_flight: int = 64
     first: int = 1
     redis: bool = False
-    traced: bool = False  # with a `traceparent` of its own in each call
-    sampled_percent: int = 0  # of these
 
 
 Rising = Iterable[tuple[str, int]]  # shard and offset of each
@@ -68,7 +66,7 @@ def opening() -> bytes:
     return PREFACE + frame(SETTINGS, 0, 0, b"") + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", WIDE))
 
 
-def calls(commits: Rising, lone: Lone) -> list[bytes]:
+def calls(commits: Rising) -> list[bytes]:
     """A call for each commit, on one connection: from the second one on the whole header block is indexed, as by most clients."""
     encoder = Encoder()
     headers = {
@@ -85,8 +83,6 @@ def calls(commits: Rising, lone: Lone) -> list[bytes]:
         group = offsets_pb.GroupCommits(group=GROUP, shards=[offsets_pb.ShardCommit(shard=shard, offset=offset)])
         message = offsets_pb.CommitOffsetsRequest(groups=[group]).SerializeToString()
         stream = 1 + 2 * number
-        if lone.traced:
-            headers["traceparent"] = f"00-{number + 1:032x}-{number + 1:016x}-0{int(number % 100 < lone.sampled_percent)}"
         block = frame(HEADERS, END_HEADERS, stream, encoder.encode(headers.items()))
         ready.append(block + frame(DATA, END_STREAM, stream, h2load.frame(message)))
     return ready
@@ -149,7 +145,7 @@ class Connection:
     """Sends what is ready, so many at a time. `latencies_s` of answers that are in order, as all these servers' are."""
 
     def __init__(self, lone: Lone, number: int) -> None:
-        self._ready = iter(hsets(rising(lone, number)) if lone.redis else calls(rising(lone, number), lone))
+        self._ready = iter((hsets if lone.redis else calls)(rising(lone, number)))
         self.socket = connected(lone.address)
         self._count = redis_answers if lone.redis else GrpcAnswers(self.socket.sendall).count
         if not lone.redis:

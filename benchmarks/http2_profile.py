@@ -56,8 +56,7 @@ class Stages:
 
 async def table(directory: Path, spent_us: float, reads: int) -> Table:
     """The stages of so many reads, and what they leave of the `spent_us` that the server's process took for a commit."""
-    lone = Lone("", reads * IN_FLIGHT, first=2)
-    ready = calls(rising(lone), lone)
+    ready = calls(rising(Lone("", reads * IN_FLIGHT, first=2)))
     stages = Stages()
     async with running_sidecar(adapter_config(directory), FakeMeta()) as sidecar:
         async with OffsetClient.connect(f"unix:{directory / 'a.sock'}") as client:

@@ -56,14 +56,14 @@ def traced(number: int, flags: str = "01") -> tuple[tuple[str, str], ...]:
 
 
 @asynccontextmanager
-async def calling(directory: Path, meta: FakeMeta | None = None, **sections: Any) -> AsyncIterator[offsets_grpc.OffsetStoreStub]:
-    """A sidecar, by its TCP address, with one key of a known group."""
+async def calling(directory: Path, meta: FakeMeta | None = None, **sections: Any) -> AsyncIterator[Any]:
+    """The stub of a sidecar, by its TCP address, with one key of a known group; `flush` flushes it."""
     async with serving(directory, meta, flush=BY_HAND, **sections) as (sidecar, client):
         await client.commit("g", {"s": 1})
         await client.flush()
         async with grpc.aio.insecure_channel(sidecar.addresses[0]) as channel:
-            stub = offsets_grpc.OffsetStoreStub(channel)
-            stub.flush = client.flush  # type: ignore[attr-defined]
+            stub: Any = offsets_grpc.OffsetStoreStub(channel)
+            stub.flush = client.flush
             yield stub
 
 

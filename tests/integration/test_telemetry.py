@@ -81,8 +81,9 @@ async def test_a_flush_arrives_as_a_span_with_links_to_its_commits(directory: Pa
 async def test_the_metrics_of_a_push_are_those_of_metrics(directory: Path, collector: Collector) -> None:
     """By name, kind and value; one source of truth. The last push is after the last flush."""
     port = free_port()
-    sections = {"metrics": {"listen": f"127.0.0.1:{port}"}, "telemetry": to(collector.address), "flush": {"interval_ms": 60_000}}
-    async with serving(directory, **sections) as (_, client):
+    listen = {"listen": f"127.0.0.1:{port}"}
+    by_hand = {"interval_ms": 60_000}
+    async with serving(directory, metrics=listen, telemetry=to(collector.address), flush=by_hand) as (_, client):
         for offset in range(1, 4):
             await client.commit("g", {"s": offset})
         await eventually(lambda: sums(collector, "offset_adapter_commits_total") == 3)
