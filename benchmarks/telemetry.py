@@ -28,7 +28,7 @@ from adapter.testing.sidecars import adapter_config, running_sidecar
 ROOT = Path(__file__).parents[1]
 UNARY = "/offsets.v1.OffsetStore/CommitOffsets"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-READS, IN_FLIGHT = 400, 64
+READS, IN_FLIGHT = 100, 64
 NOWHERE = "http://127.0.0.1:1"
 
 

@@ -133,6 +133,7 @@ async def test_links_are_bounded_and_those_beyond_are_counted(tmp_path: Path, re
         for turn in range(3):
             for number in range(LINKS_MAX + 10):
                 await recorded.commit(core, TraceContext(turn + 1, number + 1), key(f"{turn}-{number}"))
+            assert len(recorded.spans._new) == LINKS_MAX
             meta.faults.append(DOWN)
             with pytest.raises(MetaUnavailableError):
                 await core.flusher.flush_once()
