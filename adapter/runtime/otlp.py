@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 
 SERVICE = "offset-adapter"
 QUEUED_MAX = 1_024  # finished spans that wait to be sent; beyond, the oldest goes
+AT_ONCE = 512  # spans in an export; so many are sent at once
 SPANS_EVERY_MS = 1_000  # between two exports of spans
 EXPORT_S = 5.0  # for one export, with its retries
 STOP_S = 2.0  # at the end, for what is left
@@ -164,7 +165,7 @@ class OtlpTelemetry:
             OTLPMetricExporter(**common), "metrics", MetricExportResult.SUCCESS, lambda _: 1, self._reason
         )
         processor = BatchSpanProcessor(
-            spans, max_queue_size=QUEUED_MAX, schedule_delay_millis=SPANS_EVERY_MS, max_export_batch_size=QUEUED_MAX // 2
+            spans, max_queue_size=QUEUED_MAX, schedule_delay_millis=SPANS_EVERY_MS, max_export_batch_size=AT_ONCE
         )
         provider = TracerProvider(sampler=ALWAYS_ON, resource=self._resource, shutdown_on_exit=False)
         provider.add_span_processor(processor)

@@ -55,8 +55,8 @@ class TelemetrySection(Section):
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Self:
-        if (self.headers_file or self.tls) and not self.endpoint:
-            raise ValueError("endpoint: is empty; headers_file and tls need one")
+        if not self.endpoint:
+            return self
         if self.tls and not self.is_encrypted:
             raise ValueError(f"tls: endpoint = {self.endpoint!r} is without TLS; write https://")
         if self.headers_file and not (self.is_encrypted or is_loopback(self.address)):

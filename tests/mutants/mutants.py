@@ -17,6 +17,7 @@ from tests.mutants.restart_mutants import RESTART_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
 from tests.mutants.start_mutants import START_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.telemetry_mutants import TELEMETRY_MUTANTS
 from tests.mutants.version_mutants import VERSION_MUTANTS
 
 MUTANTS = (
@@ -393,6 +394,7 @@ MUTANTS = (
     *META_MUTANTS,
     *EPOCHLESS_MUTANTS,
     *STORE_MUTANTS,
+    *TELEMETRY_MUTANTS,
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
     *RELOAD_MUTANTS,

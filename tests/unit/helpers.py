@@ -16,6 +16,7 @@ from adapter.runtime.clocks import REAL, Clocks
 from adapter.sidecar.config import WalSync
 from adapter.sidecar.engine.changes import Commit, Standing
 from adapter.sidecar.engine.core import Core, running_core
+from adapter.sidecar.engine.flush_spans import FlushSpans
 from adapter.sidecar.journal.journal import NO_JOURNAL, Journal
 from adapter.sidecar.metrics import AdapterMetrics
 from adapter.sidecar.storage.disk import RocksDisk
@@ -87,6 +88,7 @@ async def core_over(
     broker_log: BrokerLog | None = None,
     journal: Journal = NO_JOURNAL,
     clocks: Clocks = REAL,
+    spans: FlushSpans | None = None,
     **sections: Any,
 ) -> AsyncIterator[Core]:
     """Everything that works on a store, without gRPC and without the flush loop: a test flushes when it wants to.
@@ -95,7 +97,7 @@ async def core_over(
     """
     config = adapter_config(directory, **sections)
     opened = store or LocalStore.open(config.store.path, config.store.wal_sync)
-    parts = (config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), clocks, journal)
+    parts = (config, opened, meta, AdapterMetrics(), broker_log or NoBrokerLog(), clocks, journal, spans)
     async with running_core(*parts) as core:
         if tracks_all:
             core.flusher.comparison_finished()

@@ -45,7 +45,7 @@ class FlushSpans:
         self._ratio = sample_ratio
         self._draw = draw
         self._new: _Links = {}
-        self._kept: _Links = {}  # whose flush failed
+        self._kept: _Links = {}  # that a flush failed to bring, or left out
         self._unlinked = 0
 
     def note(self, context: TraceContext, keys: Iterable[OffsetKey], dirty: DirtyKeys) -> None:
@@ -90,21 +90,22 @@ class FlushSpans:
                 self._record(Span(NAME, started_ns, started_ns + time.perf_counter_ns() - began, attributes, links, failure))
 
     def _take(self, batch: Mapping[GroupKey, Mapping[str, Held]], dirty: DirtyKeys) -> _Links:
-        """Take the links of what a flush carries. Those of keys that are not dirty any more are forgotten."""
+        """Take the links of what a flush carries, and keep the others, but for those of keys that are clean now."""
+        waiting = dict(self._kept)
+        for place, shard in self._new.items():
+            waiting.setdefault(place, shard)
+        self._kept, self._new = {}, {}
         taken: _Links = {}
-        for waiting in (self._kept, self._new):
-            for place, shard in list(waiting.items()):
-                group = place[1]
-                if shard not in batch.get(group, ()):
-                    if OffsetKey(*group, shard) not in dirty:
-                        del waiting[place]
-                    continue
-                del waiting[place]
-                if len(taken) < LINKS_MAX:
-                    taken.setdefault(place, shard)
-                else:
-                    self._unlinked += 1
-        return taken
+        left: _Links = {}
+        for place, shard in waiting.items():
+            group = place[1]
+            if shard in batch.get(group, ()):
+                taken[place] = shard
+            elif OffsetKey(*group, shard) in dirty:
+                left[place] = shard
+        self._keep(left)
+        self._unlinked += max(len(taken) - LINKS_MAX, 0)
+        return dict(islice(taken.items(), LINKS_MAX))
 
     def _keep(self, links: _Links) -> None:
         for place, shard in links.items():
