@@ -11,6 +11,7 @@ from tests.mutants.http2_mutants import HTTP2_MUTANTS
 from tests.mutants.meta_mutants import META_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.page_mutants import PAGE_MUTANTS
+from tests.mutants.release_mutants import RELEASE_MUTANTS
 from tests.mutants.rocketmq_mutants import ROCKETMQ_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 
@@ -389,5 +390,6 @@ MUTANTS = (
     *STORE_MUTANTS,
     *ETCD_MUTANTS,
     *PAGE_MUTANTS,
+    *RELEASE_MUTANTS,
     *ROCKETMQ_MUTANTS,
 )
