@@ -21,6 +21,7 @@ from tests.integration.helpers import commits, wait_until
 
 PROBE_S = 1.0  # periodSeconds of the startup probe in the chart
 PAUSE_S = 0.002
+COMMITS = 200  # before each restart that is measured
 SHARD = "t/0"
 
 
@@ -38,11 +39,19 @@ class Pod:
 
     def start(self) -> None:
         """The adapter; when its startup probe has passed, the broker; until that has a commit acknowledged."""
+        self.start_adapter()
+        self.start_broker()
+
+    def start_adapter(self) -> None:
+        """Until a probe, one each second, has passed."""
         self.adapter.launch()
         deadline = time.monotonic() + PATIENCE_S
         while not self.adapter.healthy():
             assert time.monotonic() < deadline, self.adapter.log
             time.sleep(PROBE_S)
+
+    def start_broker(self) -> None:
+        """Until it has a commit acknowledged."""
         before = len(self.acknowledged())
         command = [
             sys.executable,
@@ -121,22 +130,31 @@ def measure(restarts: int) -> None:
         with ended(meta):
             meta.start()
             pod.start()
-            stops, gaps = [], []
+            steps: list[list[float]] = []
             try:
                 for _ in range(restarts):
+                    wanted = len(pod.acknowledged()) + COMMITS
+                    wait_until(lambda wanted=wanted: len(pod.acknowledged()) >= wanted, "commits")  # type: ignore[misc]
                     assert pod.stop_broker() == 0
-                    before = time.monotonic()
-                    assert pod.adapter.stop() == 0
-                    stops.append(time.monotonic() - before)
-                    last = pod.acknowledged()[-1][1]
                     count = len(pod.acknowledged())
-                    pod.start()
-                    gaps.append(pod.acknowledged()[count][1] - last)
+                    times = [time.monotonic()]
+                    assert pod.adapter.stop() == 0
+                    times.append(time.monotonic())
+                    pod.start_adapter()
+                    times.append(time.monotonic())
+                    pod.start_broker()
+                    before, after = pod.acknowledged()[count - 1 : count + 1]
+                    steps.append([times[1] - times[0], times[2] - times[1], after[1] - before[1]])
             finally:
                 pod.kill()
             refused = len(pod.refused())
     print(f"{restarts} restarts of a pod: {refused} commits refused, of {count:,}")  # noqa: T201 - for a person
-    for name, values in (("the adapter's stop, with the last flush", stops), ("from the last commit to the next one", gaps)):
+    names = (
+        "the adapter's stop, with the last flush",
+        "its start, until a probe has passed",
+        "from the last commit to the next one",
+    )
+    for name, values in zip(names, zip(*steps, strict=True), strict=True):
         print(f"{name}: median {statistics.median(values):.2f} s, longest {max(values):.2f} s")  # noqa: T201
 
 
